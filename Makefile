@@ -1,0 +1,50 @@
+# make search | test | check | gpu-check | gpu-search | benchmarks
+# PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_OUT ?= reports/gpu
+
+.PHONY: search test check format gpu-check gpu-search benchmarks clean
+.DEFAULT_GOAL := search
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The main job on a built-in model and real text (the documentation that Python carries), on the GPU if there is one.
+search: $(STAMP)
+	$(BIN)/python tests/data/python_topics.py reports/data/topics.txt
+	$(BIN)/autotune search gpt2-mini --global-batch-size 48 --sequence-length 96 --dataset reports/data/topics.txt \
+	    --n-trials 10 --timeout 2m --output-dir reports
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+benchmarks: $(STAMP)
+	$(BIN)/python tests/benchmarks/start_latency.py
+
+# Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.
+gpu-check:
+	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(GPU_PYTHON) -m pytest -m gpu tests/gpu -p no:cacheprovider
+
+gpu-search:
+	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(GPU_PYTHON) -m autotune search bert-large --sequence-length 512 --global-batch-size 64 \
+	    --device cuda --timeout 5m --n-trials 16 --output-dir $(GPU_OUT)
+	tar czf $(GPU_OUT).tgz -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT))
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

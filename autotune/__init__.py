@@ -1,0 +1,25 @@
+"""autotune: the fastest training configuration that fits, found by measurement."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.result import TuningResult
+    from autotune.workflow import search
+
+__version__ = "0.1.0"
+__all__ = ["TuningResult", "search"]
+
+_ROOMS = {"search": "autotune.workflow", "TuningResult": "autotune.result"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch, optuna and pandas only when something of theirs is first used."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

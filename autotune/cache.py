@@ -1,0 +1,10 @@
+"""Where autotune keeps what can be made again: tokenised data and trained tokenizers."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune (XDG Base Directory Specification)."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "autotune"

@@ -1,0 +1,244 @@
+"""The command line: a thin door on `autotune.workflow`; nothing heavy is loaded before a command runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.errors import AutotuneError, NothingFits
+
+if TYPE_CHECKING:
+    from autotune.result import TuningResult
+
+app = typer.Typer(
+    name="autotune",
+    help="Finds the fastest Hugging Face training configuration that fits your device, by measurement.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+INTERRUPTED = 130
+
+
+Option = typer.Option
+
+
+@app.command()
+def search(
+    model: Annotated[
+        str, typer.Argument(help="A hub id, a folder, a config JSON, or a built-in name such as gpt2-mini.")
+    ],
+    global_batch_size: Annotated[
+        str,
+        Option(
+            help="Samples in one optimizer step, over all ranks: exact in every trial. "
+            "(Hugging Face calls it the effective or total train batch size.)"
+        ),
+    ],
+    task: Annotated[str | None, Option(help="causal-lm, masked-lm, ... Default: from the model's config.")] = None,
+    sequence_length: Annotated[str | None, Option(help="Tokens in the longest sample.")] = None,
+    dataset: Annotated[
+        str | None,
+        Option(
+            help="A local txt, csv, jsonl or parquet file or folder, or a hub id. Default: synthetic random tokens."
+        ),
+    ] = None,
+    dataset_split: Annotated[str, Option(help="Split of the dataset.")] = "train",
+    text_column: Annotated[str | None, Option(help="Column with the text.")] = None,
+    label_column: Annotated[str | None, Option(help="Column with the label.")] = None,
+    tokenizer: Annotated[
+        str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
+    ] = None,
+    space: Annotated[str, Option(help="Search space: a name from `autotune spaces`, or a YAML file.")] = "default",
+    fix: Annotated[list[str] | None, Option(help="NAME=VALUE: fix a lever. Repeatable.", metavar="NAME=VALUE")] = None,
+    only: Annotated[
+        list[str] | None, Option(help="NAME=A,B: search only these values of a lever. Repeatable.", metavar="NAME=A,B")
+    ] = None,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    memory_limit: Annotated[
+        str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
+    ] = None,
+    headroom: Annotated[str, Option(help="Share of the limit that must stay free.")] = "5%",
+    n_trials: Annotated[str, Option(help="Probes in all, the baseline's among them, confirmations not.")] = "20",
+    timeout: Annotated[str | None, Option(help="Stop searching after this long, as 90s, 10m or 1h.")] = None,
+    probe_timeout: Annotated[
+        str | None, Option(help="Deadline of one probe. Default: 10 x the baseline's, at least 60 s.")
+    ] = None,
+    sampler: Annotated[str, Option(help="tpe, gp, random, qmc or brute-force.")] = "tpe",
+    objective: Annotated[
+        str, Option(help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).")
+    ] = "samples_per_second",
+    seed: Annotated[str, Option(help="Seed of the sampler.")] = "0",
+    training_args: Annotated[
+        str | None, Option(help="Your own TrainingArguments, JSON or YAML: base of every trial, and the baseline.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    output_dir: Annotated[str, Option(help="Where report folders go.")] = "reports",
+    study_name: Annotated[str | None, Option(help="Default: <model>-<task>-gb<N>-<device>.")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Begin the study again instead of going on with it.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the answer as one JSON object on standard output.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print the answer only.")] = False,
+) -> None:
+    """Find the fastest configuration that fits, for MODEL at a global batch size."""
+    options = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("model", "global_batch_size", "as_json", "quiet") and value is not None
+    }
+    with _plain_errors():
+        options |= {
+            name: _whole(name, options[name]) for name in ("n_trials", "seed", "sequence_length") if name in options
+        }
+        size = _whole("global_batch_size", global_batch_size)
+        _run_search(model, size, options, as_json, quiet)
+
+
+def _run_search(model: str, global_batch_size: int, options: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from autotune import workflow
+    from autotune.live import watcher
+
+    console = Console(stderr=as_json)
+    seen: list[Any] = []
+    try:
+        with watcher(console, quiet or (as_json and not console.is_terminal)) as watch:
+
+            def both(progress: Any) -> None:
+                seen[:] = [progress]
+                watch(progress)
+
+            result = workflow.search(model, global_batch_size, watch=both, **options)
+    except KeyboardInterrupt:
+        _say_interrupted(seen)
+        raise typer.Exit(INTERRUPTED) from None
+    _print_result(result, as_json)
+
+
+def _say_interrupted(seen: list[Any]) -> None:
+    best = seen[0].best if seen else None
+    print("Interrupted; the same command goes on where this one stopped.", file=sys.stderr)
+    if best is not None:
+        from autotune.report.summary import speed_text
+
+        print(
+            f"Best so far: {best.configuration}: {speed_text(best)} samples/s (trial {best.number}, not confirmed)",
+            file=sys.stderr,
+        )
+
+
+def _print_result(result: "TuningResult", as_json: bool) -> None:
+    from autotune.report.summary import answer_lines, paste_lines
+
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=1))
+        return
+    folder = _shown(result.folder)
+    print()
+    print("\n".join(answer_lines(result.facts())))
+    print("\nPaste this:\n")
+    print("\n".join(f"    {line}" for line in paste_lines(folder)))
+    print(f"\nReport: {folder}/summary.md")
+
+
+def _shown(folder: Path | None) -> str:
+    """The folder as one would type it from here."""
+    if folder is None:
+        return "."
+    try:
+        return str(folder.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
+@app.command()
+def spaces() -> None:
+    """List the search spaces that are shipped."""
+    with _plain_errors():
+        from autotune.search_space import describe_space, named_spaces, read_space
+
+        for name, path in named_spaces().items():
+            print(f"{name:12} {describe_space(path)}")
+            print(f"{'':12} {', '.join(read_space(name))}")
+
+
+@app.command()
+def studies(output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports") -> None:
+    """List the studies in a folder: trials, best, speed-up."""
+    with _plain_errors():
+        from autotune.report.summary import headline
+        from autotune.result import TuningResult
+
+        folders = sorted(path.parent for path in Path(output_dir).glob("*/request.json"))
+        if not folders:
+            print(f"No studies in {output_dir}.")
+        for folder in folders:
+            try:
+                result = TuningResult.load(folder)
+                print(f"{folder.name}: {len(result.trials)} trial(s). {headline(result.facts())}")
+            except AutotuneError as error:
+                print(f"{folder.name}: {error}")
+
+
+@app.command()
+def report(
+    study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
+    as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Write a study's report again and print its summary."""
+    with _plain_errors():
+        from autotune.report.summary import summary
+        from autotune.result import TuningResult
+
+        folder = Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+        result = TuningResult.load(folder)
+        result.save(folder)
+        print(json.dumps(result.to_dict(), indent=1) if as_json else summary(result.facts()))
+
+
+@app.command()
+def doctor(
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    as_json: Annotated[bool, Option("--json", help="Print the facts as one JSON object.")] = False,
+) -> None:
+    """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
+    with _plain_errors():
+        from autotune import workflow
+        from autotune.report.doctor import doctor_lines
+
+        environment = workflow.examine(device)
+        print(json.dumps(environment.to_dict(), indent=1) if as_json else "\n".join(doctor_lines(environment)))
+
+
+# Errors ----------------------------------------------------------------------------------------------------------
+
+
+class _plain_errors:
+    """One clear line on standard error and the right exit code; no traceback for what was foreseen."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, AutotuneError):
+            print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _whole(name: str, text: str) -> int:
+    from autotune.errors import InvalidRequest
+
+    try:
+        return int(str(text).replace("_", ""))
+    except ValueError:
+        raise InvalidRequest(
+            f"--{name.replace('_', '-')} must be a whole number, not {text!r}.", "Write it in digits."
+        ) from None

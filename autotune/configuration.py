@@ -1,0 +1,85 @@
+"""Configuration: one way of training, and what a trial proposes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way of training whose global batch size is exact by construction.
+
+    micro_batch_size: samples in one forward and backward of one rank.
+    gradient_accumulation_steps: micro-steps in one optimizer step.
+    data_parallel_size: ranks, each with its own micro-batches.
+    levers: (name, value) of every other lever of the search space, in the space's order.
+    """
+
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    data_parallel_size: int = 1
+    levers: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = (self.micro_batch_size, self.gradient_accumulation_steps, self.data_parallel_size)
+        if any(not isinstance(size, int) or size < 1 for size in sizes):
+            raise ValueError(f"sizes of a configuration are whole numbers from 1, not {sizes}")
+
+    @classmethod
+    def exact(
+        cls,
+        global_batch_size: int,
+        micro_batch_size: int,
+        levers: Mapping[str, Value],
+        data_parallel_size: int = 1,
+    ) -> "Configuration":
+        """The configuration of this micro-batch size whose global batch size is exactly the target.
+
+        Raises ValueError where micro-batch x data-parallel size does not divide it.
+        """
+        accumulation, rest = divmod(global_batch_size, micro_batch_size * data_parallel_size)
+        if rest or accumulation < 1:
+            raise ValueError(
+                f"a micro-batch of {micro_batch_size} on {data_parallel_size} rank(s) "
+                f"does not divide a global batch of {global_batch_size}"
+            )
+        return cls(micro_batch_size, accumulation, data_parallel_size, tuple(levers.items()))
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples in one optimizer step over all ranks."""
+        return self.micro_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Every lever's value by name, the micro-batch size among them."""
+        return {"micro_batch_size": self.micro_batch_size, **dict(self.levers)}
+
+    def __str__(self) -> str:
+        ranks = f" x {self.data_parallel_size} ranks" if self.data_parallel_size > 1 else ""
+        said = [f"{self.micro_batch_size} x {self.gradient_accumulation_steps}{ranks}"]
+        said += [f"{name} {_word(value)}" for name, value in self.levers]
+        return ", ".join(said)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "micro_batch_size": self.micro_batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "data_parallel_size": self.data_parallel_size,
+            "levers": dict(self.levers),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Configuration":
+        return cls(
+            data["micro_batch_size"],
+            data["gradient_accumulation_steps"],
+            data["data_parallel_size"],
+            tuple(data["levers"].items()),
+        )
+
+
+def _word(value: Value) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

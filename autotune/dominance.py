@@ -1,0 +1,62 @@
+"""What a trial settles about configurations that were never probed."""
+
+from collections.abc import Iterable
+
+from autotune.configuration import Configuration
+from autotune.levers import LEVERS
+from autotune.measurement import Outcome
+from autotune.trial import Trial
+
+HOST_STAGES = ("data", "host")
+"""Where an out-of-memory says nothing about the device."""
+
+
+def settled_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
+    """The first trial that already answers for this configuration: itself, or one that rules it out; else None."""
+    return next((trial for trial in trials if _answers(trial, configuration)), None)
+
+
+def _answers(trial: Trial, other: Configuration) -> bool:
+    mine, measurement = trial.configuration, trial.measurement
+    if mine == other:
+        return True
+    if mine.values.keys() != other.values.keys():
+        return False
+    match measurement.outcome:
+        case Outcome.OUT_OF_MEMORY:
+            return not measurement.observed_doubts and _at_least_as_hungry(other, mine, measurement.where)
+        case Outcome.NON_FINITE_LOSS:
+            return _same(mine, other, "precision")
+        case Outcome.UNSUPPORTED:
+            # What a model or library cannot do does not depend on sizes or on how data is loaded.
+            return _same(mine, other, *(n for n, one in LEVERS.items() if not one.ordered and one.changes != {"speed"}))
+        case Outcome.MISCONFIGURED:
+            differing = [n for n, value in measurement.asked.items() if measurement.settings.get(n, value) != value]
+            return bool(differing) and _same(mine, other, *differing)
+    return False
+
+
+def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -> bool:
+    """Whether `other` needs at least the memory that `mine` did not get.
+
+    With accumulation the gradients are alive during the next forward; at 1 they are freed before it, so that an
+    out-of-memory met while accumulating settles only configurations that accumulate too.
+    """
+    if other.data_parallel_size != mine.data_parallel_size:
+        return False
+    if mine.gradient_accumulation_steps > 1 and other.gradient_accumulation_steps == 1:
+        return False
+    ordered_by_workers = where in HOST_STAGES
+    for name, value in mine.values.items():
+        lever = LEVERS[name]
+        if name == "workers" and ordered_by_workers:
+            if other.values[name] < value:  # type: ignore[operator]
+                return False
+        elif "memory" in lever.changes and not lever.hungrier(other.values[name], value):
+            return False
+    return True
+
+
+def _same(one: Configuration, other: Configuration, *names: str) -> bool:
+    known = [name for name in names if name in one.values]
+    return bool(known) and all(one.values[name] == other.values[name] for name in known)

@@ -1,0 +1,75 @@
+"""Environment: what is known of the device and the software, as plain facts."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Facts about the device and the libraries; no host name, no secret.
+
+    device: `cpu` or `cuda:0`; device_uuid: NVML's name of the card, None on CPU.
+    total_memory_bytes, free_memory_bytes: of the device, at the start (cgroup limits counted on CPU).
+    context_bytes: device memory that a process holds before its first tensor (0 on CPU).
+    context_source: how it was read.
+    threads: compute threads a training process gets by default; cpu_count: cores this process may use.
+    training_argument_fields: the names that this transformers' TrainingArguments knows.
+    precisions, optimizers: value -> None where it really works here, else the reason why not.
+    others: processes that hold memory on the device, as text for people.
+    """
+
+    device: str
+    device_name: str
+    total_memory_bytes: int
+    free_memory_bytes: int
+    device_uuid: str | None = None
+    device_count: int = 1
+    compute_capability: tuple[int, int] | None = None
+    driver: str | None = None
+    topology: str = ""
+    cpu_count: int = 1
+    threads: int = 1
+    context_bytes: int = 0
+    context_source: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    training_argument_fields: tuple[str, ...] = ()
+    precisions: Mapping[str, str | None] = field(default_factory=dict)
+    optimizers: Mapping[str, str | None] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device == "cpu"
+
+    def identity(self) -> dict[str, Any]:
+        """The facts that decide speed: numbers measured under other ones must not be mixed."""
+        return {
+            "device_name": self.device_name,
+            "total_memory_bytes": self.total_memory_bytes,
+            "driver": self.driver,
+            "cpu_count": self.cpu_count,
+            "threads": self.threads,
+            "versions": dict(self.versions),
+        }
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with any fact of `identity()`."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Environment":
+        capability = data["compute_capability"]
+        return cls(
+            **{
+                **data,
+                "compute_capability": tuple(capability) if capability else None,
+                "training_argument_fields": tuple(data["training_argument_fields"]),
+                "others": tuple(data["others"]),
+            }
+        )

@@ -1,0 +1,76 @@
+"""Every error that autotune raises on purpose; each ends in advice and knows its exit code.
+
+AutotuneError              1    something went wrong that is nobody's typing
+├── InvalidRequest         2    what was asked for cannot be done as asked
+│   ├── InvalidSpace       2    a search-space file is wrong: file, line, nearest right word
+│   └── StudyMismatch      2    the study of that name answers another question
+├── NothingFits            3    no configuration fits the device under the limit
+├── StudyInUse             1    another process holds the study's folder
+├── StorageFailed          1    the report folder cannot be written
+├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
+└── SearchFailed           1    the baseline crashed, or one crash came three times running
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AutotuneError(Exception):
+    """The root of the tree: a message, and what to do about it.
+
+    `str(error)` is one line: the message, then the advice.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message, advice)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+
+class InvalidRequest(AutotuneError):
+    """What was asked for cannot be done as asked (exit code 2)."""
+
+    exit_code = 2
+
+
+class InvalidSpace(InvalidRequest):
+    """A search-space file is wrong; the message names file and line."""
+
+
+class StudyMismatch(InvalidRequest):
+    """A study of this name exists and answers another question; the message shows the difference."""
+
+
+class NothingFits(AutotuneError):
+    """No configuration fits the device under the limit (exit code 3)."""
+
+    exit_code = 3
+
+
+class StudyInUse(AutotuneError):
+    """Another process holds the study's folder."""
+
+
+class StorageFailed(AutotuneError):
+    """The report folder cannot be written: read-only, full, or gone."""
+
+
+class ProbeHostFailed(AutotuneError):
+    """The process that starts probes could not start, died, or refuses to fork."""
+
+
+class SearchFailed(AutotuneError):
+    """The search cannot go on: its baseline crashed, or the same crash came three times running."""
+
+
+def did_you_mean(word: object, known: Iterable[object]) -> str:
+    """Advice for a misspelt word: the nearest known one, and all of them if they are few."""
+    words = [str(one) for one in known]
+    close = get_close_matches(str(word), words, n=1, cutoff=0.5)
+    nearest = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{nearest}Known: {', '.join(words)}." if words else "Nothing of that kind is known."

@@ -1,0 +1,107 @@
+"""Lever: one thing that can be set, and all there is to say about it in one place."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.workload import Workload
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a lever's value sets.
+
+    training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    """
+
+    training_arguments: Mapping[str, Any] = field(default_factory=dict)
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a running training shows of itself: the Trainer at `on_train_begin`, and its first micro-step.
+
+    linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
+    tf32: whether matrix products of float32 run in TF32.
+    """
+
+    trainer: Any
+    linear_dtype: str
+    autocast: bool
+    tf32: bool
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One lever; every function is pure and knows no accelerator.
+
+    name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
+    changes: of "speed", "memory", "numerics". summary: one sentence for people.
+    ordered: its values are numbers whose order means something to a sampler.
+    read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean.
+    apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
+    unavailable: why a value cannot be used here, or None where it can.
+    hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    changes: frozenset[str]
+    summary: str
+    read: Callable[[Any], Value]
+    own: Callable[[Mapping[str, Any], Environment], Value]
+    apply: Callable[[Value, Environment], Settings]
+    read_back: Callable[[Observed], Value | None]
+    unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
+    hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
+    ordered: bool = False
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Read a value that is one of these words; raises ValueError naming them."""
+
+    def read(text: Any) -> str:
+        word = str(text).strip().lower().replace("-", "_")
+        if word not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return word
+
+    return read
+
+
+def whole_number(least: int) -> Callable[[Any], int]:
+    """Read a whole number from `least`; raises ValueError."""
+
+    def read(text: Any) -> int:
+        try:
+            number = int(str(text).strip())
+        except ValueError:
+            raise ValueError(f"{text!r} is no whole number") from None
+        if number < least or isinstance(text, bool):
+            raise ValueError(f"{text!r} is no whole number from {least}")
+        return number
+
+    return read
+
+
+def yes_or_no(text: Any) -> bool:
+    """Read true or false; raises ValueError."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    word = str(text).strip().lower()
+    if word not in words:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return words[word]
+
+
+def from_probe_of_the_device(table: str) -> Callable[[Value, Environment, Workload], str | None]:
+    """Unavailable as the environment's table of that name says (`precisions`, `optimizers`)."""
+
+    def unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+        known: Mapping[str, str | None] = getattr(environment, table)
+        return known.get(str(value), f"{value} was not tried on this device")
+
+    return unavailable

@@ -1,0 +1,42 @@
+"""The micro-batch size: how many samples one forward and backward take; accumulation follows from the global batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, whole_number
+
+
+def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
+    """Every micro-batch size that makes the global batch exact, ascending; optionally only multiples of k."""
+    small = [size for size in range(1, int(global_batch_size**0.5) + 1) if global_batch_size % size == 0]
+    every = sorted({*small, *(global_batch_size // size for size in small)})
+    return tuple(size for size in every if size % multiple_of == 0)
+
+
+def _own(base: Mapping[str, Any], environment: Environment) -> int:
+    return int(base.get("per_device_train_batch_size", 8))
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings({"per_device_train_batch_size": value})
+
+
+def _read_back(observed: Observed) -> int:
+    loader = observed.trainer.callback_handler.train_dataloader
+    return int(getattr(loader, "total_batch_size", None) or observed.trainer.args.train_batch_size)
+
+
+LEVER = Lever(
+    name="micro_batch_size",
+    values=(),
+    changes=frozenset({"speed", "memory"}),
+    summary="Samples in one forward and backward: larger fills the device better until memory or caches run out.",
+    read=whole_number(1),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    hungrier=lambda one, other: int(one) >= int(other),
+    ordered=True,
+)

@@ -1,0 +1,58 @@
+"""The optimizer: what turns gradients into steps, and how many bytes of state it keeps for each parameter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, from_probe_of_the_device, one_of
+
+NAMES = ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
+
+# State kept for each parameter, least first: SGD without momentum none, Adafactor's factored moments next to none for
+# matrices, 8-bit Adam 2 bytes, AdamW 8 bytes. Adafactor and 8-bit Adam are left unordered against each other: vectors
+# and small tensors keep full-size moments in both.
+_ORDER = {"sgd": 0, "adafactor": 1, "adamw_bnb_8bit": 1, "adamw_torch_fused": 2, "adamw_torch": 3}
+
+
+def _own(base: Mapping[str, Any], environment: Environment) -> str:
+    return str(getattr(base.get("optim"), "value", base.get("optim")) or "adamw_torch_fused")
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings({"optim": value})
+
+
+def _read_back(observed: Observed) -> str:
+    optimizer = observed.trainer.optimizer
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
+    kind, module = type(optimizer).__name__, type(optimizer).__module__
+    if module.startswith("bitsandbytes"):
+        bits = getattr(getattr(optimizer, "args", None), "optim_bits", "?")
+        return f"{kind.lower()}_bnb_{bits}bit"
+    if kind == "AdamW":
+        return "adamw_torch_fused" if optimizer.defaults.get("fused") else "adamw_torch"
+    if kind.lower() in NAMES:
+        return kind.lower()
+    named = observed.trainer.args.optim  # a class of its own: the Trainer made it from this name
+    return str(getattr(named, "value", named))
+
+
+def _hungrier(one: Value, other: Value) -> bool:
+    if one == other:
+        return True
+    return _ORDER.get(str(one), -1) > _ORDER.get(str(other), 99)
+
+
+LEVER = Lever(
+    name="optimizer",
+    values=NAMES,
+    changes=frozenset({"speed", "memory", "numerics"}),
+    summary="Fused and 8-bit variants compute the same AdamW faster or with less state; others learn differently.",
+    read=one_of(*NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=from_probe_of_the_device("optimizers"),
+    hungrier=_hungrier,
+)

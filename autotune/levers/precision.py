@@ -1,0 +1,48 @@
+"""Precision: the number format of matrix products; weights stay in float32."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, from_probe_of_the_device, one_of
+
+# None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
+_FIELDS: dict[str, dict[str, bool | None]] = {
+    "fp32": {"fp16": False, "bf16": False, "tf32": False},
+    "tf32": {"fp16": False, "bf16": False, "tf32": True},
+    "fp16": {"fp16": True, "bf16": False, "tf32": None},
+    "bf16": {"fp16": False, "bf16": True, "tf32": None},
+}
+
+
+def _own(base: Mapping[str, Any], environment: Environment) -> str:
+    return next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings(_FIELDS[str(value)])
+
+
+def _read_back(observed: Observed) -> str:
+    """By its effect: what left a linear layer of the first micro-step, and whether autocast was on."""
+    if observed.autocast and observed.linear_dtype == "float16":
+        return "fp16"
+    if observed.autocast and observed.linear_dtype == "bfloat16":
+        return "bf16"
+    if observed.linear_dtype != "float32" or observed.autocast:
+        return f"{observed.linear_dtype}, autocast {'on' if observed.autocast else 'off'}"
+    return "tf32" if observed.tf32 else "fp32"
+
+
+LEVER = Lever(
+    name="precision",
+    values=("fp32", "tf32", "fp16", "bf16"),
+    changes=frozenset({"speed", "memory", "numerics"}),
+    summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
+    read=one_of("fp32", "tf32", "fp16", "bf16"),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=from_probe_of_the_device("precisions"),
+)

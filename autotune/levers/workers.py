@@ -1,0 +1,41 @@
+"""Data loader workers: processes that prepare batches while the device computes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, whole_number
+from autotune.workload import Workload
+
+
+def _own(base: Mapping[str, Any], environment: Environment) -> int:
+    return int(base.get("dataloader_num_workers", 0))
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings({"dataloader_num_workers": value})
+
+
+def _read_back(observed: Observed) -> int:
+    return int(observed.trainer.callback_handler.train_dataloader.num_workers)
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if int(value) > environment.cpu_count:
+        return f"more workers than the {environment.cpu_count} CPU cores this process may use"
+    return None
+
+
+LEVER = Lever(
+    name="workers",
+    values=(0, 1, 2, 4, 8, 16),
+    changes=frozenset({"speed"}),
+    summary="Processes that prepare batches ahead: they hide slow loading and take CPU cores.",
+    read=whole_number(0),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    ordered=True,
+)

@@ -1,0 +1,103 @@
+"""Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.measurement import Interval, Measurement
+from autotune.trial import Trial
+
+
+def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
+    """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
+    worst = float(memory_limit_bytes) if objective == "memory" else 0.0
+    if not measurement.feasible:
+        return worst
+    if objective == "memory":
+        return float(measurement.peak_bytes or memory_limit_bytes)
+    rate = speed(measurement, objective)
+    return rate.value if rate else worst
+
+
+def speed(measurement: Measurement, objective: str) -> Interval | None:
+    """The rate that the objective compares: tokens / second where asked for and known, else samples / second."""
+    if objective == "tokens_per_second" and measurement.tokens_per_second:
+        return measurement.tokens_per_second
+    return measurement.samples_per_second
+
+
+def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
+
+    Speeds whose intervals overlap are equal: of those the one with more free memory wins, among confirmed trials only
+    (a single probe's interval does not cover what differs between two processes). For `memory` the smallest peak at
+    no less than the baseline's speed.
+    """
+    able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early]
+    if any(trial.confirmed for trial in able):
+        able = [trial for trial in able if trial.confirmed]
+    if objective == "memory":
+        able = _as_fast_as_the_baseline(able, trials)
+        return min(able, key=lambda trial: trial.peak_bytes or 0, default=None)
+    rates = {trial.number: rate for trial in able if (rate := speed(trial.final, objective))}
+    fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
+    if fastest is None or not fastest.confirmed:
+        return fastest
+    equal = [trial for trial in able if rates[trial.number].high >= rates[fastest.number].low]
+    return min(equal, key=lambda trial: (trial.peak_bytes or 0, -rates[trial.number].value))
+
+
+def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:
+    baseline = next((trial for trial in trials if trial.number == 0 and trial.feasible), None)
+    if baseline is None or baseline.samples_per_second is None:
+        return able
+    floor = baseline.samples_per_second.low
+    return [trial for trial in able if trial.samples_per_second and trial.samples_per_second.value >= floor]
+
+
+def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
+    """Feasible trials that no other beats in both speed and peak memory, fastest first."""
+    able = [t for t in trials if t.feasible and t.samples_per_second and t.peak_bytes]
+    able.sort(key=lambda t: (-t.samples_per_second.value, t.peak_bytes))  # type: ignore[union-attr]
+    front: list[Trial] = []
+    for trial in able:
+        if not front or (trial.peak_bytes or 0) < (front[-1].peak_bytes or 0):
+            front.append(trial)
+    return front
+
+
+def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | None, str]:
+    """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed.
+
+    The interval of a quotient of independent means: relative half-widths add in squares (Gaussian propagation).
+    """
+    if not baseline.feasible:
+        return (
+            None,
+            f"the baseline does not run here: {baseline.final.outcome} ({baseline.final.reason or 'no reason given'})",
+        )
+    above, below = speed(best.final, objective), speed(baseline.final, objective)
+    if above is None or below is None:
+        return None, "the baseline has no speed to compare with"
+    ratio = above.value / below.value
+    if best.number == baseline.number:
+        return Interval(1.0, 1.0, 1.0), ""
+    half = ratio * (above.relative_width**2 + below.relative_width**2) ** 0.5 / 2
+    return Interval(ratio, max(0.0, ratio - half), ratio + half), ""
+
+
+def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Trial]:
+    """The best trial and those within noise of it, best first: they are confirmed in interleaved rounds.
+
+    Noise: intervals that overlap, and whatever lies within 3 %, because two processes of one configuration differ by
+    more than the steps of one show.
+    """
+    able = [t for t in trials if t.measurement.feasible and not t.measurement.ended_early]
+    if objective == "memory":
+        able = _as_fast_as_the_baseline([replace(t, confirmations=()) for t in able], trials)
+        return sorted(able, key=lambda t: t.peak_bytes or 0)[:1]
+    rates = {t.number: rate for t in able if (rate := speed(t.measurement, objective))}
+    able.sort(key=lambda t: -rates[t.number].value)
+    if not able:
+        return []
+    floor = min(rates[able[0].number].low, 0.97 * rates[able[0].number].value)
+    return [t for t in able if rates[t.number].high >= floor][:most]

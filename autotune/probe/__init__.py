@@ -1,0 +1,28 @@
+"""Probe: the one seam between the loop that chooses and the world that measures."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.configuration import Configuration
+from autotune.measurement import Interval, Measurement
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How to measure, as opposed to what.
+
+    number: the trial's; confirmation: 0 for a search probe, else the confirmation round from 1: full accumulation,
+    more steps. deadline_s: seconds after which the probe is killed. best_so_far: speed of the best trial (samples or
+    tokens / second, as the objective counts); a probe that cannot reach it may end itself.
+    """
+
+    number: int
+    deadline_s: float
+    confirmation: int = 0
+    best_so_far: Interval | None = None
+
+
+class Probe(Protocol):
+    """Measures a configuration: `probe(configuration, options) -> Measurement`, never raising for what a probe met."""
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement: ...

@@ -1,0 +1,181 @@
+"""What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from autotune.environment import Environment
+from autotune.levers.optimizer import NAMES as OPTIMIZERS
+from autotune.probe.order import Order
+
+VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
+
+
+def read(order: Order) -> Environment:
+    """The environment of the device in `order.request`: device, uuid, and optimizers to try beyond the known ones.
+
+    Runs in a child: it wakes the device.
+    """
+    device = str(order.request["device"])
+    if uuid := order.request.get("device_uuid"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
+    wanted = dict.fromkeys([*OPTIMIZERS, *order.request.get("optimizers", ())])
+    return Environment(
+        device=device,
+        device_uuid=uuid,
+        cpu_count=len(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        versions=_versions(),
+        training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
+        precisions=_precisions(device),
+        optimizers={name: _why_not(partial(_try_optimizer, name, device)) for name in wanted},
+        **facts,
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions | {"python": platform.python_version()}
+
+
+def _cpu_facts() -> dict[str, Any]:
+    total, free = machine_memory()
+    return {
+        "device_name": _cpu_name(),
+        "total_memory_bytes": total,
+        "free_memory_bytes": free,
+        "context_source": "none on a CPU",
+    }
+
+
+def machine_memory() -> tuple[int, int]:
+    """(total, available) bytes of the machine, or of the control group where that is less."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
+            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
+            total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def _cuda_facts(order: Order) -> dict[str, Any]:
+    """Read before and after the device wakes up: the difference is the context that every process pays."""
+    used_before = _device_used(order.request.get("device_uuid"))
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    used_after = _device_used(order.request.get("device_uuid"))
+    context = 0
+    if used_before is not None and used_after is not None:
+        context = max(0, used_after - used_before - torch.cuda.memory_reserved())
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "device_name": properties.name,
+        "total_memory_bytes": total,
+        "free_memory_bytes": free + context,
+        "compute_capability": (properties.major, properties.minor),
+        "context_bytes": context,
+        "context_source": "device total after minus before" if context else "not visible",
+        "device_count": int(order.request.get("device_count", 1)),
+        "driver": order.request.get("driver"),
+        "topology": order.request.get("topology", ""),
+        "others": tuple(order.request.get("others", ())),
+    }
+
+
+def _device_used(uuid: str | None) -> int | None:
+    """Bytes in use on the card by anyone, through NVML; None where NVML does not answer."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    except Exception:  # NVML's errors are one class a code; any of them means: unknown
+        return None
+
+
+def _precisions(device: str) -> dict[str, str | None]:
+    """Value -> None where it works, else why not."""
+    if device == "cpu":
+        return {
+            "fp32": None,
+            "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on",
+            "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
+            "bf16": _why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
+        }
+    major, _ = torch.cuda.get_device_capability()
+    old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
+    return {
+        "fp32": None,
+        "tf32": None if major >= 8 else old,
+        "fp16": _why_not(lambda: _try_autocast("cuda", torch.float16)),
+        # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
+        "bf16": _why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+    }
+
+
+def _why_not(attempt: Callable[[], None]) -> str | None:
+    """None where the attempt works, else one line of why it does not."""
+    try:
+        attempt()
+    except Exception as error:  # whatever a library raises, the value cannot be used
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[
+            :200
+        ]
+    return None
+
+
+def _try_autocast(device: str, dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(64, 64).to(device)
+    with torch.autocast(device, dtype=dtype):
+        out = layer(torch.randn(8, 64, device=device))
+    if out.dtype != dtype:
+        raise RuntimeError(f"autocast to {dtype} gave {out.dtype}")
+    out.float().sum().backward()
+
+
+def _try_optimizer(name: str, device: str) -> None:
+    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights."""
+    from transformers import Trainer
+
+    arguments = TrainingArguments(
+        output_dir=os.environ.get("TMPDIR", "/tmp"), optim=name, use_cpu=device == "cpu", report_to="none"
+    )
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
+    # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
+    layer = torch.nn.Linear(64, 128).to("cpu" if device == "cpu" else "cuda")
+    before = layer.weight.detach().clone()
+    optimizer = kind(layer.parameters(), **options)
+    layer(torch.randn(4, 64, device=before.device)).square().sum().backward()
+    optimizer.step()
+    if torch.equal(before, layer.weight):
+        raise RuntimeError("its step changed nothing")

@@ -1,0 +1,196 @@
+"""Finds and reads a model's config: built in, a local folder, a JSON file or a hub id; weights are never touched."""
+
+import json
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from autotune.errors import InvalidRequest, did_you_mean
+from autotune.probe.hub import NotOnHub, first_line, hub_file, hub_is_reachable
+from autotune.probe.shapes import BUILT_IN
+
+_RELATIVE_POSITIONS = frozenset(
+    [
+        "bloom",
+        "falcon_mamba",
+        "funnel",
+        "longt5",
+        "mamba",
+        "mamba2",
+        "mpt",
+        "mt5",
+        "rwkv",
+        "switch_transformers",
+        "t5",
+        "umt5",
+        "xlnet",
+    ]
+)
+"""Model types without a table of positions: what their configs say of positions limits nothing."""
+
+_POSITIONS_AFTER_PADDING = frozenset(
+    [
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ]
+)
+"""Model types that count positions from pad_token_id + 1: as many rows of their table are never a token's."""
+
+
+def read_config(name: str, trust_remote_code: bool) -> tuple[Any, str]:
+    """The config of a model, and a source from which another process can open it again.
+
+    name: a built-in name, a local folder with a config.json, a config JSON file or a hub id.
+    Raises InvalidRequest, one line with advice, where there is no such model or its config cannot be used.
+    """
+    if name in BUILT_IN:
+        shape = BUILT_IN[name]
+        return AutoConfig.for_model(shape.model_type, **shape.config), name
+    file, source = _config_file(name)
+    _check_raw(name, _read_json(file), trust_remote_code)
+    try:
+        offline = source != name or not hub_is_reachable()
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, local_files_only=offline)
+    except Exception as error:
+        raise InvalidRequest(
+            f"The config of {name!r} cannot be used: {first_line(error)}.",
+            "Check its values, or whether this version of transformers knows them.",
+        ) from error
+    return config, source
+
+
+def longest_sequence(config: Any) -> int | None:
+    """The most tokens of one sample that the model takes; None where positions are relative or unknown."""
+    if config.model_type in _RELATIVE_POSITIONS:
+        return None
+    names = (
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "max_encoder_position_embeddings",
+        "max_decoder_position_embeddings",
+    )
+    limits = [getattr(part, name, None) for part in parts(config) for name in names]
+    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    if not known:
+        return None
+    return min(known) - _positions_before_tokens(config)
+
+
+def vocabulary_size(config: Any) -> int | None:
+    """The smallest vocabulary among the model's parts; None where the config states none."""
+    names = ("vocab_size", "src_vocab_size", "tgt_vocab_size")
+    sizes = [getattr(part, name, None) for part in parts(config) for name in names]
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+
+
+def image_shape(config: Any) -> tuple[int, int, int]:
+    """(channels, height, width) of the images the model takes; 3 x 224 x 224 where the config does not say."""
+    part = getattr(config, "vision_config", config)
+    size = getattr(part, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    return getattr(part, "num_channels", None) or 3, height, width
+
+
+def parts(config: Any) -> Iterator[Any]:
+    """The config, and the configs of text inside it (a multimodal model's, an encoder-decoder pair's)."""
+    yield config
+    for name in ("text_config", "encoder", "decoder"):
+        part = getattr(config, name, None)
+        if hasattr(part, "model_type"):
+            yield part
+
+
+def _positions_before_tokens(config: Any) -> int:
+    if config.model_type not in _POSITIONS_AFTER_PADDING:
+        return 0
+    if config.model_type == "esm" and getattr(config, "position_embedding_type", "absolute") != "absolute":
+        return 0
+    padding = config.pad_token_id
+    return 0 if padding is None else padding + 1
+
+
+def _config_file(name: str) -> tuple[Path, str]:
+    """The config's file, and the source: an absolute path or the hub id."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
+        return path / "config.json", str(path.resolve())
+    if path.exists():
+        return path, str(path.resolve())
+    if _reads_as_path(name):
+        raise InvalidRequest(
+            f"There is no such file or folder: {name}.", "Name a model's folder, a config JSON, a built-in or a hub id."
+        )
+    try:
+        return hub_file(name, "config.json"), name
+    except NotOnHub as error:
+        raise _unknown_model(name) from error
+
+
+def _reads_as_path(name: str) -> bool:
+    return name.startswith((".", "~", os.sep)) or name.endswith((".json", os.sep)) or name.count("/") > 1
+
+
+def _unknown_model(name: str) -> InvalidRequest:
+    where = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
+    if "/" in name:
+        return InvalidRequest(
+            f"There is no model {name!r}: no folder of that name, and {where}.",
+            "Check the spelling; a private model needs `hf auth login`.",
+        )
+    return InvalidRequest(f"There is no model {name!r}: it is not built in, and {where}.", did_you_mean(name, BUILT_IN))
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except ValueError as error:
+        raise InvalidRequest(f"{file} is not valid JSON: {first_line(error)}.", "Mend it, or save it again.") from error
+
+
+def _check_raw(name: str, raw: Any, trust_remote_code: bool) -> None:
+    """Raises InvalidRequest where the JSON is no config that transformers can open."""
+    if not isinstance(raw, dict):
+        raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "A config is {...} with a model_type.")
+    remote = "AutoConfig" in (raw.get("auto_map") or {})
+    model_type = raw.get("model_type")
+    if remote and (trust_remote_code or model_type not in CONFIG_MAPPING):
+        if not trust_remote_code:
+            raise InvalidRequest(
+                f"The model {name!r} brings Python code of its own.",
+                "Read that code, then add --trust-remote-code if you trust it.",
+            )
+        return
+    if not model_type:
+        raise InvalidRequest(
+            f"The config of {name!r} has no model_type.",
+            'Add one, such as "model_type": "llama".',
+        )
+    if model_type not in CONFIG_MAPPING:
+        near = get_close_matches(str(model_type), list(CONFIG_MAPPING), n=5, cutoff=0.5)
+        raise InvalidRequest(
+            f"This transformers knows no model_type {model_type!r} (in the config of {name!r}).",
+            did_you_mean(model_type, near) if near else "Upgrade transformers if the model is newer than it.",
+        )

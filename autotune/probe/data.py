@@ -1,0 +1,72 @@
+"""Hands a probe what its Trainer trains on: dataset, collator and tokenizer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import transformers
+from transformers import AutoTokenizer, default_data_collator
+
+from autotune.probe.configs import image_shape
+from autotune.probe.images import ImageSamples
+from autotune.probe.models import config_of
+from autotune.probe.synthetic import SyntheticSamples
+from autotune.workload import Workload
+
+
+def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
+    """What the Trainer is given: (dataset of at least samples_needed samples, data collator, tokenizer or None).
+
+    Real data is repeated, by reference, so that no epoch ends within a probe; synthetic data comes from a fixed pool.
+    """
+    if not workload.data:
+        samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
+        return samples, default_data_collator, None
+    datasets.disable_progress_bars()
+    folder = Path(workload.data)
+    data = datasets.load_from_disk(str(folder / "data"))
+    if workload.task == "image-classification":
+        shape = image_shape(config_of(workload))
+        return ImageSamples(data, shape, max(samples_needed, len(data))), default_data_collator, None
+    times = -(-samples_needed // len(data))
+    if times > 1:
+        data = data.repeat(times) if hasattr(data, "repeat") else datasets.concatenate_datasets([data] * times)
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(folder / "tokenizer"), trust_remote_code=workload.trust_remote_code, local_files_only=True
+    )
+    return data, _collator(workload.task, tokenizer), tokenizer
+
+
+@dataclass(frozen=True)
+class MaskedCollator:
+    """Hides 15 % of the tokens of a batch, and at least one of each sample.
+
+    Where a micro-batch is a single short text, chance can hide nothing, and the loss of nothing is NaN.
+    """
+
+    inner: Any
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = self.inner(samples)
+        labels, inputs = batch["labels"], batch["input_ids"]
+        bare = (labels == -100).all(dim=1).nonzero().flatten()
+        middle = batch["attention_mask"].sum(dim=1)[bare] // 2
+        labels[bare, middle] = inputs[bare, middle]
+        return batch
+
+
+def _collator(task: str, tokenizer: Any) -> Any:
+    match task:
+        case "masked-lm":
+            return MaskedCollator(
+                transformers.DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15)
+            )
+        case "causal-lm":
+            return transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+        case "seq2seq-lm":
+            # Without the model: it makes the decoder's inputs from the labels by itself.
+            return transformers.DataCollatorForSeq2Seq(tokenizer)
+        case "token-classification":
+            return transformers.DataCollatorForTokenClassification(tokenizer)
+    return transformers.DataCollatorWithPadding(tokenizer)

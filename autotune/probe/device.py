@@ -1,0 +1,120 @@
+"""The parent's view of the device: through NVML alone, so that CUDA never wakes in it."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as NVML knows it. index: as nvidia-smi counts; count: how many this process may see."""
+
+    index: int
+    uuid: str
+    name: str
+    count: int
+
+
+def choose_device(asked: str) -> Card | None:
+    """The card of `auto`, `cpu`, `cuda` or `cuda:1`; None means the CPU.
+
+    CUDA_VISIBLE_DEVICES is honoured: cuda:1 is its second entry. Raises InvalidRequest for a card that is not there.
+    """
+    if asked == "cpu":
+        return None
+    cards = visible_cards()
+    if asked == "auto":
+        return cards[0] if cards else None
+    index = int(asked.partition(":")[2] or 0)
+    if index < len(cards):
+        return cards[index]
+    there = ", ".join(f"cuda:{number} ({card.name})" for number, card in enumerate(cards))
+    raise InvalidRequest(
+        f"There is no device {asked}: {f'this machine shows {there}' if cards else 'no CUDA GPU is visible here'}.",
+        "Use --device cpu, or check the driver with nvidia-smi." if not cards else "Use one of these.",
+    )
+
+
+def visible_cards() -> list[Card]:
+    """Every GPU that this process may use; none where there is no driver."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        every = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            every.append((index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))))
+        chosen = _visible(every, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return [Card(index, uuid, name, len(chosen)) for index, uuid, name in chosen]
+
+
+def _visible(every: list[tuple[int, str, str]], variable: str | None) -> list[tuple[int, str, str]]:
+    """Those that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist (as CUDA reads it)."""
+    if variable is None:
+        return every
+    chosen = []
+    for word in filter(None, re.split(r"[,\s]+", variable)):
+        match = [one for one in every if word == str(one[0]) or one[1].startswith(word)]
+        if not match:
+            break
+        chosen.append(match[0])
+    return chosen
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, None without one."""
+    with _nvml() as nvml:
+        return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
+
+
+def device_used(card: Card) -> tuple[int, list[str]] | None:
+    """Bytes in use on the card, and the processes on it that this one did not start, as text; None without an answer."""
+    import psutil
+
+    with _nvml() as nvml, contextlib.suppress(Exception):  # NVML's errors: whatever it is, the figure is unknown
+        if nvml is None:
+            return None
+        handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        mine = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+        others = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid not in mine]
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used), [_process_name(one.pid) for one in others]
+    return None
+
+
+def topology(card: Card) -> str:
+    """PCIe generation and width of the card's slot; empty where NVML does not say."""
+    with _nvml() as nvml, contextlib.suppress(Exception):
+        if nvml is not None:
+            handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+            generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
+            return f"PCIe generation {generation} x{nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)}"
+    return ""
+
+
+def _process_name(pid: int) -> str:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return f"{psutil.Process(pid).name()} ({pid})"
+    return f"process {pid}"
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """NVML, ready; None where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()

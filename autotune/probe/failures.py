@@ -1,0 +1,178 @@
+"""Exception, text or exit code -> outcome and reason.
+
+Out of memory is recognised by class first, then by the texts below, then by the exit signal with the kernel's counter
+as witness. A text that merely contains the word memory is no out-of-memory.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+
+from autotune.measurement import Outcome
+
+# What allocators and libraries say when memory ran out, each from the library's own source or a report of its users.
+_OUT_OF_MEMORY = (
+    r"CUDA out of memory",
+    r"CUDA error: out of memory",
+    r"CUDA driver error: out of memory",
+    r"cudaErrorMemoryAllocation",
+    r"CUBLAS_STATUS_ALLOC_FAILED",
+    r"CUSOLVER_STATUS_ALLOC_FAILED",
+    r"CUFFT_ALLOC_FAILED",
+    r"CUDNN_STATUS_ALLOC_FAILED",
+    r"CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOC\w*",
+    r"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.*(?:memory|workspace)",
+    r"[Uu]nable to find (?:a valid cuDNN|an engine to execute|an algorithm)",
+    r"FIND was unable to find an engine",
+    r"HIP out of memory",
+    r"HIP error: out of memory",
+    r"hipErrorOutOfMemory",
+    r"MPS backend out of memory",
+    r"XPU out of memory",
+    r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST|RESOURCES)\w*",
+    r"PI_ERROR_OUT_OF_(?:RESOURCES|HOST_MEMORY)",
+    r"NCCL.*Cuda failure (?:2\b|'out of memory')",
+    r"Failed to CUDA (?:calloc|host alloc)",
+    r"Error out of memory at line \d+",  # bitsandbytes, csrc/ops.cu and pythonInterface
+    r"CUDA Setup failed.*out of memory",
+    r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+    r"DefaultCPUAllocator: .*[Cc]annot allocate memory",
+    r"Error code 12\b.*Cannot allocate memory",
+    r"\[Errno 12\]",
+    r"\bENOMEM\b",
+    r"[Cc]annot allocate memory",
+    r"unable to (?:mmap|allocate) \d+ bytes",
+    r"std::bad_alloc",
+    r"\bbad_alloc\b",
+    r"_ArrayMemoryError",
+    r"Unable to allocate [\d.]+ [KMGT]?i?B for an array",  # numpy
+    r"ArrowMemoryError",
+    r"(?:malloc|realloc|posix_memalign) of size \d+ failed",  # Arrow
+    r"libgomp: (?:Thread creation failed|Out of memory)",
+    r"Insufficient shared memory",
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: (?:Bus error|Killed)",
+    r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
+)
+_OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY), re.DOTALL)
+
+# These sound like an out-of-memory and are none: the first column is what they really are.
+_OTHER = (
+    (
+        Outcome.UNSUPPORTED,
+        r"out of resources?: shared memory",
+        "a kernel's tile does not fit this chip at any batch size",
+    ),
+    (Outcome.UNSUPPORTED, r"OutOfResources", "a kernel's tile does not fit this chip at any batch size"),
+    (Outcome.CRASHED, r"illegal memory access", ""),
+    (Outcome.CRASHED, r"device-side assert", ""),
+    (Outcome.CRASHED, r"misaligned address", ""),
+    (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
+    (Outcome.UNSUPPORTED, r"does not support (?:gradient|activation) checkpointing", ""),
+    (Outcome.UNSUPPORTED, r"doesn't support (?:bf16|bfloat16|fp16|float16)|Your setup doesn't support bf16", ""),
+    (Outcome.UNSUPPORTED, r"--tf32 requires Ampere", ""),
+    (Outcome.UNSUPPORTED, r"requires? `?bitsandbytes|bitsandbytes is not (?:installed|available)", ""),
+    (
+        Outcome.UNSUPPORTED,
+        r"no kernel image is available for execution",
+        "this build of the library has no code for the chip",
+    ),
+    (Outcome.UNSUPPORTED, r"not implemented for '(?:Half|BFloat16)'", ""),
+    (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
+)
+_OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
+
+_DATA = re.compile(r"DataLoader worker|in _worker_loop|Insufficient shared memory|shared memory object")
+_UNITS = {"": 1, "bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_REFUSED = (
+    re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]iB|bytes|B)?"),
+    re.compile(r"[Uu]nable to allocate ([\d.]+) ?([KMGT]iB)"),
+    re.compile(r"(?:malloc|realloc) of size (\d+)()"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a probe failed. where: the stage, empty where unknown; refused_bytes: the request that was refused."""
+
+    outcome: Outcome
+    reason: str
+    where: str = ""
+    refused_bytes: int | None = None
+
+
+def from_exception(error: BaseException, stage: str) -> Failure:
+    """What an exception met in this stage (build, data, forward, backward, optimizer) means."""
+    chain = _chain(error)
+    text = "\n".join(f"{type(one).__name__}: {one}" for one in chain)
+    where = "data" if _DATA.search(text) else stage
+    by_class = any(isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" for one in chain)
+    failure = from_text(text, where)
+    if by_class and failure.outcome is not Outcome.OUT_OF_MEMORY:
+        failure = Failure(Outcome.OUT_OF_MEMORY, _first_line(text), where, _refused(text))
+    return failure
+
+
+def from_text(text: str, where: str = "") -> Failure:
+    """What a message or a log's tail means."""
+    for outcome, rule, reason in _OTHER_RULES:
+        if match := rule.search(text):
+            # A full disk and full shared memory bear the same errno: the table above knows the latter by name.
+            if "No space left" in match[0] and _OUT_OF_MEMORY_RULE.search(text):
+                continue
+            line = _line_of(text, match.start())
+            return Failure(outcome, f"{reason}: {line}" if reason else line, where)
+    if match := _OUT_OF_MEMORY_RULE.search(text):
+        return Failure(Outcome.OUT_OF_MEMORY, _line_of(text, match.start()), where, _refused(text))
+    return Failure(Outcome.CRASHED, _first_line(text), where)
+
+
+def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure:
+    """What it means that a child ended without an answer.
+
+    code: exit code, or -signal. kernel_oom_kills: how many processes the kernel ended for memory meanwhile.
+    """
+    if code == -signal.SIGKILL and kernel_oom_kills:
+        return Failure(Outcome.OUT_OF_MEMORY, "killed by the kernel: the machine's memory ran out", "host")
+    failure = from_text(log_tail)
+    if failure.outcome is Outcome.OUT_OF_MEMORY and code not in (0, None):
+        return failure
+    if code is not None and code < 0:
+        return Failure(Outcome.CRASHED, f"ended by {_signal_name(-code)}")
+    if code == 0:
+        return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
+    last = next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
+    return Failure(failure.outcome, f"ended with exit code {code}: {last[:300]}")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and what it was raised from, the outermost first."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    return chain
+
+
+def _refused(text: str) -> int | None:
+    for rule in _REFUSED:
+        if match := rule.search(text):
+            return int(float(match[1]) * _UNITS[match[2] or ""])
+    return None
+
+
+def _line_of(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return text[start : end if end >= 0 else None].strip()[:300]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0][:300]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,44 @@
+"""Decodes and resizes images as they are loaded, so that loader workers have the work of a real training."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def can_load(channels: int) -> bool:
+    """True for images of 1, 3 or 4 channels."""
+    return channels in _MODES
+
+
+class ImageSamples:
+    """A map-style dataset of `length` samples, repeating the rows (`image`, `labels`) of a `datasets.Dataset`.
+
+    It is no `datasets.Dataset` itself because the Trainer would drop the column `image`, which no model takes.
+    An item: pixel_values of [channels, height, width] float32 in -1..1, labels an int.
+    """
+
+    def __init__(self, rows: Any, shape: tuple[int, int, int], length: int) -> None:
+        self._rows = rows
+        self._shape = shape
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        row = self._rows[index % len(self._rows)]
+        return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
+
+
+def pixels(image: Any, shape: tuple[int, int, int]) -> torch.Tensor:
+    """An image of PIL as a tensor of that shape (channels, height, width), float32 in -1..1."""
+    channels, height, width = shape
+    resized = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
+    values = np.asarray(resized, dtype=np.float32).reshape(height, width, channels) / 127.5 - 1.0
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))

@@ -1,0 +1,184 @@
+"""Chooses a model's task and builds it from its config alone, with random weights."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto import modeling_auto
+
+from autotune.errors import InvalidRequest, did_you_mean
+from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
+from autotune.workload import Workload
+
+__all__ = [
+    "auto_class",
+    "build_model",
+    "choose_task",
+    "config_of",
+    "count_parameters",
+    "image_shape",
+    "longest_sequence",
+    "model_outline",
+    "plain_config",
+    "read_config",
+    "supports_checkpointing",
+    "tasks_of",
+    "vocabulary_size",
+]
+
+# In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few train them so.
+_AUTO_CLASSES = {
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
+    "image-classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+    "masked-lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    "causal-lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    "sequence-classification": (
+        "AutoModelForSequenceClassification",
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "token-classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
+    "question-answering": ("AutoModelForQuestionAnswering", "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"),
+}
+
+
+def choose_task(config: Any, task: str | None) -> str:
+    """The task asked for, else the one of the config's architecture, else the usual one of its model type.
+
+    Raises InvalidRequest where the model type does not have the task, or none that is known here.
+    """
+    known = tasks_of(config)
+    if not known:
+        raise InvalidRequest(
+            f"A {config.model_type} model has no task that autotune can train.",
+            f"Models of text and images have: {', '.join(_AUTO_CLASSES)}.",
+        )
+    if task is None:
+        return _task_of_architecture(config, known) or known[0]
+    if task not in known:
+        raise InvalidRequest(f"A {config.model_type} model has no task {task!r}.", did_you_mean(task, known))
+    return task
+
+
+def tasks_of(config: Any) -> tuple[str, ...]:
+    """The tasks that transformers, or the model's own code, has a class for; the usual one first.
+
+    None for models of speech: some have a text decoder that could be trained alone, which is not what they are for.
+    """
+    if config.model_type in modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES:
+        return ()
+    remote = getattr(config, "auto_map", None) or {}
+    return tuple(
+        task for task, (name, _) in _AUTO_CLASSES.items() if config.model_type in _class_names(task) or name in remote
+    )
+
+
+def auto_class(task: str) -> Any:
+    """The `AutoModelFor...` class of a task."""
+    return getattr(transformers, _AUTO_CLASSES[task][0])
+
+
+def config_of(workload: Workload) -> Any:
+    """The config of a workload, rebuilt; a model with code of its own is opened from its source for the class."""
+    values = dict(workload.model_config)
+    if not workload.trust_remote_code or "auto_map" not in values:
+        return AutoConfig.for_model(**values)
+    # The files were fetched when the workload was prepared: no probe should wait for the hub.
+    opened = AutoConfig.from_pretrained(workload.source, trust_remote_code=True, local_files_only=True)
+    config = type(opened).from_dict(values)
+    config._name_or_path = workload.source
+    return config
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """Every value of a config as JSON has it, so that it survives a file and builds the same model."""
+    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    values["model_type"] = config.model_type
+    return values
+
+
+def build_model(
+    workload: Workload,
+    config: Any = None,
+    *,
+    device: str = "cpu",
+    model_arguments: Mapping[str, Any] | None = None,
+) -> Any:
+    """The workload's model with random float32 weights, in training mode, checkpointing off.
+
+    device: where the weights are made; model_arguments: further arguments of `from_config`.
+    """
+    config = config_of(workload) if config is None else config
+    with torch.device(device):
+        model = auto_class(workload.task).from_config(
+            config,
+            trust_remote_code=workload.trust_remote_code,
+            **_dtype_argument(torch.float32),
+            **(model_arguments or {}),
+        )
+    _disable_checkpointing(model)
+    return model.train()
+
+
+def model_outline(config: Any, task: str, trust_remote_code: bool = False) -> Any:
+    """The model without storage, on torch's meta device: all shapes and flags, no memory.
+
+    A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
+    """
+    arguments = {"trust_remote_code": trust_remote_code, **_dtype_argument(torch.float32)}
+    try:
+        with torch.device("meta"):
+            return auto_class(task).from_config(config, **arguments)
+    except Exception:
+        # Some models compute with values of their weights while they are built.
+        try:
+            return auto_class(task).from_config(config, **arguments)
+        except Exception as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InvalidRequest(
+                f"The {config.model_type} model cannot be built from its config: {reason.rstrip('.')}.",
+                "Check the config's values and that the libraries the model needs are installed.",
+            ) from error
+
+
+def count_parameters(model: Any) -> tuple[int, int]:
+    """(parameters, bytes of them as float32); tied weights count once."""
+    parameters = sum(one.numel() for one in model.parameters())
+    return parameters, 4 * parameters
+
+
+def supports_checkpointing(model: Any) -> bool:
+    """True if the model, or the model class, can recompute activations in the backward pass."""
+    return bool(getattr(model, "supports_gradient_checkpointing", False))
+
+
+def _class_names(task: str) -> Mapping[str, Any]:
+    mapping: Mapping[str, Any] = getattr(modeling_auto, _AUTO_CLASSES[task][1], {})
+    return mapping
+
+
+def _task_of_architecture(config: Any, known: tuple[str, ...]) -> str | None:
+    """The first task whose class the config names as its architecture; None for a bare body."""
+    for architecture in getattr(config, "architectures", None) or ():
+        for task in known:
+            names = _class_names(task).get(config.model_type, ())
+            if architecture in ((names,) if isinstance(names, str) else names):
+                return task
+    return None
+
+
+def _disable_checkpointing(model: Any) -> None:
+    """A config saved with `gradient_checkpointing: true` would otherwise switch it on silently."""
+    if not supports_checkpointing(model):
+        return
+    if hasattr(model, "activation_checkpointing_disable"):
+        model.activation_checkpointing_disable()
+    else:
+        model.gradient_checkpointing_disable()
+
+
+def _dtype_argument(dtype: Any) -> dict[str, Any]:
+    """`dtype` under the name that this transformers gives it; earlier ones said `torch_dtype`."""
+    return {"dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype": dtype}

@@ -1,0 +1,110 @@
+"""The whole contract between parent and child: what is ordered, and how an answer comes back.
+
+    parent --order.json--> host --fork--> child --measurement.json--> parent
+
+Both files are written whole or not at all; standard output is a log for people and carries nothing.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.measurement import Interval
+from autotune.workload import Workload
+
+ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How many steps a probe takes.
+
+    Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
+    below `target` (a share of the speed) or `seconds` are over; both between their least and most.
+    """
+
+    untimed_least: int = 2
+    untimed_most: int = 8
+    timed_least: int = 5
+    timed_most: int = 24
+    target: float = 0.02
+    seconds: float = 20.0
+
+
+CONFIRMATION = Timing(timed_least=8, timed_most=60, target=0.01, seconds=30.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the child is to do.
+
+    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment.
+    folder: absolute; where order, answer and log go (not written down: a report folder may move). sent_at: monotonic clock of the machine, seconds.
+    training_arguments: as the answer will hold them. asked: lever -> value, for the read-back.
+    accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
+    allowed_bytes: limit x (1 - headroom). request: for `prepare` and `capabilities`, their own options.
+    """
+
+    kind: str
+    folder: str
+    deadline_s: float
+    sent_at: float = 0.0
+    number: int = 0
+    confirmation: int = 0
+    configuration: Configuration | None = None
+    training_arguments: Mapping[str, Any] = field(default_factory=dict)
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)
+    process_environment: Mapping[str, str] = field(default_factory=dict)
+    workload: Workload | None = None
+    environment: Environment | None = None
+    accumulation_steps_run: int = 1
+    allowed_bytes: int | None = None
+    timing: Timing = Timing()
+    count_tokens: bool = False
+    best_so_far: Interval | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        written: dict[str, Any] = {name: value for name, value in asdict(self).items() if name != "folder"}
+        return written | {
+            "configuration": self.configuration and self.configuration.to_dict(),
+            "best_so_far": None if (bar := self.best_so_far) is None else [bar.value, bar.low, bar.high],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], folder: Path) -> "Order":
+        opened: dict[str, Callable[[Any], Any]] = {
+            "configuration": Configuration.from_dict,
+            "workload": Workload.from_dict,
+            "environment": Environment.from_dict,
+            "timing": lambda value: Timing(**value),
+            "best_so_far": lambda value: Interval(*value),
+        }
+        known: dict[str, Any] = {
+            name: opened[name](value) if value and name in opened else value for name, value in data.items()
+        }
+        return cls(folder=str(folder), **known)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write whole or not at all: to a file beside it, then renamed. Raises OSError where the disk refuses."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file that `write_json` wrote; raises OSError or ValueError."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,61 @@
+"""ReplayProbe: answers from a recorded table, for testing everything that stands on a probe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autotune.configuration import Configuration
+from autotune.measurement import Measurement, Outcome, Step
+from autotune.probe import ProbeOptions
+
+
+@dataclass
+class ReplayProbe:
+    """A probe that looks its answer up; raises KeyError for a configuration that was never recorded.
+
+    table: configuration -> measurement, or a function that makes it. asked: what was asked for so far, in order.
+    """
+
+    table: Mapping[Configuration, Measurement] | Callable[[Configuration], Measurement]
+    asked: list[tuple[Configuration, ProbeOptions]] = field(default_factory=list)
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        self.asked.append((configuration, options))
+        return self.table(configuration) if callable(self.table) else self.table[configuration]
+
+
+def recorded(
+    configuration: Configuration,
+    samples_per_second: float,
+    peak_bytes: int,
+    allowed_bytes: int,
+    spread: float = 0.01,
+    steps: int = 6,
+) -> Measurement:
+    """The measurement of a probe that ran at this speed (+- spread from step to step) with this peak.
+
+    A peak above allowed_bytes makes an out-of-memory in the forward pass.
+    """
+    if peak_bytes > allowed_bytes:
+        return Measurement(
+            Outcome.OUT_OF_MEMORY,
+            reason="the recorded peak lies above the limit",
+            where="forward",
+            accumulation_steps=configuration.gradient_accumulation_steps,
+            allowed_bytes=allowed_bytes,
+            held_bytes=peak_bytes,
+            refused_bytes=0,
+        )
+    samples = configuration.global_batch_size
+    mean = samples / samples_per_second
+    times = [mean * (1 + spread * (-1) ** index) for index in range(steps)]
+    accumulation = configuration.gradient_accumulation_steps
+    return Measurement(
+        Outcome.COMPLETED,
+        accumulation_steps=accumulation,
+        accumulation_steps_run=accumulation,
+        steps=tuple(Step(seconds, 0.0, 0.0, 0.0, seconds, seconds / 10, samples, 0) for seconds in times),
+        untimed_steps=2,
+        allowed_bytes=allowed_bytes,
+        peak_device_bytes=peak_bytes,
+        probe_seconds=sum(times),
+    )

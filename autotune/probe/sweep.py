@@ -1,0 +1,102 @@
+"""Ending processes and clearing away what killed ones leave behind."""
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+import psutil
+
+MARK = "AUTOTUNE_HOST"
+"""Environment variable that every process below a host carries from its start."""
+
+_SHARED_MEMORY = Path("/dev/shm")
+# Made by torch, multiprocessing (semaphores, arenas, SharedMemory), joblib's loky, Intel's OpenMP and NCCL.
+_LEFT_BEHIND = re.compile(r"torch_\d+_|sem\.mp-|mp-|pym-|psm_|sem\.loky-|loky-|__KMP_REGISTERED_LIB_|nccl-")
+
+
+def end_descendants(seconds: float = 5.0) -> int:
+    """Kill and reap everything below this process until nothing is left; returns how many were killed.
+
+    A child subreaper inherits orphans, so that processes in sessions of their own are found too.
+    """
+    killed, until = set(), time.monotonic() + seconds
+    while True:
+        below = psutil.Process().children(recursive=True)
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    killed.add(process.pid)
+                    process.kill()
+        _reap()
+        if not below or time.monotonic() > until:
+            return len(killed)
+        time.sleep(0.002)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end_marked(token: str, seconds: float = 5.0) -> None:
+    """Kill every process that was started below the host of this token, for when the host itself is gone."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        marked = [process for process in psutil.process_iter() if _has_mark(process, token)]
+        if not marked:
+            return
+        for process in marked:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.01)
+
+
+def _has_mark(process: psutil.Process, token: str) -> bool:
+    try:
+        alive = process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid()
+        return bool(alive and process.environ().get(MARK) == token)
+    except (psutil.Error, OSError):
+        return False
+
+
+def shared_memory() -> frozenset[str]:
+    """Names in shared memory now."""
+    return frozenset(os.listdir(_SHARED_MEMORY)) if _SHARED_MEMORY.is_dir() else frozenset()
+
+
+def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
+    """Remove what appeared since `before`, is ours, bears a library's name and is mapped by no process; returns the names."""
+    new = [name for name in shared_memory() - before if _LEFT_BEHIND.match(name)]
+    mine = [name for name in new if _owner(_SHARED_MEMORY / name) == os.getuid()]
+    if not mine:
+        return []
+    mapped = _mapped_names()
+    removed = [name for name in mine if name not in mapped]
+    for name in removed:
+        (_SHARED_MEMORY / name).unlink(missing_ok=True)
+    return removed
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return -1
+
+
+def _mapped_names() -> set[str]:
+    """Names of shared memory that living processes of this user map or hold open."""
+    names: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            names.update(re.findall(r"/dev/shm/(\S+)", (process / "maps").read_text()))
+        with contextlib.suppress(OSError):
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = os.readlink(link)
+                    if target.startswith("/dev/shm/"):
+                        names.add(target.removeprefix("/dev/shm/"))
+    return names

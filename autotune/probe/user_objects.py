@@ -1,0 +1,116 @@
+"""What a caller brought as Python objects: opened in the child, from bytes that nobody opened before."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+
+from autotune.errors import InvalidRequest
+from autotune.request import TuningRequest
+from autotune.workload import Workload
+
+
+@dataclass(frozen=True)
+class UserObjects:
+    """model_init: () -> model. The rest as the Trainer takes them; None where it was not given."""
+
+    model_init: Callable[..., Any] | None = None
+    train_dataset: Any = None
+    data_collator: Any = None
+    processing_class: Any = None
+    trainer_class: Any = None
+
+    @classmethod
+    def opened(cls, objects: bytes) -> "UserObjects":
+        """From the bytes that `cloudpickle.dumps` made of a dict; none of them for no bytes."""
+        return cls(**cloudpickle.loads(objects)) if objects else cls()
+
+    def model(self) -> Any:
+        """A new model of the caller's making; a `model_init` may take the (absent) trial, as the Trainer's may."""
+        assert self.model_init is not None
+        takes_trial = any(
+            one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+            for one in inspect.signature(self.model_init).parameters.values()
+        )
+        return self.model_init(None) if takes_trial else self.model_init()
+
+    def parts(self, samples_needed: int) -> dict[str, Any]:
+        """The Trainer's other arguments, the dataset repeated so that no timed step touches an epoch's end."""
+        parts = {
+            "train_dataset": repeated(self.train_dataset, samples_needed),
+            "data_collator": self.data_collator,
+            "processing_class": self.processing_class,
+        }
+        return {name: value for name, value in parts.items() if value is not None}
+
+
+def user_workload(request: TuningRequest, objects: bytes) -> Workload:
+    """What the caller's own model and dataset are; builds the model once. Raises InvalidRequest for no or little data."""
+    user = UserObjects.opened(objects)
+    model = user.model()
+    samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
+    if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
+        raise InvalidRequest(
+            f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}.",
+            "Give more data, or a smaller global batch size.",
+        )
+    parameters = sum(one.numel() for one in model.parameters())
+    config = getattr(model, "config", None)
+    return Workload(
+        name=request.model,
+        task=request.task or "custom",
+        source="model_init",
+        model_config=config.to_dict() if config is not None and hasattr(config, "to_dict") else {},
+        architecture=type(model).__name__,
+        sequence_length=request.sequence_length,
+        parameters=parameters,
+        parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
+        supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
+        data_identity=getattr(user.train_dataset, "_fingerprint", None) or hashlib.sha256(objects).hexdigest()[:16],
+        text_source="the caller's own dataset",
+        samples=samples,
+        user_objects=True,
+    )
+
+
+def repeated(dataset: Any, samples_needed: int) -> Any:
+    """The dataset at least that long; an iterable one starts again where it ends."""
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        return _Endless(dataset)
+    times = -(-samples_needed // max(1, len(dataset)))
+    if times <= 1:
+        return dataset
+    return dataset.repeat(times) if hasattr(dataset, "repeat") else _Repeated(dataset, times)
+
+
+class _Repeated(torch.utils.data.Dataset):  # type: ignore[misc]
+    """A map-style dataset, several times over."""
+
+    def __init__(self, dataset: Any, times: int) -> None:
+        self.dataset, self.times = dataset, times
+
+    def __len__(self) -> int:
+        return len(self.dataset) * self.times
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index % len(self.dataset)]
+
+
+class _Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """An iterable dataset that starts again where it ends; one that yields nothing ends."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            empty = True
+            for sample in self.dataset:
+                empty = False
+                yield sample
+            if empty:
+                return

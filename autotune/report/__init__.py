@@ -1,0 +1,12 @@
+"""Trials -> tables and files for people and programs; everything here takes trials and plain values."""
+
+FILES = (
+    "environment.json",
+    "result.json",
+    "trials.csv",
+    "trials.parquet",
+    "best_training_arguments.json",
+    "best_model_arguments.json",
+    "summary.md",
+)
+"""What a report folder holds beside request.json, study.db and probes/."""

@@ -1,0 +1,71 @@
+"""The files of a report folder, each written whole or not at all."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import StorageFailed
+from autotune.measurement import Measurement
+from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.report.summary import Facts, summary
+from autotune.report.table import frame
+from autotune.trial import Trial
+
+
+def write_report(
+    folder: Path,
+    facts: Facts,
+    record: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    ended: Mapping[str, Any],
+) -> Path:
+    """Write every file of the report; the answer's only where there is one.
+
+    record, environment, ended: what request.json, environment.json and result.json hold. Raises StorageFailed.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "request.json", record)
+        write_json(folder / "environment.json", environment)
+        write_json(folder / "result.json", ended)
+        if facts.best is not None:
+            write_json(folder / "best_training_arguments.json", facts.answer)
+            write_json(folder / "best_model_arguments.json", facts.model_answer)
+        table = frame(facts.trials)
+        _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
+        _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
+        _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
+        _write_probes(folder, facts.trials)
+    except OSError as error:
+        raise StorageFailed(
+            f"The report in {folder} cannot be written: {error.strerror or error}.",
+            "Free space or name another --output-dir; the same command writes it again.",
+        ) from error
+    return folder
+
+
+def _write_probes(folder: Path, trials: Sequence[Trial]) -> None:
+    """Orders and measurements, where the search did not leave them here itself."""
+    for trial in trials:
+        for place, measurement in _measurements(folder, trial):
+            if not (place / ANSWER).exists():
+                place.mkdir(parents=True, exist_ok=True)
+                write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
+                write_json(place / ANSWER, measurement.to_dict())
+
+
+def _measurements(folder: Path, trial: Trial) -> list[tuple[Path, Measurement]]:
+    place = folder / "probes" / f"{trial.number:04d}"
+    rounds = enumerate(trial.confirmations, start=1)
+    return [(place, trial.measurement), *((place / f"confirmation-{number}", one) for number, one in rounds)]
+
+
+def _whole(path: Path, write: Any) -> None:
+    """Write beside the file, then rename."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

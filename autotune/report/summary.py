@@ -1,0 +1,170 @@
+"""The answer in words: a few lines for the terminal, a page for summary.md."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.levers import LEVERS
+from autotune.measurement import Interval, Outcome
+from autotune.trial import Trial
+from autotune.units import format_bytes, format_interval, format_seconds
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a report tells, as plain values. best is None where nothing fits; answer, model_answer are Hugging Face's fields."""
+
+    name: str
+    trials: Sequence[Trial]
+    best: Trial | None
+    baseline: Trial | None
+    speedup: Interval | None
+    speedup_reason: str
+    statement: str
+    answer: Mapping[str, Any]
+    model_answer: Mapping[str, Any]
+    model: str
+    task: str
+    device: str
+    versions: Mapping[str, str]
+    data: str
+    objective: str
+    limit_bytes: int
+    allowed_bytes: int
+    ruled_out: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    answered_at_once: int = 0
+    device_note: str = ""
+    learns_differently: Sequence[str] = field(default_factory=tuple)
+
+
+def headline(facts: Facts) -> str:
+    """One sentence: the answer against the baseline."""
+    if facts.best is None:
+        return f"Nothing fits: none of {len(facts.trials)} trial(s) stayed within {format_bytes(facts.allowed_bytes)}."
+    if facts.speedup is None:
+        return f"Your own settings cannot be compared: {facts.speedup_reason}."
+    if facts.baseline is not None and facts.best.number == facts.baseline.number:
+        return "Your own settings are the best that was found."
+    if facts.objective == "memory":
+        return (
+            f"{format_bytes(facts.best.peak_bytes)} instead of {format_bytes(facts.baseline.peak_bytes if facts.baseline else None)}, "
+            f"{facts.speedup:.2f}x the speed of your settings."
+        )
+    if facts.speedup.low <= 1:
+        return f"As fast as your settings ({facts.speedup:.2f}x, 95 % interval {_range(facts.speedup)})."
+    return f"{facts.speedup:.1f}x faster than your settings (95 % interval {_range(facts.speedup)})."
+
+
+def _range(interval: Interval) -> str:
+    return f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+def speed_text(trial: Trial) -> str:
+    """`41.2 ± 0.3`, or a dash."""
+    speed = trial.samples_per_second
+    return format_interval(speed, speed.low, speed.high) if speed is not None else "-"
+
+
+def answer_lines(facts: Facts) -> list[str]:
+    """The end of a search for a terminal: headline, both configurations, doubts."""
+    lines = [headline(facts)]
+    if facts.best is not None:
+        lines += [
+            f"  best      {facts.best.configuration}",
+            f"            {speed_text(facts.best)} samples/s, peak {format_bytes(facts.best.peak_bytes)} "
+            f"of {format_bytes(facts.allowed_bytes)} allowed"
+            f"{'' if facts.best.confirmed else '; not confirmed'}",
+        ]
+    if facts.baseline is not None:
+        how = f"{speed_text(facts.baseline)} samples/s, peak {format_bytes(facts.baseline.peak_bytes)}"
+        if not facts.baseline.feasible:
+            how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
+        lines += [f"  baseline  {facts.baseline.configuration}", f"            {how}"]
+    for doubt in facts.best.final.doubts if facts.best else ():
+        lines.append(f"  doubt     {doubt}")
+    if learned := changed_learning(facts):
+        lines.append(f"  note      learns differently from your settings: {learned}")
+    if facts.device_note:
+        lines.append(f"  note      {facts.device_note}")
+    lines.append(f"Why it ended: {facts.statement}.")
+    return lines
+
+
+def changed_learning(facts: Facts) -> str:
+    """The levers that change numerics and differ between the answer and the baseline."""
+    if facts.best is None or facts.baseline is None:
+        return ""
+    best, base = facts.best.configuration.values, facts.baseline.configuration.values
+    return ", ".join(
+        f"{name} {best[name]} instead of {base[name]}"
+        for name in best
+        if "numerics" in LEVERS[name].changes and best[name] != base[name]
+    )
+
+
+def paste_lines(where: str) -> list[str]:
+    """What to paste into a training script, from the files in `where`."""
+    return [
+        "import json",
+        "from transformers import TrainingArguments",
+        f'tuned = json.load(open("{where}/best_training_arguments.json"))',
+        'arguments = TrainingArguments(output_dir="output", **tuned)',
+    ]
+
+
+def summary(facts: Facts) -> str:
+    """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
+    parts = [f"# {facts.name}", "", headline(facts), ""]
+    if facts.best is not None:
+        parts += ["```", *answer_lines(facts)[1:], "```", "", "## What to paste", "", "```python"]
+        parts += [*paste_lines("."), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
+        parts += [
+            "Model: `from_pretrained(name, **arguments)` with",
+            "",
+            "```json",
+            json.dumps(dict(facts.model_answer)),
+            "```",
+            "",
+        ]
+    parts += ["## Trials", "", *_trials_table(facts), ""]
+    parts += [f"Why it ended: {facts.statement}. Proposals answered by earlier trials: {facts.answered_at_once}.", ""]
+    if facts.ruled_out:
+        parts += ["## Ruled out before the search", "", *(f"- {one}" for one in facts.ruled_out), ""]
+    if facts.notes:
+        parts += ["## Notes", "", *(f"- {one}" for one in facts.notes), ""]
+    parts += ["## Where and what", ""]
+    parts += [f"- model: {facts.model}, task {facts.task}", f"- data: {facts.data}", f"- device: {facts.device}"]
+    parts += [f"- memory: limit {format_bytes(facts.limit_bytes)}, allowed {format_bytes(facts.allowed_bytes)}"]
+    parts += [f"- versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}"]
+    return "\n".join(parts) + "\n"
+
+
+def _trials_table(facts: Facts) -> list[str]:
+    header = "| trial | configuration | outcome | samples/s | peak | probe | doubts |"
+    rows = [
+        f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
+        f"| {_cell(str(trial.configuration))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
+        f"| {format_bytes(trial.peak_bytes)} | {format_seconds(trial.measurement.probe_seconds)} "
+        f"| {_cell('; '.join(trial.final.doubts))} |"
+        for trial in facts.trials
+    ]
+    return [header, "|---|---|---|---|---|---|---|", *rows]
+
+
+def outcome_text(trial: Trial) -> str:
+    """`completed`, `completed (confirmed)`, `out_of_memory in forward: ...`."""
+    final = trial.final
+    if final.outcome is Outcome.COMPLETED:
+        if not final.feasible:
+            return f"completed, but {final.fits:.0%} above what is allowed"
+        if trial.confirmed:
+            return "completed (confirmed)"
+        return "completed (ended early: cannot win)" if final.ended_early else "completed"
+    where = f" in {final.where}" if final.where else ""
+    return f"{final.outcome}{where}: {final.reason}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:200]

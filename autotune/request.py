@@ -1,0 +1,192 @@
+"""TuningRequest: what is asked for, checked as far as it can be without opening the model, the data or the device."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.errors import InvalidRequest, did_you_mean
+from autotune.units import parse_bytes, parse_seconds, parse_share
+
+TASKS = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+)
+SAMPLERS = ("tpe", "gp", "random", "qmc", "brute-force")
+OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
+LARGEST_GLOBAL_BATCH = 2**20
+"""Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRequest:
+    """What a search is asked to find; build it with `tuning_request()`, which reads and checks people's spellings.
+
+    memory_limit_bytes: device memory the training may use (None: what is free at the start).
+    headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, None for no limit and for
+    the default (10 x the baseline's time, at least 60 s). fix, only: lever -> value, lever -> values.
+    training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
+    n_trials: probes in all, the baseline's among them, confirmations not.
+    """
+
+    model: str
+    global_batch_size: int
+    task: str | None = None
+    sequence_length: int | None = None
+    dataset: str | None = None
+    dataset_split: str = "train"
+    text_column: str | None = None
+    label_column: str | None = None
+    tokenizer: str | None = None
+    space: str = "default"
+    fix: Mapping[str, Value] = field(default_factory=dict)
+    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    device: str = "auto"
+    memory_limit_bytes: int | None = None
+    headroom: float = 0.05
+    n_trials: int = 20
+    timeout_s: float | None = None
+    probe_timeout_s: float | None = None
+    sampler: str = "tpe"
+    objective: str = "samples_per_second"
+    seed: int = 0
+    training_args: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    output_dir: str = "reports"
+    study_name: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "TuningRequest":
+        known = {one.name for one in fields(cls)}
+        request = cls(**{name: value for name, value in data.items() if name in known})
+        return replace(request, only={name: tuple(values) for name, values in request.only.items()})
+
+    def study_folder(self, task: str, device: str) -> Path:
+        """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""
+        return Path(self.output_dir) / (self.study_name or self.default_study_name(task, device))
+
+    def default_study_name(self, task: str, device: str) -> str:
+        model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(self.model).stem if Path(self.model).exists() else self.model)
+        return f"{model.strip('-.')[:80] or 'model'}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+
+
+def tuning_request(
+    model: str,
+    global_batch_size: int,
+    *,
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    memory_limit: str | int | None = None,
+    headroom: str | float = 0.05,
+    timeout: str | float | None = None,
+    probe_timeout: str | float | None = None,
+    **options: Any,
+) -> TuningRequest:
+    """The request in people's spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
+
+    Raises InvalidRequest, one line with advice, for anything that can be seen to be wrong by itself.
+    """
+    known = [one.name for one in fields(TuningRequest)]
+    if unknown := [name for name in options if name not in known]:
+        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], known))
+    request = TuningRequest(
+        model=_text("model", model),
+        global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
+        fix=_assignments("--fix", fix),
+        only={name: _several(values) for name, values in _assignments("--only", only).items()},
+        memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
+        headroom=_read("headroom", parse_share, headroom),
+        timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
+        probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
+        **options,
+    )
+    _check(request)
+    return request
+
+
+def _check(request: TuningRequest) -> None:
+    _whole("n-trials", request.n_trials)
+    if request.sequence_length is not None:
+        _whole("sequence length", request.sequence_length)
+    for what, word, words in (
+        ("task", request.task, TASKS),
+        ("sampler", request.sampler, SAMPLERS),
+        ("objective", request.objective, OBJECTIVES),
+    ):
+        if word is not None and word not in words:
+            raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", request.device):
+        raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
+    if both := sorted(set(request.fix) & set(request.only)):
+        raise InvalidRequest(
+            f"--fix and --only both speak of {both[0]}.", "Keep --fix for one value, --only for a choice."
+        )
+    for column, name in (("--text-column", request.text_column), ("--label-column", request.label_column)):
+        if name and not request.dataset:
+            raise InvalidRequest(f"{column} {name!r} needs a --dataset.", "Name the data, or leave the column out.")
+    if request.study_name is not None:
+        _check_study_name(request.study_name)
+
+
+def _check_study_name(name: str) -> None:
+    advice = "Use up to 120 letters, digits, dots, dashes and underscores."
+    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name or name.startswith("."):
+        raise InvalidRequest(f"{name!r} cannot be a study's name: it names a folder.", advice)
+    if len(name.encode()) > 120:
+        raise InvalidRequest(f"The study's name is {len(name.encode())} bytes long.", advice)
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise InvalidRequest(f"The {what} is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
+    return value
+
+
+def _whole(what: str, value: Any, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequest(f"The {what} must be a whole number from 1, not {value!r}.", "Give a positive number.")
+    if most is not None and value > most:
+        raise InvalidRequest(f"A {what} of {value} is beyond {most}.", "Check for a digit too many.")
+    return value
+
+
+def _read(what: str, parse: Any, value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidRequest(f"The {what} cannot be read: {error}.") from error
+
+
+def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+    """{'precision': 'bf16'} of {'precision': 'bf16'} or of ['precision=bf16']."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs: dict[str, Any] = {}
+    for text in [given] if isinstance(given, str) else given:
+        name, equals, value = str(text).partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name or not value.strip():
+            raise InvalidRequest(f"{option} {text!r} is no NAME=VALUE.", f"Write {option} precision=bf16.")
+        if pairs.setdefault(name, value.strip()) != value.strip():
+            raise InvalidRequest(
+                f"{option} gives {name} twice: {pairs[name]} and {value.strip()}.", "Keep one of them."
+            )
+    return pairs
+
+
+def _several(values: Any) -> tuple[Value, ...]:
+    if isinstance(values, str):
+        return tuple(part.strip() for part in values.split(",") if part.strip())
+    return tuple(values) if isinstance(values, (list, tuple, set)) else (values,)

@@ -1,0 +1,242 @@
+"""TuningResult: what a search found; each method is one call downwards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, NothingFits
+from autotune.measurement import Interval
+from autotune.objective import best_trial, pareto_front, speed_up
+from autotune.probe.order import read_json
+from autotune.report.files import write_report
+from autotune.report.summary import Facts, headline
+from autotune.request import TuningRequest
+from autotune.search_space import RuledOut
+from autotune.study import REQUEST, read_trial
+from autotune.training_arguments import model_arguments, training_arguments
+from autotune.trial import Trial
+from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import TrainingArguments
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The answer of a search and everything it stands on; plain data, loaded without unpickling.
+
+    trials: in the order of their numbers, 0 the baseline. statement: why the search ended. ruled_out: values that were
+    never probed, with the reason. space_size: configurations that could be proposed. answered_at_once: proposals
+    that earlier trials already answered. allowed_bytes: limit x (1 - headroom). folder: where the report is, if saved.
+    """
+
+    request: TuningRequest
+    workload: Workload
+    environment: Environment
+    trials: Sequence[Trial]
+    statement: str
+    memory_limit_bytes: int
+    allowed_bytes: int
+    space_size: int = 0
+    ruled_out: Sequence[RuledOut] = ()
+    notes: Sequence[str] = ()
+    answered_at_once: int = 0
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def best(self) -> Trial:
+        """The recommended trial. Raises NothingFits where no configuration is feasible."""
+        best = best_trial(self.trials, self.request.objective)
+        if best is None:
+            raise NothingFits("No configuration that was tried fits.", "Raise --memory-limit or lower the headroom.")
+        return best
+
+    @property
+    def baseline(self) -> Trial:
+        """The user's own configuration, made exact: trial 0. Raises InvalidRequest where it was never probed."""
+        if not self.trials or self.trials[0].number != 0:
+            raise InvalidRequest("The search ended before its baseline was measured.", "Run the same command again.")
+        return self.trials[0]
+
+    @property
+    def speedup(self) -> Interval | None:
+        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`."""
+        return speed_up(self.best, self.baseline, self.request.objective)[0]
+
+    @property
+    def speedup_reason(self) -> str:
+        """Why there is no speed-up; empty where there is one."""
+        return speed_up(self.best, self.baseline, self.request.objective)[1]
+
+    @property
+    def pareto_front(self) -> list[Trial]:
+        """Trials that no other beats in both speed and memory, fastest first."""
+        return pareto_front(self.trials)
+
+    def training_argument_fields(self) -> dict[str, Any]:
+        """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set."""
+        return training_arguments(self.best.configuration, self.environment, self.request.training_args)
+
+    def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
+        """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides."""
+        from transformers import TrainingArguments
+
+        return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model."""
+        return model_arguments(self.best.configuration, self.environment)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
+        facts = self.facts()
+
+        def told(trial: Trial | None) -> dict[str, Any] | None:
+            if trial is None:
+                return None
+            speed = trial.samples_per_second
+            return trial.configuration.to_dict() | {
+                "number": trial.number,
+                "outcome": trial.final.outcome.value,
+                "samples_per_second": speed and speed.value,
+                "samples_per_second_low": speed and speed.low,
+                "samples_per_second_high": speed and speed.high,
+                "peak_bytes": trial.peak_bytes,
+                "confirmed": trial.confirmed,
+                "doubts": list(trial.final.doubts),
+            }
+
+        return {
+            "headline": headline(facts),
+            "statement": self.statement,
+            "best": told(facts.best),
+            "baseline": told(facts.baseline),
+            "speedup": facts.speedup and facts.speedup.value,
+            "speedup_low": facts.speedup and facts.speedup.low,
+            "speedup_high": facts.speedup and facts.speedup.high,
+            "speedup_reason": facts.speedup_reason,
+            "training_arguments": facts.answer,
+            "model_arguments": facts.model_answer,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "trials": len(self.trials),
+            "folder": None if self.folder is None else str(self.folder),
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a trial; columns and dtypes as `autotune.report.table.frame` documents them."""
+        from autotune.report.table import frame
+
+        return frame(self.trials)
+
+    def facts(self) -> Facts:
+        """What reports tell of this result, as plain values."""
+        best = best_trial(self.trials, self.request.objective)
+        first = self.trials[0] if self.trials and self.trials[0].number == 0 else None
+        speedup, reason = (
+            (None, "there is nothing to compare")
+            if not (best and first)
+            else speed_up(best, first, self.request.objective)
+        )
+        environment, workload = self.environment, self.workload
+        return Facts(
+            name=self.request.default_study_name(workload.task, environment.device),
+            trials=self.trials,
+            best=best,
+            baseline=first,
+            speedup=speedup,
+            speedup_reason=reason,
+            statement=self.statement,
+            answer=self.training_argument_fields() if best else {},
+            model_answer=self.model_arguments() if best else {},
+            model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
+            task=workload.task,
+            device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",
+            versions=environment.versions,
+            data=_data_text(self.request, workload),
+            objective=self.request.objective,
+            limit_bytes=self.memory_limit_bytes,
+            allowed_bytes=self.allowed_bytes,
+            ruled_out=[str(one) for one in self.ruled_out],
+            notes=[*self.notes, *workload.notes],
+            answered_at_once=self.answered_at_once,
+            device_note=_device_note(environment),
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses."""
+        facts = self.facts()
+        record = {
+            "request": self.request.to_dict() | {"output_dir": "reports"},
+            "workload": self.workload.to_dict(),
+            "identity": self.identity,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "space_size": self.space_size,
+            "ruled_out": [asdict(one) for one in self.ruled_out],
+            "notes": list(self.notes),
+        }
+        ended = {
+            "statement": self.statement,
+            "best": facts.best and facts.best.number,
+            "speedup": None if facts.speedup is None else facts.speedup.value,
+            "speedup_low": None if facts.speedup is None else facts.speedup.low,
+            "speedup_high": None if facts.speedup is None else facts.speedup.high,
+            "speedup_reason": facts.speedup_reason,
+            "answered_at_once": self.answered_at_once,
+        }
+        return write_report(Path(folder), facts, record, self.environment.to_dict(), ended)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "TuningResult":
+        """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+        folder = Path(folder)
+        try:
+            record = read_json(folder / REQUEST)
+            ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
+            numbers = sorted(int(path.name) for path in (folder / "probes").glob("[0-9]*"))
+            trials = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+            return cls(
+                request=TuningRequest.from_dict(record["request"]),
+                workload=Workload.from_dict(record["workload"]),
+                environment=Environment.from_dict(read_json(folder / "environment.json")),
+                trials=[trial for trial in trials if trial is not None],
+                statement=ended.get("statement", "the search was interrupted"),
+                memory_limit_bytes=record["memory_limit_bytes"],
+                allowed_bytes=record["allowed_bytes"],
+                space_size=record["space_size"],
+                ruled_out=[RuledOut(**one) for one in record["ruled_out"]],
+                notes=record["notes"],
+                identity=record["identity"],
+                answered_at_once=ended.get("answered_at_once", 0),
+                folder=folder,
+            )
+        except FileNotFoundError as error:
+            raise InvalidRequest(
+                f"There is no study in {folder}.", "`autotune studies` lists those there are."
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(
+                f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
+            ) from error
+
+
+def _data_text(request: TuningRequest, workload: Workload) -> str:
+    length = f", up to {workload.sequence_length} tokens" if workload.sequence_length else ""
+    if request.dataset:
+        return f"{Path(request.dataset).name}, {workload.samples} samples{length}; {workload.text_source}"
+    return f"{workload.text_source or 'synthetic random samples'}{length}"
+
+
+def _device_note(environment: Environment) -> str:
+    """How to start the real run where more than one GPU is visible: the Trainer would wrap it in nn.DataParallel."""
+    if environment.is_cpu or environment.device_count < 2:
+        return ""
+    return (
+        f"one of {environment.device_count} GPUs was measured; start the real run with "
+        f"CUDA_VISIBLE_DEVICES={environment.device_uuid}, or the batch is multiplied by the number of GPUs"
+    )

@@ -1,0 +1,475 @@
+"""The loop: ask -> probe -> tell; every trial on disk before the next starts, resumed where it was killed.
+
+<folder>/request.json            what is searched, and what makes this study the one it is
+         study.db                Optuna's own record, for its samplers
+         probes/0007/            order, measurement and log of trial 7
+         probes/0007/confirmation-1/
+"""
+
+import contextlib
+import fcntl
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from autotune.configuration import Configuration
+from autotune.dominance import settled_by
+from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
+from autotune.measurement import Measurement, Outcome
+from autotune.objective import best_trial, finalists, speed, value
+from autotune.probe import Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER, read_json, write_json
+from autotune.sampler import configuration_of, distributions, make_sampler, parameters
+from autotune.search_space import SearchSpace
+from autotune.trial import Trial
+
+KNOWN_IN_A_ROW = 200
+"""Proposals in a row that are already answered after which everything counts as known."""
+
+SAME_CRASHES = 3
+"""The same crash so many times running ends the search."""
+
+CONFIRMATION_ROUNDS = 2
+LONGEST_BASELINE_S = 1800.0
+"""Deadline of the baseline's own probe, from which all others follow."""
+
+REQUEST = "request.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far to search. n_trials: probes in all, the baseline's among them. timeout_s: for this run of the search.
+
+    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective.
+    """
+
+    n_trials: int
+    objective: str
+    memory_limit_bytes: int
+    allowed_bytes: int
+    timeout_s: float | None = None
+    probe_timeout_s: float | None = None
+    sampler: str = "tpe"
+    seed: int = 0
+    confirmation_rounds: int = CONFIRMATION_ROUNDS
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed, done."""
+
+    kind: str
+    trials: tuple[Trial, ...]
+    number: int | None = None
+    configuration: Configuration | None = None
+    trial: Trial | None = None
+    best: Trial | None = None
+    probes_left: int = 0
+    seconds_left: float | None = None
+    message: str = ""
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass
+class Study:
+    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers."""
+
+    folder: Path
+    optuna: optuna.Study
+    space: SearchSpace
+    plan: Plan
+    trials: list[Trial] = field(default_factory=list)
+    unfinished: list[Configuration] = field(default_factory=list)
+    answered_at_once: int = 0
+
+    def probe_folder(self, number: int, confirmation: int = 0) -> Path:
+        """Where a trial's files go."""
+        folder = self.folder / "probes" / f"{number:04d}"
+        return folder / f"confirmation-{confirmation}" if confirmation else folder
+
+
+# Opening -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidRequest(
+            f"{folder} is a file, and a study needs a folder.", "Name another --output-dir."
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StudyInUse(
+                f"Another process works on the study in {folder}.",
+                "Wait for it, or give this one another --study-name.",
+            ) from error
+        yield
+
+
+def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
+    path = folder / REQUEST
+    with reporting_storage(folder):
+        if path.exists():
+            try:
+                known = read_json(path)["identity"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
+            if known != identity:
+                raise StudyMismatch(
+                    f"The study {folder.name} answers another question: {'; '.join(_differences(known, identity))}.",
+                    "Give this one another --study-name, or use --fresh to begin it again.",
+                )
+
+
+def _differences(known: Any, identity: Any, place: str = "") -> list[str]:
+    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
+    if isinstance(known, Mapping) and isinstance(identity, Mapping):
+        every = [
+            said
+            for key in dict.fromkeys([*known, *identity])
+            for said in _differences(known.get(key), identity.get(key), f"{place}.{key}".lstrip("."))
+        ]
+        return every[:5]
+    return [] if known == identity else [f"{place} was {_short(known)}, is now {_short(identity)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def remove_study(folder: Path, reports: Sequence[str]) -> None:
+    """Remove a study's own files and these reports from its folder, and nothing else."""
+    with reporting_storage(folder):
+        for name in (REQUEST, "study.db", "study.db-journal", *reports):
+            (folder / name).unlink(missing_ok=True)
+        if (folder / "probes").is_dir():
+            shutil.rmtree(folder / "probes")
+
+
+def open_study(folder: Path, space: SearchSpace, plan: Plan) -> Study:
+    """Open or begin the study in a locked folder; what a killed search left half is told or put first in the queue."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with reporting_storage(folder):
+        record = optuna.create_study(
+            storage=f"sqlite:///{(folder / 'study.db').absolute()}",
+            study_name="autotune",
+            direction="minimize" if plan.objective == "memory" else "maximize",
+            load_if_exists=True,
+        )
+        study = Study(folder, record, space, plan)
+        for old in record.get_trials(deepcopy=False):
+            _take_up(study, old)
+        study.trials.sort(key=lambda trial: trial.number)
+        seed = plan.seed + len(record.get_trials(deepcopy=False))
+    record.sampler = make_sampler(plan.sampler, seed)
+    return study
+
+
+def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
+    """Take an old trial up: as told, from the measurement it left untold, or into the queue as interrupted."""
+    number = old.user_attrs.get("number")
+    if number is None:
+        if old.state is TrialState.RUNNING:
+            study.optuna.tell(old.number, state=TrialState.FAIL)
+        return
+    if old.user_attrs.get("interrupted"):
+        return
+    trial = read_trial(study.probe_folder(number), number)
+    if old.state is not TrialState.RUNNING:
+        if trial is not None:
+            study.trials.append(trial)
+        return
+    configuration = Configuration.from_dict(old.user_attrs["configuration"])
+    if trial is not None and trial.configuration == configuration:
+        running = optuna.trial.Trial(study.optuna, old._trial_id)
+        _tell(study, running, trial.measurement)
+        study.trials.append(trial)
+    else:
+        study.optuna._storage.set_trial_user_attr(old._trial_id, "interrupted", True)
+        study.optuna.tell(old.number, state=TrialState.FAIL)
+        study.unfinished.append(configuration)
+
+
+def read_trial(folder: Path, number: int) -> Trial | None:
+    """The trial whose order and measurement lie in this folder; None where they are missing or not whole."""
+    try:
+        order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
+        configuration = Configuration.from_dict(order["configuration"])
+        rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        confirmed = [Measurement.from_dict(read_json(one / ANSWER)) for one in rounds if (one / ANSWER).exists()]
+        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+# The loop ------------------------------------------------------------------------------------------------------
+
+
+def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> str:
+    """Probe until the plan is over or all is known, then confirm; returns the statement why it ended.
+
+    Raises SearchFailed where the baseline crashes or one crash comes three times running, StorageFailed where the disk
+    refuses, KeyboardInterrupt when the user interrupts: everything so far is kept.
+    """
+    begun = time.monotonic()
+    if study.trials or study.unfinished:
+        watch(_progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
+        _stop_where_it_crashes(study)
+    statement = ""
+    while not statement:
+        statement = _why_stop(study, begun)
+        if statement:
+            break
+        with reporting_storage(study.folder):
+            asked = _ask(study)
+        if asked is None:
+            statement = "every configuration of the space is known or settled"
+            break
+        number, running, configuration = asked
+        watch(_progress(study, "probing", begun, number=number, configuration=configuration))
+        measurement = _measure(study, probe, configuration, number)
+        with reporting_storage(study.folder):
+            _tell(study, running, measurement)
+        trial = Trial(number, configuration, measurement)
+        study.trials.append(trial)
+        watch(_progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
+        _stop_where_it_crashes(study)
+    _confirm(study, probe, watch, begun)
+    watch(_progress(study, "done", begun, message=statement))
+    return statement
+
+
+def _why_stop(study: Study, begun: float) -> str:
+    """Why to stop now, or nothing."""
+    plan = study.plan
+    if len(study.trials) >= plan.n_trials:
+        return f"the budget of {plan.n_trials} trials is used"
+    if plan.timeout_s is not None and study.trials and time.monotonic() - begun >= plan.timeout_s:
+        return f"the time of {plan.timeout_s:.0f} s is over"
+    return ""
+
+
+def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
+    """The next configuration that nothing answers for yet; None where there is none.
+
+    A proposal that is known or settled is told at once, marked, and not counted.
+    """
+    known = distributions(study.space)
+    if not study.trials and not study.unfinished:
+        study.optuna.enqueue_trial(parameters(study.space, study.space.baseline))
+    for unfinished in study.unfinished:
+        study.optuna.enqueue_trial(parameters(study.space, unfinished))
+    study.unfinished.clear()
+    if study.trials and _all_known(study):
+        return None
+    for _ in range(KNOWN_IN_A_ROW):
+        running = study.optuna.ask(known)
+        configuration = configuration_of(study.space, running.params)
+        first = not study.trials
+        answer = settled_by(configuration, study.trials)
+        if answer is None and (first or configuration in study.space):
+            number = len(study.trials)
+            running.set_user_attr("number", number)
+            running.set_user_attr("configuration", configuration.to_dict())
+            return number, running, configuration
+        running.set_user_attr("answered_by", answer.number if answer else "outside --only")
+        same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
+        assert not same or answer is not None
+        _finish(study, running, answer.measurement if same and answer else None)
+        study.answered_at_once += 1
+    return None
+
+
+def _all_known(study: Study, most: int = 5000) -> bool:
+    """Whether the trials answer for every configuration of a space small enough to walk through."""
+    if study.space.size > most:
+        return False
+    return all(settled_by(configuration, study.trials) for configuration in study.space)
+
+
+def _tell(study: Study, running: optuna.Trial, measurement: Measurement) -> None:
+    running.set_user_attr("outcome", measurement.outcome.value)
+    running.set_user_attr("ended_early", measurement.ended_early)
+    if measurement.outcome is Outcome.CRASHED:
+        study.optuna.tell(running, state=TrialState.FAIL)
+    else:
+        _finish(study, running, measurement)
+
+
+def _finish(study: Study, running: optuna.Trial, measurement: Measurement | None) -> None:
+    """Tell COMPLETE with a value and the one constraint; the worst of both for no measurement."""
+    plan = study.plan
+    worst = float(plan.memory_limit_bytes) if plan.objective == "memory" else 0.0
+    told = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
+    running.set_constraint("fits", measurement.fits if measurement else 1.0)
+    # Brute force stops Optuna's own loop once it has seen all; ours asks it.
+    with contextlib.suppress(RuntimeError):
+        study.optuna.tell(running, told, skip_if_finished=True)
+
+
+def _measure(
+    study: Study, probe: Probe, configuration: Configuration, number: int, confirmation: int = 0
+) -> Measurement:
+    if number == 0 and study.space.baseline_problem:
+        return _unsupported(study, configuration)
+    best = best_trial(study.trials, study.plan.objective)
+    bar = speed(best.measurement, study.plan.objective) if best and study.plan.objective != "memory" else None
+    options = ProbeOptions(
+        number, _deadline_s(study, configuration, confirmation), confirmation, None if confirmation else bar
+    )
+    measurement = probe(configuration, options)
+    if measurement.outcome is Outcome.OUT_OF_MEMORY and measurement.observed_doubts:
+        measurement = probe(configuration, options)  # beside a foreign process it says nothing: once more
+    with reporting_storage(study.folder):
+        folder = study.probe_folder(number, confirmation)
+        if not (folder / ANSWER).exists():  # a probe that keeps no files of its own, such as a replay
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / ORDER, {"configuration": configuration.to_dict()})
+            write_json(folder / ANSWER, measurement.to_dict())
+    return measurement
+
+
+def _unsupported(study: Study, configuration: Configuration) -> Measurement:
+    """The baseline's measurement where the environment rules its own values out."""
+    measurement = Measurement(Outcome.UNSUPPORTED, reason=study.space.baseline_problem, asked=configuration.values)
+    folder = study.probe_folder(0)
+    with reporting_storage(study.folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / ORDER, {"configuration": configuration.to_dict()})
+        write_json(folder / ANSWER, measurement.to_dict())
+    return measurement
+
+
+def _deadline_s(study: Study, configuration: Configuration, confirmation: int) -> float:
+    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more."""
+    plan = study.plan
+    if plan.probe_timeout_s is not None:
+        return plan.probe_timeout_s
+    if not study.trials or not study.trials[0].measurement.steps:
+        return LONGEST_BASELINE_S
+    seconds = max(60.0, 10 * study.trials[0].measurement.probe_seconds)
+    if confirmation:
+        seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
+    return seconds
+
+
+def _stop_where_it_crashes(study: Study) -> None:
+    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same."""
+    crashed = [trial for trial in study.trials[-SAME_CRASHES:] if trial.measurement.outcome is Outcome.CRASHED]
+    if study.trials and study.trials[0].measurement.outcome is Outcome.CRASHED:
+        raise _crash(study, study.trials[0], "The baseline crashed")
+    if len(crashed) == SAME_CRASHES and len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in crashed}) == 1:
+        raise _crash(study, crashed[-1], f"The same crash came {SAME_CRASHES} times running")
+
+
+def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
+    log = study.probe_folder(trial.number) / "log.txt"
+    tail = "\n".join(trial.measurement.log_tail.strip().splitlines()[-30:]) or _last_lines(log)
+    return SearchFailed(f"{what}: {trial.measurement.reason}.", f"Its whole output is in {log}; the end of it:\n{tail}")
+
+
+def _last_lines(path: Path, lines: int = 30) -> str:
+    with contextlib.suppress(OSError):
+        return "\n".join(path.read_text(errors="replace").strip().splitlines()[-lines:])
+    return ""
+
+
+# Confirmation --------------------------------------------------------------------------------------------------
+
+
+def _confirm(study: Study, probe: Probe, watch: Watch, begun: float) -> None:
+    """Measure the finalists and the baseline again with their full accumulation, in interleaved rounds.
+
+    Where every finalist fails, those behind them are confirmed, until one holds or none is left.
+    """
+    rounds = study.plan.confirmation_rounds
+    while rounds:
+        rivals = [trial for trial in finalists(study.trials, study.plan.objective) if not trial.confirmations]
+        failed = [trial for trial in study.trials if trial.confirmations and not trial.confirmed]
+        if not rivals and failed:
+            rest = [trial for trial in study.trials if trial not in failed]
+            rivals = [trial for trial in finalists(rest, study.plan.objective) if not trial.confirmations]
+        if study.trials and study.trials[0].feasible and not _has_all_rounds(study.trials[0], rounds):
+            rivals = [*(one for one in rivals if one.number), study.trials[0]]
+        incomplete = [t for t in study.trials if t.confirmations and t.confirmed and not _has_all_rounds(t, rounds)]
+        rivals = list({trial.number: trial for trial in [*rivals, *incomplete]}.values())
+        if not rivals:
+            return
+        for one_round in range(1, rounds + 1):
+            for trial in rotated(rivals, one_round - 1):
+                _confirm_once(study, probe, trial.number, one_round, watch, begun)
+        if any(trial.confirmed for trial in study.trials):
+            return
+
+
+def _has_all_rounds(trial: Trial, rounds: int) -> bool:
+    return len(trial.confirmations) >= rounds or any(not one.feasible for one in trial.confirmations)
+
+
+def _confirm_once(study: Study, probe: Probe, number: int, one_round: int, watch: Watch, begun: float) -> None:
+    index = next(i for i, trial in enumerate(study.trials) if trial.number == number)
+    trial = study.trials[index]
+    if len(trial.confirmations) >= one_round or any(not one.feasible for one in trial.confirmations):
+        return  # done before it was interrupted, or failed already
+    watch(_progress(study, "confirming", begun, number=number, configuration=trial.configuration))
+    measurement = _measure(study, probe, trial.configuration, number, one_round)
+    study.trials[index] = trial = replace(trial, confirmations=(*trial.confirmations, measurement))
+    watch(_progress(study, "confirmed", begun, number=number, configuration=trial.configuration, trial=trial))
+
+
+def rotated(rivals: Sequence[Trial], by: int) -> list[Trial]:
+    """A B C, then B C A, then C A B: no rival always runs on the warmer machine."""
+    by %= max(1, len(rivals))
+    return [*rivals[by:], *rivals[:by]]
+
+
+# Small things --------------------------------------------------------------------------------------------------
+
+
+def _progress(study: Study, kind: str, begun: float, **what: Any) -> Progress:
+    plan = study.plan
+    left = None if plan.timeout_s is None else max(0.0, plan.timeout_s - (time.monotonic() - begun))
+    return Progress(
+        kind,
+        tuple(study.trials),
+        best=best_trial(study.trials, plan.objective),
+        probes_left=max(0, plan.n_trials - len(study.trials)),
+        seconds_left=left,
+        **what,
+    )
+
+
+@contextlib.contextmanager
+def reporting_storage(folder: Path) -> Iterator[None]:
+    """Turn what a disk can refuse into one clear line."""
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
+    except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
+        cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
+        raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
+
+
+_DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."

@@ -1,0 +1,88 @@
+"""Configuration -> Hugging Face's names: the same for what a probe runs and for the answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest
+from autotune.levers import LEVERS, Settings
+from autotune.levers.micro_batch_size import divisors
+
+DROPPED = ("output_dir", "hub_token", "push_to_hub_token", "auto_find_batch_size", "local_rank")
+"""Fields that never travel: folders, secrets, and the finder that would catch an out-of-memory and shrink the batch."""
+
+
+def training_arguments(
+    configuration: Configuration, environment: Environment, base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields for `TrainingArguments(output_dir=..., **fields)`.
+
+    Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
+    what else the user set in `base` (fields that differ from the defaults).
+    """
+    fields = {name: value for name, value in base.items() if name not in DROPPED and name not in _aliases(environment)}
+    fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
+    for name, value in _settings(configuration, environment).training_arguments.items():
+        # None means: as the user has it, else the default.
+        fields[name] = fields.get(name) if value is None else value
+    if environment.is_cpu:
+        fields["use_cpu"] = True
+    return fields
+
+
+def model_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
+    """Fields for `AutoModelForX.from_pretrained(name, **fields)`."""
+    return {"dtype": "float32", **_settings(configuration, environment).model_arguments}
+
+
+def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
+    """Environment variables that the training process needs."""
+    return dict(_settings(configuration, environment).environment)
+
+
+def _settings(configuration: Configuration, environment: Environment) -> Settings:
+    every = [LEVERS[name].apply(value, environment) for name, value in configuration.values.items()]
+    return Settings(
+        {name: value for one in every for name, value in one.training_arguments.items()},
+        {name: value for one in every for name, value in one.model_arguments.items()},
+        {name: value for one in every for name, value in one.environment.items()},
+    )
+
+
+def _aliases(environment: Environment) -> set[str]:
+    """The older spelling of checkpointing, where this transformers has a newer one."""
+    new = "activation_checkpointing" in environment.training_argument_fields
+    return {"gradient_checkpointing"} if new else set()
+
+
+def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int, str]:
+    """The user's own micro-batch size made exact, and a line saying so where it had to change.
+
+    Their micro-batch if it divides the target, else the largest divisor below it. Raises InvalidRequest where they
+    state micro-batch and accumulation with another product.
+    """
+    asked = int(base.get("per_device_train_batch_size", 8))
+    accumulation = base.get("gradient_accumulation_steps")
+    if "per_device_train_batch_size" in base and accumulation is not None and asked * accumulation != global_batch_size:
+        raise InvalidRequest(
+            f"Your arguments say {asked} x {accumulation} = {asked * accumulation} samples a step, "
+            f"the global batch size says {global_batch_size}.",
+            "Make them agree, or leave gradient_accumulation_steps out of your arguments.",
+        )
+    size = max(divisor for divisor in divisors(global_batch_size) if divisor <= asked)
+    note = "" if size == asked else f"your micro-batch size of {asked} became {size}, so that the global batch is exact"
+    return size, note
+
+
+def check_fields(base: Mapping[str, Any], environment: Environment, source: str) -> None:
+    """Raise InvalidRequest where a field of the user's arguments is unknown to this transformers."""
+    from autotune.errors import did_you_mean
+
+    for name in base:
+        if name not in environment.training_argument_fields:
+            raise InvalidRequest(
+                f"{source}: TrainingArguments of transformers {environment.versions.get('transformers')} "
+                f"has no field {name!r}.",
+                did_you_mean(name, environment.training_argument_fields).split("Known:")[0],
+            )

@@ -1,0 +1,50 @@
+"""Trial: a configuration and what came of it."""
+
+from dataclasses import dataclass
+
+from autotune.configuration import Configuration
+from autotune.measurement import Interval, Measurement, pooled
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration, its probe's measurement, and those of its confirmation rounds.
+
+    number: 0 is the baseline. confirmations: longer runs with the full accumulation, interleaved with rivals'.
+    """
+
+    number: int
+    configuration: Configuration
+    measurement: Measurement
+    confirmations: tuple[Measurement, ...] = ()
+
+    @property
+    def final(self) -> Measurement:
+        """What counts: the confirmation (all rounds pooled, or the first that failed), else the probe."""
+        if not self.confirmations:
+            return self.measurement
+        failed = [one for one in self.confirmations if not one.feasible]
+        return failed[0] if failed else pooled(self.confirmations)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every confirmation round completed, and there was one."""
+        return bool(self.confirmations) and all(one.feasible for one in self.confirmations)
+
+    @property
+    def feasible(self) -> bool:
+        return self.final.feasible
+
+    @property
+    def samples_per_second(self) -> Interval | None:
+        """Samples / second with its 95 % interval; None where no step was timed."""
+        return self.final.samples_per_second
+
+    @property
+    def tokens_per_second(self) -> Interval | None:
+        return self.final.tokens_per_second
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Highest memory use over the probe and its confirmations."""
+        return max((one.peak_bytes for one in (self.measurement, *self.confirmations) if one.peak_bytes), default=None)

@@ -1,0 +1,72 @@
+"""Sizes, shares and durations as people write them, and back."""
+
+import math
+import re
+
+_SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_SIZES |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes in `600MiB`, `24 GB`, `1.5g` or `629145600`.
+
+    Units with an i (MiB) are powers of 1024, those without (MB) powers of 1000.
+    Raises ValueError where the text is no positive size.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", str(text).lower())
+    if not match or match[2] not in _SIZES:
+        raise ValueError(f"{text!r} is no size; write it as 600MiB, 24GiB or a number of bytes")
+    size = int(float(match[1]) * _SIZES[match[2]])
+    if size <= 0:
+        raise ValueError(f"{text!r} is no positive size")
+    return size
+
+
+def format_bytes(size: float | None) -> str:
+    """`1.46 GiB` of 1568669286; a dash where the size is unknown."""
+    if size is None:
+        return "-"
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, int(math.log(max(1, abs(size)), 1024)))
+    return f"{size / 1024**power:.{0 if power < 3 else 2}f} {units[power]}"
+
+
+def parse_share(text: str | float) -> float:
+    """The fraction in `5%`, `0.05` or 0.05; raises ValueError unless 0 <= fraction < 1."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", str(text))
+    if not match:
+        raise ValueError(f"{text!r} is no share; write it as 5% or 0.05")
+    share = float(match[1]) / (100 if match[2] else 1)
+    if share >= 1:
+        raise ValueError(f"a share of {text} leaves nothing; it must lie below 100%")
+    return share
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds in `90`, `90s`, `10m` or `1.5h`; raises ValueError where the text is no positive duration."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", str(text).lower())
+    if not match or match[2] not in _SECONDS:
+        raise ValueError(f"{text!r} is no duration; write it as 90, 90s, 10m or 1.5h")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is no positive duration")
+    return seconds
+
+
+def format_seconds(seconds: float) -> str:
+    """`12 s`, `3 min 20 s` or `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_interval(value: float, low: float, high: float) -> str:
+    """`41.2 ± 0.3`, with as many digits as the interval supports."""
+    half = (high - low) / 2
+    digits = 0 if half <= 0 else max(0, 1 - math.floor(math.log10(half)))
+    digits = min(digits, 3) if half > 0 else 1
+    return f"{value:.{digits}f} ± {half:.{digits}f}"

@@ -1,0 +1,344 @@
+"""What people call: each function a few lines over the rooms."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.cache import cache_folder
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, NothingFits, StorageFailed
+from autotune.measurement import Outcome
+from autotune.objective import best_trial
+from autotune.probe import device
+from autotune.probe.launcher import LiveProbe, ProbeHost
+from autotune.probe.order import Order, read_json
+from autotune.report import FILES
+from autotune.request import TuningRequest, tuning_request
+from autotune.result import TuningResult
+from autotune.search_space import SearchSpace, build_space, read_space
+from autotune.study import (
+    REQUEST,
+    Plan,
+    Progress,
+    Watch,
+    check_identity,
+    locked,
+    open_study,
+    remove_study,
+    reporting_storage,
+)
+from autotune.study import search as run_study
+from autotune.training_arguments import check_fields
+from autotune.units import format_bytes
+from autotune.workload import Workload
+
+READING_S = 900.0
+"""Deadline for reading model and data: a large dataset is tokenised once."""
+
+
+def search(
+    model: str | Callable[..., Any],
+    global_batch_size: int,
+    *,
+    train_dataset: Any = None,
+    data_collator: Any = None,
+    processing_class: Any = None,
+    trainer_class: type | None = None,
+    base_arguments: Any = None,
+    training_args: str | Path | Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    watch: Watch | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
+
+    model: a built-in name, folder, config JSON or hub id; or a `model_init` callable, with `train_dataset` (and, as the
+    Trainer takes them, `data_collator`, `processing_class`, `trainer_class`). base_arguments: the user's own
+    `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study again.
+    watch: called with a Progress for everything that happens.
+
+    Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
+    KeyboardInterrupt passes after the report of what is known was written.
+    """
+    if base_arguments is not None and training_args is not None:
+        raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
+    base = fields_of(base_arguments) if base_arguments is not None else read_training_args(training_args)
+    objects = {
+        "train_dataset": train_dataset,
+        "data_collator": data_collator,
+        "processing_class": processing_class,
+        "trainer_class": trainer_class,
+    }
+    name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
+    request = tuning_request(name, global_batch_size, training_args=base, **options)
+    read_space(request.space)  # a wrong space is said before anything is started
+    card = device.choose_device(request.device)
+    _check_output(request)
+    with ProbeHost(pickled) as host:
+        environment, card = _read_environment(host, request, card)
+        check_fields(base, environment, _source(training_args))
+        workload = _read_workload(host, request)
+        space = build_space(request, environment, workload, base)
+        folder = request.study_folder(workload.task, environment.device)
+        with locked(folder):
+            return _search(
+                request, host, card, environment, workload, space, folder, fresh, watch or (lambda progress: None)
+            )
+
+
+def _search(
+    request: TuningRequest,
+    host: ProbeHost,
+    card: device.Card | None,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    folder: Path,
+    fresh: bool,
+    watch: Watch,
+) -> TuningResult:
+    if fresh:
+        remove_study(folder, FILES)
+    identity = _identity(request, environment, workload, space)
+    check_identity(folder, identity)
+    limit = _memory_limit(request, environment, folder)
+    allowed = int(limit * (1 - request.headroom))
+    _check_model_fits(workload, allowed, limit)
+    plan = Plan(
+        n_trials=request.n_trials,
+        objective=request.objective,
+        memory_limit_bytes=limit,
+        allowed_bytes=allowed,
+        timeout_s=request.timeout_s,
+        probe_timeout_s=request.probe_timeout_s,
+        sampler=request.sampler,
+        seed=request.seed,
+    )
+    study_result = TuningResult(
+        request=request,
+        workload=workload,
+        environment=environment,
+        trials=[],
+        statement="the search was interrupted",
+        memory_limit_bytes=limit,
+        allowed_bytes=allowed,
+        space_size=space.size,
+        ruled_out=space.ruled_out,
+        notes=space.notes,
+        identity=identity,
+        folder=folder,
+    )
+    with reporting_storage(folder):
+        study_result.save(folder)
+    study = open_study(folder, space, plan)
+    probe = LiveProbe(
+        host,
+        environment,
+        workload,
+        request.training_args,
+        allowed,
+        study.probe_folder,
+        request.objective,
+        device_used=(lambda: device.device_used(card)) if card else (lambda: None),
+    )
+    statement = "the search was interrupted"
+    try:
+        statement = run_study(study, probe, watch)
+    finally:
+        result = dataclasses.replace(
+            study_result, trials=tuple(study.trials), statement=statement, answered_at_once=study.answered_at_once
+        )
+        result.save(folder)
+    if best_trial(result.trials, request.objective) is None:
+        raise NothingFits(
+            _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."
+        )
+    return result
+
+
+def examine(asked: str = "auto") -> Environment:
+    """What the device, its driver and the libraries can really do; raises InvalidRequest for an absent device."""
+    request = tuning_request("bert-mini", 1, device=asked)
+    card = device.choose_device(request.device)
+    with ProbeHost() as host:
+        return _read_environment(host, request, card)[0]
+
+
+# What the request says, read --------------------------------------------------------------------------------------
+
+
+def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping; raises InvalidRequest."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    path = Path(given)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", "Name a JSON or YAML file.") from error
+    except (ValueError, yaml.YAMLError) as error:
+        where = " ".join(str(error).split())
+        raise InvalidRequest(
+            f"{path} is no valid JSON or YAML: {where}.", "Mend it, or write it with `to_json_string`."
+        ) from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
+    return data
+
+
+def fields_of(arguments: Any) -> dict[str, Any]:
+    """The fields of a `TrainingArguments` that differ from the defaults, as plain values; no secrets, no folders."""
+    defaults = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
+    own = arguments.to_dict()
+    left_out = {"output_dir", "hub_token", "push_to_hub_token", "logging_dir", "run_name", "use_cpu"}
+    return {name: own[name] for name in own if name not in left_out and own[name] != defaults.get(name)}
+
+
+def _source(training_args: Any) -> str:
+    return str(training_args) if isinstance(training_args, (str, Path)) else "Your training arguments"
+
+
+def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
+    """(name, pickled objects): no bytes where the model is a name and nothing else was brought."""
+    if isinstance(model, str):
+        if objects:
+            raise InvalidRequest(
+                f"{', '.join(objects)} need a `model_init` callable as the model.",
+                "Pass a function that makes the model, or name the data with dataset=.",
+            )
+        return model, b""
+    if not callable(model):
+        raise InvalidRequest(
+            f"The model is a {type(model).__name__}.", "Pass a name, or a function that makes the model."
+        )
+    if "train_dataset" not in objects:
+        raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
+    import cloudpickle
+
+    try:
+        pickled = cloudpickle.dumps({"model_init": model, **objects})
+    except Exception as error:  # whatever an object's own pickling raises
+        raise InvalidRequest(
+            f"What you passed cannot be sent to another process: {type(error).__name__}: {error}.",
+            "Open files and connections inside model_init or the dataset instead.",
+        ) from error
+    return getattr(model, "__name__", type(model).__name__), pickled
+
+
+def _check_output(request: TuningRequest) -> None:
+    """Say now what would otherwise be said after model and data were read."""
+    root = Path(request.output_dir)
+    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
+
+
+def _read_environment(
+    host: ProbeHost, request: TuningRequest, card: device.Card | None
+) -> tuple[Environment, device.Card | None]:
+    """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card."""
+    optimizer = request.training_args.get("optim")
+    wanted: dict[str, Any] = {"optimizers": [optimizer] if optimizer else []}
+    if card is not None:
+        used = device.device_used(card)
+        wanted |= {
+            "device_uuid": card.uuid,
+            "device_count": card.count,
+            "driver": device.driver_version(),
+            "topology": device.topology(card),
+            "others": used[1] if used else [],
+        }
+    name = "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
+    try:
+        return Environment.from_dict(_ask(host, "capabilities", {"device": name, **wanted})), card
+    except InvalidRequest:
+        if card is None or request.device != "auto":
+            raise
+        return _read_environment(host, request, None)
+
+
+def _read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
+    wanted = {"request": request.to_dict(), "cache": str(cache_folder())}
+    return Workload.from_dict(_ask(host, "prepare", wanted))
+
+
+def _ask(host: ProbeHost, kind: str, request: Mapping[str, Any]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="autotune-ask-") as folder:
+        return host.ask(Order(kind=kind, folder=folder, deadline_s=READING_S, request=request))
+
+
+def _memory_limit(request: TuningRequest, environment: Environment, folder: Path) -> int:
+    """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
+    if request.memory_limit_bytes is not None:
+        if request.memory_limit_bytes > environment.total_memory_bytes:
+            raise InvalidRequest(
+                f"The memory limit of {format_bytes(request.memory_limit_bytes)} lies above the "
+                f"{format_bytes(environment.total_memory_bytes)} of {environment.device_name}.",
+                "Give at most the device's own memory.",
+            )
+        return request.memory_limit_bytes
+    if (folder / REQUEST).exists():
+        return int(read_json(folder / REQUEST)["memory_limit_bytes"])
+    return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
+
+
+def _check_model_fits(workload: Workload, allowed: int, limit: int) -> None:
+    """Weights and their gradients are there in every configuration: 8 bytes a parameter in float32."""
+    needed = 2 * workload.parameter_bytes
+    if needed > allowed:
+        raise NothingFits(
+            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
+            f"({workload.parameters / 1e6:.1f} million parameters, 8 bytes each); "
+            f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
+            "Raise --memory-limit or choose a smaller model.",
+        )
+
+
+def _why_nothing_fits(result: TuningResult) -> str:
+    tried = [trial for trial in result.trials if trial.measurement.outcome is Outcome.OUT_OF_MEMORY]
+    if not tried:
+        ends = ", ".join(sorted({trial.final.outcome.value for trial in result.trials}))
+        return f"None of {len(result.trials)} trial(s) completed ({ends}): see {result.folder}/summary.md."
+    least = min(tried, key=lambda trial: (trial.measurement.held_bytes or 0) + (trial.measurement.refused_bytes or 0))
+    wanted = (least.measurement.held_bytes or 0) + (least.measurement.refused_bytes or 0)
+    return (
+        f"Nothing fits into {format_bytes(result.allowed_bytes)}: the leanest of {len(result.trials)} trial(s) "
+        f"({least.configuration}) wanted at least {format_bytes(wanted)}."
+    )
+
+
+def _identity(
+    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace
+) -> dict[str, Any]:
+    """What makes a study itself; not: trials, timeouts, sampler, seed, output."""
+    identity = {
+        "model_config": {
+            k: v for k, v in workload.model_config.items() if k not in ("_name_or_path", "transformers_version")
+        },
+        "task": workload.task,
+        "data": workload.data_identity,
+        "sequence_length": workload.sequence_length,
+        "global_batch_size": request.global_batch_size,
+        "environment": environment.identity(),
+        "memory_limit_bytes": request.memory_limit_bytes,
+        "headroom": request.headroom,
+        "objective": request.objective,
+        "space": space.identity(),
+        "training_args": dict(request.training_args),
+    }
+    known: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+    return known
+
+
+__all__ = ["Progress", "fields_of", "read_training_args", "search"]

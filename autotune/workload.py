@@ -1,0 +1,46 @@
+"""Workload: what a request's model and data turned out to be, once read."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The model and data of a study, as every probe gets them.
+
+    model_config: the whole Hugging Face config as a dict; empty where the user brought a `model_init`.
+    source: where the config came from (built-in name, folder, hub id); remote code is opened from it.
+    sequence_length: longest sample in tokens; None for images.
+    parameters, parameter_bytes: of the model in the dtype it is trained in (float32).
+    supports_checkpointing: None where unknown (a user's own model).
+    data: a folder with the tokenised dataset; empty for synthetic samples or the user's own dataset.
+    data_identity: what tells one dataset from another (path, size, time; or fingerprint).
+    text_source: name of the tokenizer or image processor, for the report.
+    samples: samples in the data before repetition.
+    user_objects: True where model_init, train_dataset, collator or Trainer class come from the caller.
+    """
+
+    name: str
+    task: str
+    source: str = ""
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    architecture: str = ""
+    sequence_length: int | None = None
+    parameters: int = 0
+    parameter_bytes: int = 0
+    supports_checkpointing: bool | None = None
+    data: str = ""
+    data_identity: str = "synthetic"
+    text_source: str = ""
+    samples: int = 0
+    user_objects: bool = False
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Workload":
+        return cls(**{**data, "notes": tuple(data["notes"])})
