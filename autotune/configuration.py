@@ -39,7 +39,8 @@ class Configuration:
 
         Raises ValueError where micro-batch x data-parallel size does not divide it.
         """
-        accumulation, rest = divmod(global_batch_size, micro_batch_size * data_parallel_size)
+        at_once = micro_batch_size * data_parallel_size
+        accumulation, rest = divmod(global_batch_size, at_once) if at_once else (0, 0)
         if rest or accumulation < 1:
             raise ValueError(
                 f"a micro-batch of {micro_batch_size} on {data_parallel_size} rank(s) "

@@ -97,6 +97,7 @@ class Measurement:
 
     accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
     allowed_bytes: what the probe was held to; peak_*_bytes: highest use, by the meaning of the device (None: unknown).
+    peak_file_bytes: the part of a CPU's peak that is pages of library files: resident, but outside the limit.
     held_bytes, refused_bytes: for an out-of-memory, what was in use and the request that was refused.
     settings: read back from the running Trainer; asked: what the configuration asked for.
     """
@@ -115,6 +116,7 @@ class Measurement:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_device_bytes: int | None = None
+    peak_file_bytes: int = 0
     held_bytes: int | None = None
     refused_bytes: int | None = None
     micro_batch_bytes: int = 0
@@ -195,7 +197,7 @@ class Measurement:
         if self.outcome is Outcome.COMPLETED:
             if self.peak_bytes is None or not self.allowed_bytes:
                 return 0.0
-            return self.peak_bytes / self.allowed_bytes - 1
+            return (self.peak_bytes - self.peak_file_bytes) / self.allowed_bytes - 1
         if self.outcome is Outcome.OUT_OF_MEMORY:
             wanted = (self.held_bytes or 0) + (self.refused_bytes or 0)
             return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, 0.01)

@@ -17,10 +17,10 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
         raise ValueError(f"{text!r} is no size; write it as 600MiB, 24GiB or a number of bytes")
-    size = int(float(match[1]) * _SIZES[match[2]])
-    if size <= 0:
-        raise ValueError(f"{text!r} is no positive size")
-    return size
+    size = float(match[1]) * _SIZES[match[2]]
+    if not 1 <= size < math.inf:
+        raise ValueError(f"{str(text)[:40]!r} is no positive size")
+    return int(size)
 
 
 def format_bytes(size: float | None) -> str:
@@ -34,7 +34,7 @@ def format_bytes(size: float | None) -> str:
 
 def parse_share(text: str | float) -> float:
     """The fraction in `5%`, `0.05` or 0.05; raises ValueError unless 0 <= fraction < 1."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", str(text))
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e-[0-9]+)?)\s*(%?)\s*", str(text))
     if not match:
         raise ValueError(f"{text!r} is no share; write it as 5% or 0.05")
     share = float(match[1]) / (100 if match[2] else 1)
@@ -65,8 +65,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_interval(value: float, low: float, high: float) -> str:
-    """`41.2 ± 0.3`, with as many digits as the interval supports."""
+    """`41.2 ± 0.3`, with as many digits as the interval supports; `41.2 ± inf` where it is endless."""
     half = (high - low) / 2
-    digits = 0 if half <= 0 else max(0, 1 - math.floor(math.log10(half)))
-    digits = min(digits, 3) if half > 0 else 1
+    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 1
     return f"{value:.{digits}f} ± {half:.{digits}f}"

@@ -125,7 +125,7 @@ def _text_column(
     known = _text_columns(data)
     if asked is None:
         alone = [name for name in known if name not in others]
-        for name in (*usual, *(alone if len(alone) == 1 else ())):
+        for name in [*usual, *(alone if len(alone) == 1 else [])]:
             if name in known:
                 return name
         listed = ", ".join(f"{name} ({_kind(data, name)})" for name in data.column_names)

@@ -110,6 +110,14 @@ def image_shape(config: Any) -> tuple[int, int, int]:
     return getattr(part, "num_channels", None) or 3, height, width
 
 
+def token_id(config: Any, name: str) -> int | None:
+    """A token's id, such as `pad_token_id`; the first where the config states several, None where it states none."""
+    value = getattr(config, name, None)
+    if isinstance(value, (list, tuple)):
+        value = value[0] if value else None
+    return value if isinstance(value, int) else None
+
+
 def parts(config: Any) -> Iterator[Any]:
     """The config, and the configs of text inside it (a multimodal model's, an encoder-decoder pair's)."""
     yield config
@@ -124,18 +132,22 @@ def _positions_before_tokens(config: Any) -> int:
         return 0
     if config.model_type == "esm" and getattr(config, "position_embedding_type", "absolute") != "absolute":
         return 0
-    padding = config.pad_token_id
+    padding = token_id(config, "pad_token_id")
     return 0 if padding is None else padding + 1
 
 
 def _config_file(name: str) -> tuple[Path, str]:
     """The config's file, and the source: an absolute path or the hub id."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.exists()
+    except OSError as error:
+        raise InvalidRequest(f"{name} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    if is_folder:
         if not (path / "config.json").is_file():
             raise InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
         return path / "config.json", str(path.resolve())
-    if path.exists():
+    if is_file:
         return path, str(path.resolve())
     if _reads_as_path(name):
         raise InvalidRequest(

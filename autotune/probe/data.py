@@ -1,13 +1,13 @@
 """Hands a probe what its Trainer trains on: dataset, collator and tokenizer."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import datasets
 import transformers
 from transformers import AutoTokenizer, default_data_collator
 
+from autotune.cache import cache_folder
 from autotune.probe.configs import image_shape
 from autotune.probe.images import ImageSamples
 from autotune.probe.models import config_of
@@ -24,7 +24,7 @@ def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[A
         samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
         return samples, default_data_collator, None
     datasets.disable_progress_bars()
-    folder = Path(workload.data)
+    folder = cache_folder() / workload.data
     data = datasets.load_from_disk(str(folder / "data"))
     if workload.task == "image-classification":
         shape = image_shape(config_of(workload))

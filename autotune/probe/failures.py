@@ -31,7 +31,7 @@ _OUT_OF_MEMORY = (
     r"XPU out of memory",
     r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST|RESOURCES)\w*",
     r"PI_ERROR_OUT_OF_(?:RESOURCES|HOST_MEMORY)",
-    r"NCCL.*Cuda failure (?:2\b|'out of memory')",
+    r"Cuda failure (?:2\b|'out of memory')",
     r"Failed to CUDA (?:calloc|host alloc)",
     r"Error out of memory at line \d+",  # bitsandbytes, csrc/ops.cu and pythonInterface
     r"CUDA Setup failed.*out of memory",
@@ -45,26 +45,28 @@ _OUT_OF_MEMORY = (
     r"std::bad_alloc",
     r"\bbad_alloc\b",
     r"_ArrayMemoryError",
-    r"Unable to allocate [\d.]+ [KMGT]?i?B for an array",  # numpy
+    r"Unable to allocate [\d.]+ [KMGTPE]?i?B for an array",  # numpy
     r"ArrowMemoryError",
     r"(?:malloc|realloc|posix_memalign) of size \d+ failed",  # Arrow
     r"libgomp: (?:Thread creation failed|Out of memory)",
-    r"Insufficient shared memory",
+    r"[Ii]nsufficient shared memory",
+    r"unable to allocate shared memory\(shm\)",
     r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: (?:Bus error|Killed)",
     r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
 )
-_OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY), re.DOTALL)
+_OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
 
-# These sound like an out-of-memory and are none: the first column is what they really are.
+# These sound like an out-of-memory and are none: the first column is what they really are. Every error of CUDA ends in
+# advice on "device-side assertions": only a triggered one is meant.
 _OTHER = (
     (
         Outcome.UNSUPPORTED,
-        r"out of resources?: shared memory",
+        r"out of resources?: .*Hardware limit",
         "a kernel's tile does not fit this chip at any batch size",
     ),
     (Outcome.UNSUPPORTED, r"OutOfResources", "a kernel's tile does not fit this chip at any batch size"),
     (Outcome.CRASHED, r"illegal memory access", ""),
-    (Outcome.CRASHED, r"device-side assert", ""),
+    (Outcome.CRASHED, r"device-side assert triggered", ""),
     (Outcome.CRASHED, r"misaligned address", ""),
     (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
     (Outcome.UNSUPPORTED, r"does not support (?:gradient|activation) checkpointing", ""),
@@ -81,11 +83,14 @@ _OTHER = (
 )
 _OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
 
-_DATA = re.compile(r"DataLoader worker|in _worker_loop|Insufficient shared memory|shared memory object")
-_UNITS = {"": 1, "bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
+# Where a library says MB it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
+_UNITS = {"": 1, "bytes": 1, "B": 1} | {
+    f"{letter}{binary}B": 1024**power for power, letter in enumerate("KMGTPE", start=1) for binary in ("i", "")
+}
 _REFUSED = (
-    re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]iB|bytes|B)?"),
-    re.compile(r"[Uu]nable to allocate ([\d.]+) ?([KMGT]iB)"),
+    re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGTPE]i?B|bytes|B)?"),
+    re.compile(r"[Uu]nable to allocate ([\d.]+) ?([KMGTPE]iB)"),
     re.compile(r"(?:malloc|realloc) of size (\d+)()"),
 )
 

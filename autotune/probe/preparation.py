@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
+from autotune.probe.configs import token_id
 from autotune.probe.models import (
     choose_task,
     count_parameters,
@@ -35,7 +37,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
     _check_input(model_outline(config, task, request.trust_remote_code), config, task)
     data = _prepare_data(request, config, task, length, cache)
     if data:
-        notes += [*data.notes, *_fit_data(config, task, data)]
+        notes += [*data.notes, *_fit_data(config, data)]
     model = model_outline(config, task, request.trust_remote_code)
     parameters, parameter_bytes = count_parameters(model)
     return Workload(
@@ -49,12 +51,18 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         parameters=parameters,
         parameter_bytes=parameter_bytes,
         supports_checkpointing=supports_checkpointing(model),
-        data=data.folder if data else "",
+        data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",
         samples=data.samples if data else 0,
         notes=tuple(notes),
     )
+
+
+def _below_cache(folder: str) -> str:
+    """The folder's place below the cache, which every child knows: report folders name no path of the machine."""
+    place, cache = Path(folder), cache_folder()
+    return str(place.relative_to(cache)) if place.is_relative_to(cache) else folder
 
 
 def _prepare_data(
@@ -111,19 +119,17 @@ def _fit_task(config: Any, task: str) -> list[str]:
         if getattr(config, "problem_type", None) == "multi_label_classification":
             config.problem_type = None
             notes.append("trained with one label a sample, not several")
-        if config.pad_token_id is None:
-            end = config.eos_token_id
-            end = end[0] if isinstance(end, (list, tuple)) and end else end
-            _set_token(config, "pad_token_id", end if isinstance(end, int) else 0)
+        if token_id(config, "pad_token_id") is None:
+            _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
             notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        start = config.bos_token_id if config.bos_token_id is not None else config.pad_token_id
-        _set_token(config, "decoder_start_token_id", start if isinstance(start, int) else 0)
+        start = token_id(config, "bos_token_id")
+        _set_token(config, "decoder_start_token_id", start or token_id(config, "pad_token_id") or 0)
         notes.append(f"decoder_start_token_id set to {config.decoder_start_token_id}: the config has none")
     return notes
 
 
-def _fit_data(config: Any, task: str, data: PreparedData) -> list[str]:
+def _fit_data(config: Any, data: PreparedData) -> list[str]:
     """Sets what the data needs; says what people would notice of it."""
     notes = []
     if data.num_labels is not None:
@@ -131,7 +137,8 @@ def _fit_data(config: Any, task: str, data: PreparedData) -> list[str]:
         notes.append(f"num_labels set to {data.num_labels}, as the data has")
     for name, number in data.special_ids:
         known = getattr(config, name, None)
-        if known != number and not (isinstance(known, (list, tuple)) and number in known):
+        several = isinstance(known, (list, tuple)) and number in known
+        if hasattr(config, name) and known != number and not several:
             _set_token(config, name, number)
     return notes
 

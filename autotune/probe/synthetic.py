@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from autotune.probe.configs import image_shape, longest_sequence, vocabulary_size
+from autotune.probe.configs import image_shape, longest_sequence, token_id, vocabulary_size
 
 POOL_SAMPLES = 512
 POOL_BYTES = 64 * 1024**2
@@ -63,7 +63,7 @@ def _texts(config: Any, task: str, tokens: int, generator: torch.Generator) -> d
     input_ids = _token_ids(config, (samples, tokens), generator)
     if task == "sequence-classification" and config.is_encoder_decoder:
         # T5 and BART classify at the last end-of-sequence token, and insist on equally many in each sample.
-        end = _first(config.eos_token_id)
+        end = token_id(config, "eos_token_id")
         if end is not None:
             input_ids[:, -1] = end
     return {
@@ -100,17 +100,10 @@ def _labels(config: Any, task: str, input_ids: torch.Tensor, generator: torch.Ge
 def _token_ids(config: Any, shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
     """Uniform token ids that are neither padding nor end of sequence: models look for these two in the text."""
     vocabulary = vocabulary_size(config) or DEFAULT_VOCABULARY
-    special = {_first(getattr(config, name, None)) for name in ("pad_token_id", "eos_token_id")}
+    special = {token_id(config, name) for name in ("pad_token_id", "eos_token_id")}
     taken = sorted(one for one in special if one is not None and 0 <= one < vocabulary)
     taken = taken if len(taken) < vocabulary else []
     ids = torch.randint(vocabulary - len(taken), shape, generator=generator)
     for one in taken:
         ids += ids >= one
     return ids
-
-
-def _first(token: Any) -> int | None:
-    """The token id of a config that may state several."""
-    if isinstance(token, (list, tuple)):
-        token = token[0] if token else None
-    return token if isinstance(token, int) else None

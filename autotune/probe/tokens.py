@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from autotune.errors import InvalidRequest
-from autotune.probe.configs import vocabulary_size
+from autotune.probe.configs import token_id, vocabulary_size
 from autotune.probe.hub import NotOnHub, first_line, hub_file, hub_is_reachable
 from autotune.probe.models import tasks_of
 from autotune.probe.reading import stamp
@@ -113,8 +113,8 @@ def _ordered_special_tokens(config: Any) -> list[str]:
     wanted = ((_PAD, "pad_token_id"), (_END, "eos_token_id"), (_START, "bos_token_id"))
     places: dict[int, str] = {}
     for token, name in wanted:
-        place = getattr(config, name, None)
-        if isinstance(place, int) and 0 <= place < len(_SPECIAL) and place not in places:
+        place = token_id(config, name)
+        if place is not None and 0 <= place < len(_SPECIAL) and place not in places:
             places[place] = token
     rest = iter([token for token in _SPECIAL if token not in places.values()])
     return [places.get(place) or next(rest) for place in range(len(_SPECIAL))]

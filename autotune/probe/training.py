@@ -110,7 +110,10 @@ def _trainer(order: Order, user: UserObjects, scratch: Path) -> Any:
     if order.workload.user_objects:
         model, parts = user.model(), user.parts(samples)
     else:
-        model = models.build_model(order.workload)
+        arguments_of_model = {name: value for name, value in order.model_arguments.items() if name != "dtype"}
+        # Made where it is trained: random values for billions of weights take minutes on a CPU.
+        device = "cpu" if arguments.use_cpu else "cuda"
+        model = models.build_model(order.workload, device=device, model_arguments=arguments_of_model)
         dataset, collator, processing = data.training_data(order.workload, samples, arguments.seed)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
@@ -123,7 +126,7 @@ class HostMemory:
     def __init__(self, order: Order) -> None:
         self._allowed = order.allowed_bytes
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
-        self._resident = _status("VmRSS")
+        self._resident, self._files = _status("VmRSS"), _status("RssFile")
         self._data = _status("VmData")
 
     def hold(self) -> None:
@@ -143,7 +146,10 @@ class HostMemory:
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
     def peaks(self) -> dict[str, Any]:
-        return {"peak_device_bytes": max(0, _status("VmHWM") - self._resident)}
+        return {
+            "peak_device_bytes": max(0, _status("VmHWM") - self._resident),
+            "peak_file_bytes": max(0, _status("RssFile") - self._files),
+        }
 
 
 def _status(name: str) -> int:

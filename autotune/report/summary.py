@@ -48,10 +48,9 @@ def headline(facts: Facts) -> str:
     if facts.baseline is not None and facts.best.number == facts.baseline.number:
         return "Your own settings are the best that was found."
     if facts.objective == "memory":
-        return (
-            f"{format_bytes(facts.best.peak_bytes)} instead of {format_bytes(facts.baseline.peak_bytes if facts.baseline else None)}, "
-            f"{facts.speedup:.2f}x the speed of your settings."
-        )
+        before = format_bytes(facts.baseline.peak_bytes if facts.baseline else None)
+        now = format_bytes(facts.best.peak_bytes)
+        return f"{now} instead of {before}, {facts.speedup:.2f}x the speed of your settings."
     if facts.speedup.low <= 1:
         return f"As fast as your settings ({facts.speedup:.2f}x, 95 % interval {_range(facts.speedup)})."
     return f"{facts.speedup:.1f}x faster than your settings (95 % interval {_range(facts.speedup)})."

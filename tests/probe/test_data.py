@@ -334,7 +334,7 @@ def test_words_are_tagged_one_tag_a_word(name: str, tmp_path: Path) -> None:
     request = tuning_request(name, 4, dataset=str(json_file(tmp_path, rows)), task="token-classification")
     workload = prepare(request, tmp_path / "cache")
     assert len(workload.model_config["id2label"]) == 3
-    dataset, _, tokenizer = training_data(workload, 4, 0)
+    dataset, _, _ = training_data(workload, 4, 0)
     for row, one in zip(dataset, words, strict=False):
         assert len(row["labels"]) == len(row["input_ids"])
         assert [tag for tag in row["labels"] if tag != -100] == [len(word) % 3 for word in one]

@@ -185,7 +185,7 @@ def test_a_model_type_has_the_task_it_is_usually_trained_for(model_type: str, ta
 
 def test_a_task_that_the_model_type_lacks_is_refused_with_those_it_has() -> None:
     config, _ = read_config("gpt2-mini", False)
-    with pytest.raises(InvalidRequest, match="gpt2 model has no task 'masked-lm'.*causal-lm") as caught:
+    with pytest.raises(InvalidRequest, match=r"gpt2 model has no task 'masked-lm'.*causal-lm") as caught:
         choose_task(config, "masked-lm")
     assert "image-classification" not in str(caught.value)
 
@@ -265,7 +265,7 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_line(tmp_path: Path) -> 
     config, _ = read_config(
         str(saved(tmp_path / "model", model_type="bert", hidden_size=50, num_attention_heads=12)), False
     )
-    with pytest.raises(InvalidRequest, match="cannot be built from its config: .*50") as caught:
+    with pytest.raises(InvalidRequest, match=r"cannot be built from its config: .*50") as caught:
         model_outline(config, "masked-lm")
     assert "\n" not in str(caught.value)
 
