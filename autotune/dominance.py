@@ -10,6 +10,9 @@ from autotune.trial import Trial
 HOST_STAGES = ("data", "host")
 """Where an out-of-memory says nothing about the device."""
 
+HOST_LEVERS = ("workers", "pin_memory")
+"""Levers that take the host's memory, the more the higher their value."""
+
 
 def settled_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
     """The first trial that already answers for this configuration: itself, or one that rules it out; else None."""
@@ -31,7 +34,8 @@ def _answers(trial: Trial, other: Configuration) -> bool:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
             return _same(mine, other, *(n for n, one in LEVERS.items() if not one.ordered and one.changes != {"speed"}))
         case Outcome.MISCONFIGURED:
-            differing = [n for n, value in measurement.asked.items() if measurement.settings.get(n, value) != value]
+            shown = measurement.settings  # None: could not be read back
+            differing = [n for n, value in measurement.asked.items() if shown.get(n) not in (None, value)]
             return bool(differing) and _same(mine, other, *differing)
     return False
 
@@ -46,10 +50,9 @@ def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -
         return False
     if mine.gradient_accumulation_steps > 1 and other.gradient_accumulation_steps == 1:
         return False
-    ordered_by_workers = where in HOST_STAGES
     for name, value in mine.values.items():
         lever = LEVERS[name]
-        if name == "workers" and ordered_by_workers:
+        if name in HOST_LEVERS and where in HOST_STAGES:
             if other.values[name] < value:  # type: ignore[operator]
                 return False
         elif "memory" in lever.changes and not lever.hungrier(other.values[name], value):

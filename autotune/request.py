@@ -1,5 +1,6 @@
 """TuningRequest: what is asked for, checked as far as it can be without opening the model, the data or the device."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -23,6 +24,11 @@ SAMPLERS = ("tpe", "gp", "random", "qmc", "brute-force")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LARGEST_GLOBAL_BATCH = 2**20
 """Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
+LARGEST_SEED = 2**31 - 1
+"""numpy's generators take 32 bits, and a resumed study counts on from its seed."""
+
+_SPELLINGS = {"memory_limit_bytes": "memory_limit", "timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
+"""Fields whose option is called otherwise: it takes units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,7 @@ class TuningRequest:
         return Path(self.output_dir) / (self.study_name or self.default_study_name(task, device))
 
     def default_study_name(self, task: str, device: str) -> str:
-        model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(self.model).stem if Path(self.model).exists() else self.model)
+        model = re.sub(r"[^A-Za-z0-9._-]+", "-", _last_name(self.model))
         return f"{model.strip('-.')[:80] or 'model'}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
 
 
@@ -96,14 +102,15 @@ def tuning_request(
 
     Raises InvalidRequest, one line with advice, for anything that can be seen to be wrong by itself.
     """
-    known = [one.name for one in fields(TuningRequest)]
+    known = [_SPELLINGS.get(one.name, one.name) for one in fields(TuningRequest)]
     if unknown := [name for name in options if name not in known]:
         raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], known))
+    options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     request = TuningRequest(
-        model=_text("model", model),
+        model=_text("model", os.fspath(model) if isinstance(model, os.PathLike) else model),
         global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
         fix=_assignments("--fix", fix),
-        only={name: _several(values) for name, values in _assignments("--only", only).items()},
+        only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
         memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
         headroom=_read("headroom", parse_share, headroom),
         timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
@@ -116,6 +123,7 @@ def tuning_request(
 
 def _check(request: TuningRequest) -> None:
     _whole("n-trials", request.n_trials)
+    _whole("seed", request.seed, least=0, most=LARGEST_SEED)
     if request.sequence_length is not None:
         _whole("sequence length", request.sequence_length)
     for what, word, words in (
@@ -125,7 +133,7 @@ def _check(request: TuningRequest) -> None:
     ):
         if word is not None and word not in words:
             raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", request.device):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(request.device)):
         raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
     if both := sorted(set(request.fix) & set(request.only)):
         raise InvalidRequest(
@@ -140,7 +148,7 @@ def _check(request: TuningRequest) -> None:
 
 def _check_study_name(name: str) -> None:
     advice = "Use up to 120 letters, digits, dots, dashes and underscores."
-    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name or name.startswith("."):
+    if not re.fullmatch(r"\w[\w.-]*", str(name)):
         raise InvalidRequest(f"{name!r} cannot be a study's name: it names a folder.", advice)
     if len(name.encode()) > 120:
         raise InvalidRequest(f"The study's name is {len(name.encode())} bytes long.", advice)
@@ -152,9 +160,9 @@ def _text(what: str, value: Any) -> str:
     return value
 
 
-def _whole(what: str, value: Any, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidRequest(f"The {what} must be a whole number from 1, not {value!r}.", "Give a positive number.")
+def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidRequest(f"The {what} must be a whole number from {least}, not {value!r}.", "Write it in digits.")
     if most is not None and value > most:
         raise InvalidRequest(f"A {what} of {value} is beyond {most}.", "Check for a digit too many.")
     return value
@@ -164,7 +172,11 @@ def _read(what: str, parse: Any, value: Any) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise InvalidRequest(f"The {what} cannot be read: {error}.") from error
+        said, _, advice = str(error).partition("; ")
+        raise InvalidRequest(
+            f"The {what} cannot be read: {said}.",
+            f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
+        ) from error
 
 
 def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
@@ -186,7 +198,16 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
     return pairs
 
 
-def _several(values: Any) -> tuple[Value, ...]:
+def _several(name: str, values: Any) -> tuple[Value, ...]:
     if isinstance(values, str):
-        return tuple(part.strip() for part in values.split(",") if part.strip())
-    return tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
+        values = [part.strip() for part in values.split(",") if part.strip()]
+    several = tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
+    if not several:
+        raise InvalidRequest(f"--only {name} names no value.", f"Write --only {name}=A,B.")
+    return several
+
+
+def _last_name(model: str) -> str:
+    """`llama-3.1` of models/llama-3.1, `small` of configs/small.json, a hub id as it is."""
+    path = Path(model)
+    return path.name.removesuffix(".json") if path.is_absolute() or os.path.exists(model) else model

@@ -10,7 +10,7 @@ from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Interval
 from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.order import read_json
-from autotune.report.files import write_report
+from autotune.report.files import write_question, write_report
 from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
@@ -170,6 +170,20 @@ class TuningResult:
     def save(self, folder: str | Path) -> Path:
         """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses."""
         facts = self.facts()
+        ended = {
+            "statement": self.statement,
+            "best": facts.best and facts.best.number,
+            "speedup": None if facts.speedup is None else facts.speedup.value,
+            "speedup_low": None if facts.speedup is None else facts.speedup.low,
+            "speedup_high": None if facts.speedup is None else facts.speedup.high,
+            "speedup_reason": facts.speedup_reason,
+            "answered_at_once": self.answered_at_once,
+        }
+        self.begin(folder)
+        return write_report(Path(folder), facts, ended)
+
+    def begin(self, folder: str | Path) -> None:
+        """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
         record = {
             "request": self.request.to_dict() | {"output_dir": "reports"},
             "workload": self.workload.to_dict(),
@@ -180,16 +194,7 @@ class TuningResult:
             "ruled_out": [asdict(one) for one in self.ruled_out],
             "notes": list(self.notes),
         }
-        ended = {
-            "statement": self.statement,
-            "best": facts.best and facts.best.number,
-            "speedup": None if facts.speedup is None else facts.speedup.value,
-            "speedup_low": None if facts.speedup is None else facts.speedup.low,
-            "speedup_high": None if facts.speedup is None else facts.speedup.high,
-            "speedup_reason": facts.speedup_reason,
-            "answered_at_once": self.answered_at_once,
-        }
-        return write_report(Path(folder), facts, record, self.environment.to_dict(), ended)
+        write_question(Path(folder), record, self.environment.to_dict())
 
     @classmethod
     def load(cls, folder: str | Path) -> "TuningResult":

@@ -1,5 +1,6 @@
 """YAML -> SearchSpace: levers and their values, and what is ruled out here and why."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -84,15 +85,9 @@ def build_space(
     base: the user's own TrainingArguments, as the fields that differ from the defaults. Raises InvalidSpace for a wrong
     file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a lever.
     """
-    file = read_space(request.space)
-    asked = {name: tuple(values) for name, values in file.items()}
-    for name in (*request.fix, *request.only):
-        asked.setdefault(_known_lever(name).name, ())
-    fixed = {name: _read(LEVERS[name], value, "--fix") for name, value in request.fix.items()}
-    chosen = {name: tuple(_read(LEVERS[name], v, "--only") for v in vs) for name, vs in request.only.items()}
-
+    asked, fixed, chosen = read_wishes(request)
     micro, note = baseline_sizes(request.global_batch_size, base)
-    own: dict[str, Value] = {name: LEVERS[name].own(base, environment) for name in asked if name != MICRO}
+    own: dict[str, Value] = {name: _own(LEVERS[name], base, environment) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
     values, ruled_out = {}, []
     for name in own:
@@ -117,8 +112,6 @@ def build_space(
         _why_not(LEVERS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
     ]
     levers = {name: value for name, value in own.items() if name != MICRO}
-    if (numerator := request.global_batch_size) % int(own[MICRO]):
-        raise InvalidRequest(f"A micro-batch of {own[MICRO]} does not divide {numerator}.", "Use a divisor.")
     return SearchSpace(
         name=request.space,
         global_batch_size=request.global_batch_size,
@@ -131,6 +124,21 @@ def build_space(
             name for name in values if "numerics" in LEVERS[name].changes and len(values[name]) > 1
         ),
     )
+
+
+def read_wishes(
+    request: TuningRequest,
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, Value], dict[str, tuple[Value, ...]]]:
+    """(lever -> values of the space's file, lever -> `--fix`ed value, lever -> `--only` values), each read.
+
+    Knows no environment, so that wrong words are said before anything is started. Raises InvalidSpace, InvalidRequest.
+    """
+    asked = dict(read_space(request.space))
+    for name in (*request.fix, *request.only):
+        asked.setdefault(_known_lever(name).name, ())
+    fixed = {name: _read(LEVERS[name], value, "--fix") for name, value in request.fix.items()}
+    chosen = {name: tuple(_read(LEVERS[name], v, "--only") for v in vs) for name, vs in request.only.items()}
+    return asked, fixed, chosen
 
 
 def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int) -> Iterator[Value]:
@@ -154,6 +162,13 @@ def _known_lever(name: str) -> Lever:
     if name not in LEVERS:
         raise InvalidRequest(f"There is no lever {name!r}.", did_you_mean(name, LEVERS))
     return LEVERS[name]
+
+
+def _own(lever: Lever, base: Mapping[str, Any], environment: Environment) -> Value:
+    try:
+        return lever.own(base, environment)
+    except ValueError as error:
+        raise InvalidRequest(f"Your training arguments: {lever.name}: {error}.", "Mend that field.") from error
 
 
 def _read(lever: Lever, value: Any, where: str) -> Value:
@@ -217,7 +232,7 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
     """
     known = named_spaces()
     path = known.get(name_or_path) or Path(name_or_path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
         raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, known))
     file, lines = _open_space(path)
     space: dict[str, tuple[Any, ...]] = {}
@@ -253,34 +268,41 @@ def _value(lever: Lever, value: Any, where: str) -> Any:
         raise InvalidSpace(f"{where}: {lever.name}: {error}.", did_you_mean(value, lever.values)) from error
 
 
+_SHAPE = "Write `parameters:` and below it a line for each lever, as `  precision: [fp32, bf16]`."
+
+
 def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
     """The file's content, and the line of each lever and top-level key."""
     try:
-        text = path.read_text(encoding="utf-8")
-        loader = _Yaml12(text)
+        loader = _Yaml12(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         data = loader.construct_document(node) if node is not None else {}
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSpace(f"{path} cannot be read: {error}.", "Name a YAML file.") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidSpace(
-            f"{path}:{line}: no valid YAML: {error.problem}.", "Mind indentation and brackets."
-        ) from error
-    lines = {str(key): line for key, line in _lines(node)}
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        said = problem or getattr(error, "reason", "unreadable")
+        line = mark.line + 1 if mark else 1
+        raise InvalidSpace(f"{path}:{line}: no valid YAML: {said}.", "Mind indentation and brackets.") from error
+    lines: dict[str, int] = {}
+    for key, line in _lines(node):
+        if key in lines:
+            raise InvalidSpace(f"{path}:{line}: {key} stands here and in line {lines[key]}.", "Keep one of them.")
+        lines[key] = line
     try:
         return _SpaceFile.model_validate(data), lines
     except ValidationError as error:
-        first = error.errors()[0]
+        unknown = next((one for one in error.errors() if one["type"] == "extra_forbidden"), None)
+        first = unknown or error.errors()[0]
         place = [str(part) for part in first["loc"]]
         line = next((lines[part] for part in reversed(place[:2]) if part in lines), 1)
-        advice = did_you_mean(place[0], _SpaceFile.model_fields) if first["type"] == "extra_forbidden" else ""
-        what = "there is no such section" if advice else first["msg"]
+        advice = did_you_mean(place[0], _SpaceFile.model_fields) if unknown else _SHAPE
+        what = "there is no such section" if unknown else first["msg"]
         raise InvalidSpace(f"{path}:{line}: {'.'.join(place[:2]) or 'file'}: {what}.", advice) from error
 
 
-def _lines(node: yaml.Node | None, depth: int = 2) -> Iterator[tuple[Any, int]]:
+def _lines(node: yaml.Node | None, depth: int = 2) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.MappingNode) and depth:
         for key, value in node.value:
-            yield key.value, key.start_mark.line + 1
+            yield str(key.value), key.start_mark.line + 1
             yield from _lines(value, depth - 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
-from autotune.errors import InvalidRequest
+from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
 from autotune.levers.micro_batch_size import divisors
 
@@ -60,11 +60,14 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int
     """The user's own micro-batch size made exact, and a line saying so where it had to change.
 
     Their micro-batch if it divides the target, else the largest divisor below it. Raises InvalidRequest where they
-    state micro-batch and accumulation with another product.
+    state micro-batch and accumulation with another product, or no whole numbers.
     """
-    asked = int(base.get("per_device_train_batch_size", 8))
-    accumulation = base.get("gradient_accumulation_steps")
-    if "per_device_train_batch_size" in base and accumulation is not None and asked * accumulation != global_batch_size:
+    stated = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    for name in stated:
+        if type(size := base.get(name, 1)) is not int or size < 1:
+            raise InvalidRequest(f"Your arguments say {name}: {size!r}.", "Make it a whole number from 1.")
+    asked, accumulation = base.get(stated[0], 8), base.get(stated[1], 1)
+    if all(name in base for name in stated) and asked * accumulation != global_batch_size:
         raise InvalidRequest(
             f"Your arguments say {asked} x {accumulation} = {asked * accumulation} samples a step, "
             f"the global batch size says {global_batch_size}.",
@@ -77,12 +80,11 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int
 
 def check_fields(base: Mapping[str, Any], environment: Environment, source: str) -> None:
     """Raise InvalidRequest where a field of the user's arguments is unknown to this transformers."""
-    from autotune.errors import did_you_mean
-
     for name in base:
         if name not in environment.training_argument_fields:
             raise InvalidRequest(
                 f"{source}: TrainingArguments of transformers {environment.versions.get('transformers')} "
                 f"has no field {name!r}.",
-                did_you_mean(name, environment.training_argument_fields).split("Known:")[0],
+                did_you_mean(name, environment.training_argument_fields).partition("Known:")[0].strip()
+                or "Take it out, or use the transformers that it was written for.",
             )

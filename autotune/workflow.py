@@ -21,7 +21,7 @@ from autotune.probe.order import Order, read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
-from autotune.search_space import SearchSpace, build_space, read_space
+from autotune.search_space import SearchSpace, build_space, read_wishes
 from autotune.study import (
     REQUEST,
     Plan,
@@ -31,10 +31,9 @@ from autotune.study import (
     locked,
     open_study,
     remove_study,
-    reporting_storage,
 )
 from autotune.study import search as run_study
-from autotune.training_arguments import check_fields
+from autotune.training_arguments import baseline_sizes, check_fields
 from autotune.units import format_bytes
 from autotune.workload import Workload
 
@@ -77,7 +76,9 @@ def search(
     }
     name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
     request = tuning_request(name, global_batch_size, training_args=base, **options)
-    read_space(request.space)  # a wrong space is said before anything is started
+    # Wrong words are said before anything is started.
+    read_wishes(request)
+    baseline_sizes(request.global_batch_size, base)
     card = device.choose_device(request.device)
     _check_output(request)
     with ProbeHost(pickled) as host:
@@ -85,74 +86,49 @@ def search(
         check_fields(base, environment, _source(training_args))
         workload = _read_workload(host, request)
         space = build_space(request, environment, workload, base)
-        folder = request.study_folder(workload.task, environment.device)
-        with locked(folder):
-            return _search(
-                request, host, card, environment, workload, space, folder, fresh, watch or (lambda progress: None)
-            )
+        unmeasured = _unmeasured(request, environment, workload, space, fresh)
+        assert unmeasured.folder is not None
+        with locked(unmeasured.folder):
+            if fresh:
+                remove_study(unmeasured.folder, FILES)
+            return _search(unmeasured, space, host, card, watch or (lambda progress: None))
 
 
 def _search(
-    request: TuningRequest,
-    host: ProbeHost,
-    card: device.Card | None,
-    environment: Environment,
-    workload: Workload,
-    space: SearchSpace,
-    folder: Path,
-    fresh: bool,
-    watch: Watch,
+    unmeasured: TuningResult, space: SearchSpace, host: ProbeHost, card: device.Card | None, watch: Watch
 ) -> TuningResult:
-    if fresh:
-        remove_study(folder, FILES)
-    identity = _identity(request, environment, workload, space)
-    check_identity(folder, identity)
-    limit = _memory_limit(request, environment, folder)
-    allowed = int(limit * (1 - request.headroom))
-    _check_model_fits(workload, allowed, limit)
+    """Run the study in its locked folder; the report is written however it ends."""
+    request, folder = unmeasured.request, unmeasured.folder
+    assert folder is not None
+    check_identity(folder, unmeasured.identity)
+    unmeasured.begin(folder)
     plan = Plan(
         n_trials=request.n_trials,
         objective=request.objective,
-        memory_limit_bytes=limit,
-        allowed_bytes=allowed,
+        memory_limit_bytes=unmeasured.memory_limit_bytes,
+        allowed_bytes=unmeasured.allowed_bytes,
         timeout_s=request.timeout_s,
         probe_timeout_s=request.probe_timeout_s,
         sampler=request.sampler,
         seed=request.seed,
     )
-    study_result = TuningResult(
-        request=request,
-        workload=workload,
-        environment=environment,
-        trials=[],
-        statement="the search was interrupted",
-        memory_limit_bytes=limit,
-        allowed_bytes=allowed,
-        space_size=space.size,
-        ruled_out=space.ruled_out,
-        notes=space.notes,
-        identity=identity,
-        folder=folder,
-    )
-    with reporting_storage(folder):
-        study_result.save(folder)
     study = open_study(folder, space, plan)
     probe = LiveProbe(
         host,
-        environment,
-        workload,
+        unmeasured.environment,
+        unmeasured.workload,
         request.training_args,
-        allowed,
+        unmeasured.allowed_bytes,
         study.probe_folder,
         request.objective,
         device_used=(lambda: device.device_used(card)) if card else (lambda: None),
     )
-    statement = "the search was interrupted"
+    statement = unmeasured.statement
     try:
         statement = run_study(study, probe, watch)
     finally:
         result = dataclasses.replace(
-            study_result, trials=tuple(study.trials), statement=statement, answered_at_once=study.answered_at_once
+            unmeasured, trials=tuple(study.trials), statement=statement, answered_at_once=study.answered_at_once
         )
         result.save(folder)
     if best_trial(result.trials, request.objective) is None:
@@ -160,6 +136,33 @@ def _search(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."
         )
     return result
+
+
+def _unmeasured(
+    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace, fresh: bool
+) -> TuningResult:
+    """Everything that is known of the answer before the first probe.
+
+    Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
+    """
+    folder = request.study_folder(workload.task, environment.device)
+    limit = _memory_limit(request, environment, None if fresh else folder)
+    allowed = int(limit * (1 - request.headroom))
+    _check_model_fits(workload, allowed, limit)
+    return TuningResult(
+        request=request,
+        workload=workload,
+        environment=environment,
+        trials=(),
+        statement="the search was interrupted",
+        memory_limit_bytes=limit,
+        allowed_bytes=allowed,
+        space_size=space.size,
+        ruled_out=space.ruled_out,
+        notes=space.notes,
+        identity=_identity(request, environment, workload, space),
+        folder=folder,
+    )
 
 
 def examine(asked: str = "auto") -> Environment:
@@ -278,7 +281,7 @@ def _ask(host: ProbeHost, kind: str, request: Mapping[str, Any]) -> Any:
         return host.ask(Order(kind=kind, folder=folder, deadline_s=READING_S, request=request))
 
 
-def _memory_limit(request: TuningRequest, environment: Environment, folder: Path) -> int:
+def _memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
     """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
     if request.memory_limit_bytes is not None:
         if request.memory_limit_bytes > environment.total_memory_bytes:
@@ -288,7 +291,7 @@ def _memory_limit(request: TuningRequest, environment: Environment, folder: Path
                 "Give at most the device's own memory.",
             )
         return request.memory_limit_bytes
-    if (folder / REQUEST).exists():
+    if folder is not None and (folder / REQUEST).is_file():
         return int(read_json(folder / REQUEST)["memory_limit_bytes"])
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 

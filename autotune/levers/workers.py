@@ -10,7 +10,7 @@ from autotune.workload import Workload
 
 
 def _own(base: Mapping[str, Any], environment: Environment) -> int:
-    return int(base.get("dataloader_num_workers", 0))
+    return whole_number(0)(base.get("dataloader_num_workers", 0))
 
 
 def _apply(value: Value, environment: Environment) -> Settings:

@@ -51,7 +51,7 @@ _OUT_OF_MEMORY = (
     r"libgomp: (?:Thread creation failed|Out of memory)",
     r"[Ii]nsufficient shared memory",
     r"unable to allocate shared memory\(shm\)",
-    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: (?:Bus error|Killed)",
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Bus error",
     r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
@@ -83,6 +83,7 @@ _OTHER = (
 )
 _OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
 
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
 _DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
 # Where a library says MB it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
 _UNITS = {"": 1, "bytes": 1, "B": 1} | {
@@ -129,6 +130,11 @@ def from_text(text: str, where: str = "") -> Failure:
     if match := _OUT_OF_MEMORY_RULE.search(text):
         return Failure(Outcome.OUT_OF_MEMORY, _line_of(text, match.start()), where, _refused(text))
     return Failure(Outcome.CRASHED, _first_line(text), where)
+
+
+def worker_killed_for_memory(log_tail: str, kernel_oom_kills: int) -> bool:
+    """Whether a data loader's worker was killed and the kernel says that it ended processes for want of memory."""
+    return bool(kernel_oom_kills and _WORKER_KILLED.search(log_tail))
 
 
 def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure:

@@ -10,6 +10,8 @@ When the socket closes, everything below the host is ended and the host with it:
 import contextlib
 import ctypes
 import gc
+import importlib
+import importlib.util
 import json
 import os
 import select
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 from collections import deque
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +35,9 @@ PARENT_ENVIRONMENT = "AUTOTUNE_PARENT_ENVIRONMENT"
 
 LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
 """Bytes of a probe's output that are kept from its beginning and its end: a flood must not fill the disk."""
+
+WAKES_CUDA = ("bitsandbytes", "torchao")
+"""Libraries that initialise CUDA when they are imported, which others (peft, by way of transformers) do."""
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -59,7 +65,9 @@ def main() -> NoReturn:
 
 
 def _import_libraries() -> None:
-    """What every probe needs and nothing that wakes CUDA (bitsandbytes does: the child imports it)."""
+    """What every probe needs and nothing that wakes CUDA."""
+    for name in WAKES_CUDA:
+        open_later(name)
     import accelerate  # noqa: F401
     import datasets  # noqa: F401
     from transformers import Trainer, TrainingArguments  # noqa: F401
@@ -69,6 +77,34 @@ def _import_libraries() -> None:
     # Frozen objects are not touched by the children's collector, which would copy their pages.
     gc.collect()
     gc.freeze()
+
+
+def open_later(name: str) -> None:
+    """Let `import name` succeed and run the library's code only when something in it is used: in a child."""
+    spec = importlib.util.find_spec(name) if name not in sys.modules else None
+    if spec is not None:
+        sys.modules[name] = _OpenedLater(name)
+        sys.modules[name].__spec__, sys.modules[name].__file__ = spec, spec.origin
+
+
+class _OpenedLater(types.ModuleType):
+    """What `import name` gave to others in the host; a child's own imports no longer meet it."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Some look for names like __warningregistry__ in every module there is.
+        if attribute.startswith("__") and attribute not in ("__path__", "__version__", "__all__"):
+            raise AttributeError(attribute)
+        forget_opened_later()
+        opened = importlib.import_module(self.__name__)
+        self.__dict__.update(opened.__dict__)
+        return getattr(opened, attribute)
+
+
+def forget_opened_later() -> None:
+    """Let the next `import` open these libraries."""
+    for name in WAKES_CUDA:
+        if isinstance(sys.modules.get(name), _OpenedLater):
+            del sys.modules[name]
 
 
 def _reasons_not_to_fork() -> dict[str, Any]:
@@ -239,6 +275,7 @@ def _child(order: Order, objects: bytes, scratch: Path, log: int, close: list[in
             os.close(fd)
         print(f"{order.kind} {order.number} started", flush=True)
         _enter_parent_environment(scratch)
+        forget_opened_later()
         Path("/proc/self/oom_score_adj").write_text("1000")
         answer = _answer(order, objects, started, scratch)
         write_json(Path(order.folder) / ANSWER, answer)
@@ -286,15 +323,11 @@ def _redirect(log: int) -> None:
 
 
 def _enter_parent_environment(scratch: Path) -> None:
-    """The parent's variables, path and folder; no variable that changes precision or makes the process a rank."""
+    """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
     parent = json.loads(os.environ[PARENT_ENVIRONMENT])
     mark = os.environ[sweep.MARK]
     os.environ.clear()
-    os.environ.update(
-        {name: value for name, value in parent["environment"].items() if not name.startswith("ACCELERATE_")}
-    )
-    for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        os.environ.pop(name, None)
+    os.environ |= parent["environment"]
     os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", sweep.MARK: mark}
     tempfile.tempdir = str(scratch)
     sys.path[:] = parent["path"]

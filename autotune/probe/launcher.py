@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -31,6 +32,10 @@ GRACE_S = 20.0
 
 START_S = 180.0
 """How long the host may take to import torch and transformers: minutes on a cold network disk."""
+
+_NOT_INHERITED = re.compile(
+    r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
+)
 
 MICRO_STEPS = 3
 """Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
@@ -171,17 +176,26 @@ class ProbeHost:
         return message
 
 
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables without those that change precision or make a process a rank.
+
+    The host must not see them either: torch reads some while it is imported.
+    """
+    return {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
+
+
 def _host_environment(token: str, scratch: str) -> dict[str, str]:
     root = str(Path(__file__).parents[2])
+    environment = inherited(os.environ)
     parent = {
-        "environment": dict(os.environ),
+        "environment": environment,
         "path": [path or os.getcwd() for path in sys.path],
         "folder": os.getcwd(),
     }
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     if root.endswith(("site-packages", "dist-packages")):
         paths.remove(root)  # found without help; ahead of the standard library it would shadow it
-    return os.environ | {
+    return environment | {
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": scratch,
         # One thread, so that forking is safe; the children get their threads back.
@@ -270,10 +284,11 @@ def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
     """The child's measurement where it left a valid one in time, else what its end means."""
     folder = Path(order.folder)
     seconds = float(account["seconds"]) if account else order.deadline_s
+    tail = _log_tail(folder)
     if account is None or account["ended"] == "exited":
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            return replace(Measurement.from_dict(read_json(folder / ANSWER)), probe_seconds=seconds)
-    tail = _log_tail(folder)
+            answer = replace(Measurement.from_dict(read_json(folder / ANSWER)), probe_seconds=seconds)
+            return answer if answer.outcome is Outcome.COMPLETED else _with_log(answer, account, tail)
     failure = _failure(account, tail)
     if failure.outcome is Outcome.TIMED_OUT:
         failure = replace(failure, reason=f"not done after {order.deadline_s:.0f} s")
@@ -289,6 +304,14 @@ def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
         probe_seconds=seconds,
         log_tail=tail,
     )
+
+
+def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str) -> Measurement:
+    """The child's account of its failure with what it printed, and with what only the host could see."""
+    if answer.outcome is Outcome.CRASHED and account:
+        if failures.worker_killed_for_memory(tail, account["kernel_oom_kills"]):
+            answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
+    return replace(answer, log_tail=tail)
 
 
 def _failure(account: Mapping[str, Any] | None, tail: str) -> failures.Failure:

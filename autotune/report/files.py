@@ -1,7 +1,8 @@
 """The files of a report folder, each written whole or not at all."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,20 @@ from autotune.report.table import frame
 from autotune.trial import Trial
 
 
-def write_report(
-    folder: Path,
-    facts: Facts,
-    record: Mapping[str, Any],
-    environment: Mapping[str, Any],
-    ended: Mapping[str, Any],
-) -> Path:
-    """Write every file of the report; the answer's only where there is one.
-
-    record, environment, ended: what request.json, environment.json and result.json hold. Raises StorageFailed.
-    """
-    try:
+def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    """Write request.json and environment.json. Raises StorageFailed."""
+    with _storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "request.json", record)
         write_json(folder / "environment.json", environment)
+
+
+def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
+    """Write every other file of the report; the answer's only where there is one.
+
+    ended: what result.json holds. Raises StorageFailed.
+    """
+    with _storage(folder):
         write_json(folder / "result.json", ended)
         if facts.best is not None:
             write_json(folder / "best_training_arguments.json", facts.answer)
@@ -37,12 +37,18 @@ def write_report(
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
         _write_probes(folder, facts.trials)
+    return folder
+
+
+@contextlib.contextmanager
+def _storage(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StorageFailed(
             f"The report in {folder} cannot be written: {error.strerror or error}.",
             "Free space or name another --output-dir; the same command writes it again.",
         ) from error
-    return folder
 
 
 def _write_probes(folder: Path, trials: Sequence[Trial]) -> None:
