@@ -43,7 +43,7 @@ gpu-check:
 
 gpu-search:
 	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(GPU_PYTHON) -m autotune search bert-large --sequence-length 512 --global-batch-size 64 \
-	    --device cuda --timeout 5m --n-trials 16 --output-dir $(GPU_OUT)
+	    --device cuda --timeout 3m --n-trials 16 --output-dir $(GPU_OUT)
 	tar czf $(GPU_OUT).tgz -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT))
 
 clean:

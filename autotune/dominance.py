@@ -10,6 +10,9 @@ from autotune.trial import Trial
 HOST_STAGES = ("data", "host")
 """Where an out-of-memory says nothing about the device."""
 
+NEVER_PROBED = "environment"
+"""Where a baseline is unsupported that the search space ruled out: what it shares with others may work."""
+
 HOST_LEVERS = ("workers", "pin_memory")
 """Levers that take the host's memory, the more the higher their value."""
 
@@ -30,7 +33,7 @@ def _answers(trial: Trial, other: Configuration) -> bool:
             return not measurement.observed_doubts and _at_least_as_hungry(other, mine, measurement.where)
         case Outcome.NON_FINITE_LOSS:
             return _same(mine, other, "precision")
-        case Outcome.UNSUPPORTED:
+        case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
             return _same(mine, other, *(n for n, one in LEVERS.items() if not one.ordered and one.changes != {"speed"}))
         case Outcome.MISCONFIGURED:

@@ -16,7 +16,8 @@ class Environment:
     context_bytes: device memory that a process holds before its first tensor (0 on CPU).
     context_source: how it was read.
     threads: compute threads a training process gets by default; cpu_count: cores this process may use.
-    training_argument_fields: the names that this transformers' TrainingArguments knows.
+    training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
+    those of their defaults that are plain values.
     precisions, optimizers: value -> None where it really works here, else the reason why not.
     others: processes that hold memory on the device, as text for people.
     """
@@ -36,6 +37,7 @@ class Environment:
     context_source: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     training_argument_fields: tuple[str, ...] = ()
+    training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)
     precisions: Mapping[str, str | None] = field(default_factory=dict)
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()

@@ -138,17 +138,17 @@ class Measurement:
 
     @property
     def samples_per_second(self) -> Interval | None:
-        """Samples of the global batch / second over all timed steps, with its interval; None without a timed step."""
+        """Samples of the global batch / second over all timed steps, with its interval; None unless completed."""
         return self._rate("samples")
 
     @property
     def tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding included; None without a timed step or where samples have no tokens."""
+        """Tokens / second, padding included; None unless completed or where samples have no tokens."""
         return self._rate("tokens") if any(step.tokens for step in self.steps) else None
 
     def _rate(self, counted: str) -> Interval | None:
         steps = self.composed_steps
-        if not steps:
+        if self.outcome is not Outcome.COMPLETED:
             return None
         counts = [getattr(step, counted) * self.data_parallel_size for step in steps]
         return ratio_interval(counts, [step.seconds for step in steps])
@@ -179,9 +179,12 @@ class Measurement:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak that the limit speaks of: the device's own figure where it is known, else reserved and context."""
+        """The peak that the limit speaks of: the device's own figure where it is known, else reserved and context.
+
+        On a CPU without the library files' pages: they are resident, but no training's memory and not limited.
+        """
         if self.peak_device_bytes is not None:
-            peak = self.peak_device_bytes
+            peak = self.peak_device_bytes - self.peak_file_bytes
         elif self.peak_reserved_bytes is not None:
             peak = self.peak_reserved_bytes + (self.context_bytes or 0)
         else:
@@ -197,7 +200,7 @@ class Measurement:
         if self.outcome is Outcome.COMPLETED:
             if self.peak_bytes is None or not self.allowed_bytes:
                 return 0.0
-            return (self.peak_bytes - self.peak_file_bytes) / self.allowed_bytes - 1
+            return self.peak_bytes / self.allowed_bytes - 1
         if self.outcome is Outcome.OUT_OF_MEMORY:
             wanted = (self.held_bytes or 0) + (self.refused_bytes or 0)
             return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, 0.01)

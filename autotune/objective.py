@@ -1,7 +1,6 @@
 """Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from autotune.measurement import Interval, Measurement
 from autotune.trial import Trial
@@ -38,7 +37,7 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     if objective == "memory":
         able = _as_fast_as_the_baseline(able, trials)
         return min(able, key=lambda trial: trial.peak_bytes or 0, default=None)
-    rates = {trial.number: rate for trial in able if (rate := speed(trial.final, objective))}
+    rates = {trial.number: rate for trial in able if (rate := speed(trial.final, objective)) is not None}
     fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
     if fastest is None or not fastest.confirmed:
         return fastest
@@ -86,18 +85,25 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
 
 
 def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Trial]:
-    """The best trial and those within noise of it, best first: they are confirmed in interleaved rounds.
+    """Trials to confirm next, best first: they are measured again in interleaved rounds.
 
-    Noise: intervals that overlap, and whatever lies within 3 %, because two processes of one configuration differ by
-    more than the steps of one show.
+    At first the best trial and those within noise of it: intervals that overlap, and whatever lies within 3 %, because
+    two processes of one configuration differ by more than the steps of one show. Once some are confirmed, those
+    unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
     """
-    able = [t for t in trials if t.measurement.feasible and not t.measurement.ended_early]
+    able = [t for t in trials if t.feasible and not t.measurement.ended_early]
+    confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
     if objective == "memory":
-        able = _as_fast_as_the_baseline([replace(t, confirmations=()) for t in able], trials)
-        return sorted(able, key=lambda t: t.peak_bytes or 0)[:1]
-    rates = {t.number: rate for t in able if (rate := speed(t.measurement, objective))}
-    able.sort(key=lambda t: -rates[t.number].value)
-    if not able:
+        lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)
+        bar = min((t.peak_bytes or 0 for t in confirmed if t.number), default=None)
+        return [t for t in lean if bar is None or (t.peak_bytes or 0) < bar][:1]
+    rates = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
+    unconfirmed.sort(key=lambda t: -rates[t.number])
+    if not unconfirmed:
         return []
-    floor = min(rates[able[0].number].low, 0.97 * rates[able[0].number].value)
-    return [t for t in able if rates[t.number].high >= floor][:most]
+    if confirmed:
+        best = max(rates[t.number] for t in confirmed)
+        return [t for t in unconfirmed if rates[t.number] > best][:most]
+    first = rates[unconfirmed[0].number]
+    floor = min(first.low, 0.97 * first)
+    return [t for t in unconfirmed if rates[t.number].high >= floor][:most]

@@ -203,7 +203,7 @@ class TuningResult:
         try:
             record = read_json(folder / REQUEST)
             ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
-            numbers = sorted(int(path.name) for path in (folder / "probes").glob("[0-9]*"))
+            numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
             trials = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
             return cls(
                 request=TuningRequest.from_dict(record["request"]),
@@ -224,7 +224,7 @@ class TuningResult:
             raise InvalidRequest(
                 f"There is no study in {folder}.", "`autotune studies` lists those there are."
             ) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequest(
                 f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
             ) from error

@@ -4,6 +4,7 @@ A lever whose values have an order goes to Optuna as the index among them (`micr
 sees neighbours as neighbours; any other lever as a category.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,10 @@ def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
         ),
         "brute-force": lambda: optuna.samplers.BruteForceSampler(seed=seed),
     }
-    return samplers[name]()
+    with warnings.catch_warnings():
+        # "Experimental" is said of interfaces that may change; the version that is installed is known to work.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return samplers[name]()
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:

@@ -18,7 +18,7 @@ from autotune.errors import InvalidRequest, InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, Lever
 from autotune.levers.micro_batch_size import divisors
 from autotune.request import TuningRequest
-from autotune.training_arguments import baseline_sizes
+from autotune.training_arguments import FINDER, baseline_sizes
 from autotune.workload import Workload
 
 MICRO = "micro_batch_size"
@@ -87,6 +87,9 @@ def build_space(
     """
     asked, fixed, chosen = read_wishes(request)
     micro, note = baseline_sizes(request.global_batch_size, base)
+    finder = (
+        f"{FINDER} is left out: it would shrink the batch, and with it the global batch" if base.get(FINDER) else ""
+    )
     own: dict[str, Value] = {name: _own(LEVERS[name], base, environment) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
     values, ruled_out = {}, []
@@ -119,7 +122,7 @@ def build_space(
         baseline=Configuration.exact(request.global_batch_size, int(own[MICRO]), levers),
         baseline_problem="; ".join(problem for problem in problems if problem),
         ruled_out=tuple(ruled_out),
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, (note, finder))),
         learns_differently=tuple(
             name for name in values if "numerics" in LEVERS[name].changes and len(values[name]) > 1
         ),
@@ -206,6 +209,11 @@ _Yaml12.add_implicit_resolver(
     re.compile(r"^[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"),
     list("-+.0123456789"),
 )
+
+
+def read_yaml(text: str) -> Any:
+    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError."""
+    return yaml.load(text, _Yaml12)  # a SafeLoader
 
 
 def spaces_folder() -> Path:

@@ -20,7 +20,7 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.configuration import Configuration
-from autotune.dominance import settled_by
+from autotune.dominance import NEVER_PROBED, settled_by
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, finalists, speed, value
@@ -37,6 +37,9 @@ SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
 
 CONFIRMATION_ROUNDS = 2
+MOST_CONFIRMATIONS = 4
+"""Groups of finalists that are confirmed at most, one after the other."""
+
 LONGEST_BASELINE_S = 1800.0
 """Deadline of the baseline's own probe, from which all others follow."""
 
@@ -287,9 +290,9 @@ def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
         first = not study.trials
         answer = settled_by(configuration, study.trials)
         if answer is None and (first or configuration in study.space):
-            number = len(study.trials)
-            running.set_user_attr("number", number)
+            number = study.trials[-1].number + 1 if study.trials else 0
             running.set_user_attr("configuration", configuration.to_dict())
+            running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
             return number, running, configuration
         running.set_user_attr("answered_by", answer.number if answer else "outside --only")
         same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
@@ -310,7 +313,8 @@ def _tell(study: Study, running: optuna.Trial, measurement: Measurement) -> None
     running.set_user_attr("outcome", measurement.outcome.value)
     running.set_user_attr("ended_early", measurement.ended_early)
     if measurement.outcome is Outcome.CRASHED:
-        study.optuna.tell(running, state=TrialState.FAIL)
+        with contextlib.suppress(RuntimeError):  # brute force, as in _finish
+            study.optuna.tell(running, state=TrialState.FAIL)
     else:
         _finish(study, running, measurement)
 
@@ -350,7 +354,9 @@ def _measure(
 
 def _unsupported(study: Study, configuration: Configuration) -> Measurement:
     """The baseline's measurement where the environment rules its own values out."""
-    measurement = Measurement(Outcome.UNSUPPORTED, reason=study.space.baseline_problem, asked=configuration.values)
+    measurement = Measurement(
+        Outcome.UNSUPPORTED, study.space.baseline_problem, where=NEVER_PROBED, asked=configuration.values
+    )
     folder = study.probe_folder(0)
     with reporting_storage(study.folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -399,29 +405,23 @@ def _last_lines(path: Path, lines: int = 30) -> str:
 def _confirm(study: Study, probe: Probe, watch: Watch, begun: float) -> None:
     """Measure the finalists and the baseline again with their full accumulation, in interleaved rounds.
 
-    Where every finalist fails, those behind them are confirmed, until one holds or none is left.
+    Where a confirmation fails or comes out slower than others' probes, those are confirmed too.
     """
     rounds = study.plan.confirmation_rounds
-    while rounds:
-        rivals = [trial for trial in finalists(study.trials, study.plan.objective) if not trial.confirmations]
-        failed = [trial for trial in study.trials if trial.confirmations and not trial.confirmed]
-        if not rivals and failed:
-            rest = [trial for trial in study.trials if trial not in failed]
-            rivals = [trial for trial in finalists(rest, study.plan.objective) if not trial.confirmations]
-        if study.trials and study.trials[0].feasible and not _has_all_rounds(study.trials[0], rounds):
-            rivals = [*(one for one in rivals if one.number), study.trials[0]]
-        incomplete = [t for t in study.trials if t.confirmations and t.confirmed and not _has_all_rounds(t, rounds)]
-        rivals = list({trial.number: trial for trial in [*rivals, *incomplete]}.values())
+    for _ in range(MOST_CONFIRMATIONS if rounds else 0):
+        begun_before = [t for t in study.trials if t.confirmations and not _settled(t, rounds)]
+        rivals = begun_before or finalists(study.trials, study.plan.objective)
+        baseline = [t for t in study.trials[:1] if t.feasible and not _settled(t, rounds)]
+        rivals = list({trial.number: trial for trial in [*rivals, *baseline]}.values())
         if not rivals:
             return
         for one_round in range(1, rounds + 1):
             for trial in rotated(rivals, one_round - 1):
                 _confirm_once(study, probe, trial.number, one_round, watch, begun)
-        if any(trial.confirmed for trial in study.trials):
-            return
 
 
-def _has_all_rounds(trial: Trial, rounds: int) -> bool:
+def _settled(trial: Trial, rounds: int) -> bool:
+    """Whether a trial needs no more confirmation rounds: it has them all, or failed one."""
     return len(trial.confirmations) >= rounds or any(not one.feasible for one in trial.confirmations)
 
 

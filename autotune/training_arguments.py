@@ -9,8 +9,11 @@ from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
 from autotune.levers.micro_batch_size import divisors
 
-DROPPED = ("output_dir", "hub_token", "push_to_hub_token", "auto_find_batch_size", "local_rank")
-"""Fields that never travel: folders, secrets, and the finder that would catch an out-of-memory and shrink the batch."""
+PRIVATE = ("output_dir", "logging_dir", "run_name", "hub_token", "push_to_hub_token", "local_rank")
+"""Fields that never travel: folders, secrets, and what belongs to one run alone."""
+
+FINDER = "auto_find_batch_size"
+"""It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
 
 
 def training_arguments(
@@ -21,7 +24,8 @@ def training_arguments(
     Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
     what else the user set in `base` (fields that differ from the defaults).
     """
-    fields = {name: value for name, value in base.items() if name not in DROPPED and name not in _aliases(environment)}
+    left_out = {*PRIVATE, FINDER, *_aliases(environment)}
+    fields = {name: value for name, value in base.items() if name not in left_out}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
     for name, value in _settings(configuration, environment).training_arguments.items():
         # None means: as the user has it, else the default.
@@ -76,6 +80,12 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int
     size = max(divisor for divisor in divisors(global_batch_size) if divisor <= asked)
     note = "" if size == asked else f"your micro-batch size of {asked} became {size}, so that the global batch is exact"
     return size, note
+
+
+def what_differs(base: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
+    """The user's arguments without those that say what is the default anyway: a whole dump is as good as a few lines."""
+    defaults = environment.training_argument_defaults
+    return {name: value for name, value in base.items() if name not in defaults or defaults[name] != value}
 
 
 def check_fields(base: Mapping[str, Any], environment: Environment, source: str) -> None:

@@ -21,7 +21,7 @@ from autotune.probe.order import Order, read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
-from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.search_space import SearchSpace, build_space, read_wishes, read_yaml
 from autotune.study import (
     REQUEST,
     Plan,
@@ -33,7 +33,7 @@ from autotune.study import (
     remove_study,
 )
 from autotune.study import search as run_study
-from autotune.training_arguments import baseline_sizes, check_fields
+from autotune.training_arguments import PRIVATE, baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
 
@@ -84,6 +84,8 @@ def search(
     with ProbeHost(pickled) as host:
         environment, card = _read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
+        base = what_differs(base, environment)
+        request = dataclasses.replace(request, training_args=base)
         workload = _read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
@@ -177,15 +179,17 @@ def examine(asked: str = "auto") -> Environment:
 
 
 def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping; raises InvalidRequest."""
+    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
+
+    Folders and secrets are left out. Raises InvalidRequest."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return dict(given)
+        return {name: value for name, value in given.items() if name not in PRIVATE}
     path = Path(given)
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        data = json.loads(text) if path.suffix == ".json" else read_yaml(text)
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", "Name a JSON or YAML file.") from error
     except (ValueError, yaml.YAMLError) as error:
@@ -195,14 +199,14 @@ def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
-    return data
+    return {name: value for name, value in data.items() if name not in PRIVATE}
 
 
 def fields_of(arguments: Any) -> dict[str, Any]:
     """The fields of a `TrainingArguments` that differ from the defaults, as plain values; no secrets, no folders."""
     defaults = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
     own = arguments.to_dict()
-    left_out = {"output_dir", "hub_token", "push_to_hub_token", "logging_dir", "run_name", "use_cpu"}
+    left_out = {*PRIVATE, "use_cpu"}
     return {name: own[name] for name in own if name not in left_out and own[name] != defaults.get(name)}
 
 

@@ -14,7 +14,8 @@ class Workload:
     sequence_length: longest sample in tokens; None for images.
     parameters, parameter_bytes: of the model in the dtype it is trained in (float32).
     supports_checkpointing: None where unknown (a user's own model).
-    data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples or the user's own dataset.
+    data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
+    or the user's own dataset.
     data_identity: what tells one dataset from another (path, size, time; or fingerprint).
     text_source: name of the tokenizer or image processor, for the report.
     samples: samples in the data before repetition.

@@ -37,10 +37,19 @@ def read(order: Order) -> Environment:
         threads=torch.get_num_threads(),
         versions=_versions(),
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
+        training_argument_defaults=_defaults(),
         precisions=_precisions(device),
         optimizers={name: _why_not(partial(_try_optimizer, name, device)) for name in wanted},
         **facts,
     )
+
+
+def _defaults() -> dict[str, Any]:
+    """Defaults of TrainingArguments that JSON can hold, enumerations by their value."""
+    known = {
+        field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
+    }
+    return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
 
 
 def _versions() -> dict[str, str]:

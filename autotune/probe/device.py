@@ -47,8 +47,9 @@ def visible_cards() -> list[Card]:
             return []
         every = []
         for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            every.append((index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))))
+            with contextlib.suppress(Exception):  # NVML's errors: a card that fell off the bus is none
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                every.append((index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))))
         chosen = _visible(every, os.environ.get("CUDA_VISIBLE_DEVICES"))
         return [Card(index, uuid, name, len(chosen)) for index, uuid, name in chosen]
 
@@ -80,9 +81,12 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
         if nvml is None:
             return None
         handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        running = []
+        with contextlib.suppress(Exception):  # in containers NVML may know the memory and no process
+            running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         mine = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        others = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid not in mine]
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used), [_process_name(one.pid) for one in others]
+        return used, [_process_name(one.pid) for one in running if one.pid not in mine]
     return None
 
 

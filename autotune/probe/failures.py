@@ -42,8 +42,8 @@ _OUT_OF_MEMORY = (
     r"\bENOMEM\b",
     r"[Cc]annot allocate memory",
     r"unable to (?:mmap|allocate) \d+ bytes",
-    r"std::bad_alloc",
     r"\bbad_alloc\b",
+    r"(?m:^(?:torch\.(?:cuda\.)?OutOfMemoryError|MemoryError)\b)",  # a traceback's last line, in a log
     r"_ArrayMemoryError",
     r"Unable to allocate [\d.]+ [KMGTPE]?i?B for an array",  # numpy
     r"ArrowMemoryError",
@@ -70,6 +70,7 @@ _OTHER = (
     (Outcome.CRASHED, r"misaligned address", ""),
     (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
     (Outcome.UNSUPPORTED, r"does not support (?:gradient|activation) checkpointing", ""),
+    (Outcome.UNSUPPORTED, r"has no attribute '(?:gradient|activation)_checkpointing_enable'", ""),
     (Outcome.UNSUPPORTED, r"doesn't support (?:bf16|bfloat16|fp16|float16)|Your setup doesn't support bf16", ""),
     (Outcome.UNSUPPORTED, r"--tf32 requires Ampere", ""),
     (Outcome.UNSUPPORTED, r"requires? `?bitsandbytes|bitsandbytes is not (?:installed|available)", ""),

@@ -30,6 +30,9 @@ from autotune.workload import Workload
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
 
+CLOSE_S = 10.0
+"""How long the host may take to end what is below it and leave."""
+
 START_S = 180.0
 """How long the host may take to import torch and transformers: minutes on a cold network disk."""
 
@@ -113,6 +116,9 @@ class ProbeHost:
             account = self._receive(order.deadline_s + GRACE_S)
         except OSError:
             account = None
+        except BaseException:  # interrupted: its late answer must not be taken for the next order's
+            self.close()
+            raise
         if account is not None and "refused" in account:
             raise ProbeHostFailed(f"No probe can be started safely: {account['refused']}.", "Report this as a bug.")
         if account is None:
@@ -142,7 +148,7 @@ class ProbeHost:
             self._channel.close()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+                self._process.wait(CLOSE_S)
             self._process.kill()
             self._process.wait()
             sweep.end_marked(self._token)
@@ -308,9 +314,9 @@ def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
 
 def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str) -> Measurement:
     """The child's account of its failure with what it printed, and with what only the host could see."""
-    if answer.outcome is Outcome.CRASHED and account:
-        if failures.worker_killed_for_memory(tail, account["kernel_oom_kills"]):
-            answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
+    kills = account["kernel_oom_kills"] if account else 0
+    if answer.outcome is Outcome.CRASHED and failures.worker_killed_for_memory(tail, kills):
+        answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
     return replace(answer, log_tail=tail)
 
 

@@ -44,8 +44,8 @@ class Order:
     """What the child is to do.
 
     kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment.
-    folder: absolute; where order, answer and log go (not written down: a report folder may move). sent_at: monotonic clock of the machine, seconds.
-    training_arguments: as the answer will hold them. asked: lever -> value, for the read-back.
+    folder: absolute; where order, answer and log go (not written down: a report folder may move).
+    sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
     allowed_bytes: limit x (1 - headroom). request: for `prepare` and `capabilities`, their own options.
     """

@@ -182,11 +182,18 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 if hasattr(batch, "values")
                 else []
             )
-            samples += next((len(tensor) for tensor in tensors if tensor.dim()), 0)
+            samples += self._samples_of(tensors)
             ids = batch.get("input_ids") if hasattr(batch, "get") else None
             tokens += ids.numel() if isinstance(ids, torch.Tensor) else 0
             self.micro_batch_bytes = max(self.micro_batch_bytes, sum(t.numel() * t.element_size() for t in tensors))
         self._counted = (samples, tokens)
+
+    def _samples_of(self, tensors: list[torch.Tensor]) -> int:
+        """Samples in a micro-batch: its first dimension; the caller's own collator may pack them, so there as asked."""
+        assert self.order.configuration is not None
+        if self.order.workload is None or self.order.workload.user_objects:
+            return self.order.configuration.micro_batch_size
+        return next((len(tensor) for tensor in tensors if tensor.dim()), 0)
 
     def _mark(self) -> Any:
         """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read at the step's end."""

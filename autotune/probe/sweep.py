@@ -42,23 +42,42 @@ def _reap() -> None:
 
 
 def end_marked(token: str, seconds: float = 5.0) -> None:
-    """Kill every process that was started below the host of this token, for when the host itself is gone."""
+    """Kill every process that was started below the host of this token, for when the host itself is gone; wait for it."""
+    ended: set[psutil.Process] = set()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         marked = [process for process in psutil.process_iter() if _has_mark(process, token)]
-        if not marked:
+        ended.update(marked, _below(marked))
+        living = [process for process in ended if _is_alive(process)]
+        if not living:
             return
-        for process in marked:
+        for process in living:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.01)
 
 
+def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Their descendants, which may have been started with an environment without the mark."""
+    below: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            below += process.children(recursive=True)
+    return below
+
+
 def _has_mark(process: psutil.Process, token: str) -> bool:
     try:
-        alive = process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid()
-        return bool(alive and process.environ().get(MARK) == token)
+        return process.pid != os.getpid() and process.environ().get(MARK) == token and _is_alive(process)
     except (psutil.Error, OSError):
+        return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs: a zombie does not, nor does one whose number another process has by now."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
         return False
 
 

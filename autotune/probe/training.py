@@ -64,8 +64,8 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     except NonFiniteLoss as error:
         failure = failures.Failure(Outcome.NON_FINITE_LOSS, str(error), "forward")
     except Exception as error:
+        memory.release()  # first: even reading what is held takes memory
         held = memory.held()
-        memory.release()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
     memory.release()
@@ -87,7 +87,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         settings=watch.settings,
         asked=order.configuration.values,
         seconds_to_first_line=started - order.sent_at,
-        observed_doubts=watch.doubts(),
+        observed_doubts=watch.doubts() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
     )
 

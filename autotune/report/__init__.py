@@ -8,5 +8,6 @@ FILES = (
     "best_training_arguments.json",
     "best_model_arguments.json",
     "summary.md",
+    "speed_against_memory.svg",
 )
 """What a report folder holds beside request.json, study.db and probes/."""

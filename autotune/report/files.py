@@ -9,6 +9,7 @@ from typing import Any
 from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.report.figures import speed_against_memory
 from autotune.report.summary import Facts, summary
 from autotune.report.table import frame
 from autotune.trial import Trial
@@ -29,13 +30,20 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
     """
     with _storage(folder):
         write_json(folder / "result.json", ended)
-        if facts.best is not None:
-            write_json(folder / "best_training_arguments.json", facts.answer)
-            write_json(folder / "best_model_arguments.json", facts.model_answer)
+        for name, answer in (("training", facts.answer), ("model", facts.model_answer)):
+            path = folder / f"best_{name}_arguments.json"
+            if facts.best is not None:
+                write_json(path, answer)
+            else:
+                path.unlink(missing_ok=True)  # an answer that was none
         table = frame(facts.trials)
         _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
+        _whole(
+            folder / "speed_against_memory.svg",
+            lambda path: speed_against_memory(path, facts.trials, facts.best, facts.allowed_bytes, facts.name),
+        )
         _write_probes(folder, facts.trials)
     return folder
 

@@ -53,7 +53,8 @@ def headline(facts: Facts) -> str:
         return f"{now} instead of {before}, {facts.speedup:.2f}x the speed of your settings."
     if facts.speedup.low <= 1:
         return f"As fast as your settings ({facts.speedup:.2f}x, 95 % interval {_range(facts.speedup)})."
-    return f"{facts.speedup:.1f}x faster than your settings (95 % interval {_range(facts.speedup)})."
+    digits = 1 if facts.speedup >= 1.1 else 2
+    return f"{facts.speedup:.{digits}f}x faster than your settings (95 % interval {_range(facts.speedup)})."
 
 
 def _range(interval: Interval) -> str:
@@ -153,7 +154,7 @@ def _trials_table(facts: Facts) -> list[str]:
 
 
 def outcome_text(trial: Trial) -> str:
-    """`completed`, `completed (confirmed)`, `out_of_memory in forward: ...`."""
+    """`completed`, `completed (confirmed)`, `out of memory in forward: 16 MiB more were refused`."""
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
         if not final.feasible:
@@ -162,8 +163,10 @@ def outcome_text(trial: Trial) -> str:
             return "completed (confirmed)"
         return "completed (ended early: cannot win)" if final.ended_early else "completed"
     where = f" in {final.where}" if final.where else ""
+    if final.outcome is Outcome.OUT_OF_MEMORY and final.refused_bytes is not None:
+        return f"out of memory{where}: {format_bytes(final.refused_bytes)} more were refused"
     return f"{final.outcome}{where}: {final.reason}"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:200]
+    return " ".join(text.split())[:200].replace("|", "\\|")

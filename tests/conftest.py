@@ -1,0 +1,63 @@
+"""What every test stands on: no network, a cache of its own, one process that starts probes, and tiny models."""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Set before any library reads them; the processes that tests start inherit them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tests-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+if str(ROOT := Path(__file__).parents[1]) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # a plain checkout, with the project not installed
+
+from autotune.environment import Environment  # noqa: E402
+from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.probe.order import Order  # noqa: E402
+from autotune.workload import Workload  # noqa: E402
+
+ASKING_S = 300.0
+"""Deadline for reading a device or a model: a stuck one fails its test, a slow machine does not."""
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[ProbeHost]:
+    """The process that starts probes, without objects of a caller; every test may use it."""
+    with ProbeHost() as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def environment(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What this machine's CPU can really do, found by a child."""
+    folder = tmp_path_factory.mktemp("capabilities")
+    order = Order(kind="capabilities", folder=str(folder), deadline_s=ASKING_S, request={"device": "cpu"})
+    return Environment.from_dict(host.ask(order))
+
+
+@pytest.fixture(scope="session")
+def workload_of(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Workload]:
+    """`workload_of("bert-mini", sequence_length=32)`: what preparing made of that request, read by a child."""
+    known: dict[str, Workload] = {}
+
+    def workload(model: str, **options: Any) -> Workload:
+        from autotune.request import tuning_request
+
+        key = f"{model} {sorted(options.items())}"
+        if key not in known:
+            request = tuning_request(model, options.pop("global_batch_size", 4), **options)
+            wanted = {"request": request.to_dict(), "cache": str(tmp_path_factory.mktemp("prepared"))}
+            folder = tmp_path_factory.mktemp("asking")
+            order = Order(kind="prepare", folder=str(folder), deadline_s=ASKING_S, request=wanted)
+            known[key] = Workload.from_dict(host.ask(order))
+        return known[key]
+
+    return workload

@@ -1,0 +1,322 @@
+"""The same on CUDA: real out-of-memory, the limit, NVML's figures, precisions, and CUDA asleep in parent and host."""
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from autotune.probe.device import device_used, visible_cards
+
+pytestmark = pytest.mark.gpu
+
+# Asked of NVML: asking torch would wake CUDA in this process.
+CARDS = visible_cards()
+if not CARDS:
+    pytest.skip("needs a CUDA GPU: NVML shows none that this process may use", allow_module_level=True)
+
+import torch  # noqa: E402
+
+if torch.version.cuda is None:
+    pytest.skip(f"needs a torch built for CUDA: this is {torch.__version__}", allow_module_level=True)
+
+import autotune  # noqa: E402
+from autotune.environment import Environment  # noqa: E402
+from autotune.errors import ProbeHostFailed  # noqa: E402
+from autotune.measurement import Measurement, Outcome  # noqa: E402
+from autotune.probe import ProbeOptions  # noqa: E402
+from autotune.probe.launcher import LiveProbe, ProbeHost  # noqa: E402
+from autotune.probe.order import read_json  # noqa: E402
+from autotune.workflow import examine  # noqa: E402
+from autotune.workload import Workload  # noqa: E402
+from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
+from tests.probe.processes import becomes_true  # noqa: E402
+
+CARD = CARDS[0]
+MIB, GIB = 2**20, 2**30
+STAGES = ("build", "data", "forward", "backward", "optimizer")
+
+Train = Callable[..., Measurement]
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Environment:
+    """What the first visible card can really do."""
+    return examine("cuda")
+
+
+@pytest.fixture(autouse=True)
+def asleep() -> Iterator[None]:
+    """CUDA never wakes in the parent, whatever a test does."""
+    yield
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.fixture
+def train(host: ProbeHost, cuda: Environment, workload_of: Callable[..., Workload], tmp_path: Path) -> Train:
+    """`train("bert-mini", configuration(8), sequence_length=64)`: a few steps on the card."""
+
+    def train(model: str, asked: Any, *, sequence_length: int = 64, **fields: Any) -> Measurement:
+        workload = workload_of(model, sequence_length=sequence_length)
+        order = make_order(
+            tmp_path, cuda, asked=asked, **{"workload": workload, "deadline_s": 240.0, "timing": QUICK, **fields}
+        )
+        return measured(host, order)
+
+    return train
+
+
+def used_bytes() -> int:
+    """Bytes in use on the card by anyone, as NVML says."""
+    used = device_used(CARD)
+    assert used is not None
+    return used[0]
+
+
+# The device -----------------------------------------------------------------------------------------------------
+
+
+def test_the_card_is_read_as_nvml_knows_it(cuda: Environment) -> None:
+    assert cuda.device == "cuda:0"
+    assert cuda.device_uuid == CARD.uuid
+    assert cuda.device_name
+    assert cuda.compute_capability is not None
+    assert 0 < cuda.free_memory_bytes <= cuda.total_memory_bytes
+    assert 0 <= cuda.context_bytes < 4 * GIB
+    assert cuda.precisions["fp32"] is None
+    ampere = cuda.compute_capability >= (8, 0)
+    assert (cuda.precisions["bf16"] is None) == (cuda.precisions["tf32"] is None) == ampere
+    assert cuda.optimizers["adamw_torch_fused"] is None
+
+
+# Settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_every_precision_is_trained_in_as_asked(train: Train, cuda: Environment, precision: str) -> None:
+    if reason := cuda.precisions[precision]:
+        pytest.skip(reason)
+    asked = configuration(8, 2, precision=precision, optimizer="adamw_torch_fused", pin_memory=True)
+    measurement = train("bert-mini", asked)
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert dict(measurement.settings) == asked.values
+    assert {step.samples for step in measurement.steps} == {16}
+    assert {step.tokens for step in measurement.steps} == {16 * 64}
+    for step in measurement.steps:
+        assert 0 < step.optimizer_s <= step.last_s <= step.seconds
+        assert step.first_s > 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adamw_bnb_8bit"])
+def test_every_optimizer_is_trained_with_as_asked(train: Train, cuda: Environment, optimizer: str) -> None:
+    if optimizer == "adamw_bnb_8bit" and importlib.util.find_spec("bitsandbytes") is None:
+        pytest.skip("needs bitsandbytes, which is not installed")
+    if reason := cuda.optimizers[optimizer]:
+        pytest.skip(reason)
+    measurement = train("bert-mini", configuration(8, optimizer=optimizer))
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.settings["optimizer"] == optimizer
+
+
+@pytest.mark.parametrize(
+    "levers", [{"checkpointing": "full"}, {"workers": 2, "pin_memory": True}, {"pin_memory": False}]
+)
+def test_checkpointing_workers_and_pinned_memory_are_as_asked(train: Train, levers: dict[str, Any]) -> None:
+    asked = configuration(8, 2, **levers)
+    measurement = train("gpt2-mini", asked)
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert dict(measurement.settings) == asked.values
+
+
+def test_checkpointing_and_half_precision_take_less_memory(train: Train, cuda: Environment) -> None:
+    peaks = {}
+    for checkpointing in ("none", "full"):
+        measurement = train("bert-base", configuration(32, checkpointing=checkpointing), sequence_length=128)
+        if measurement.outcome is Outcome.OUT_OF_MEMORY and cuda.total_memory_bytes < 16 * GIB:
+            pytest.skip("needs a card with 16 GiB")
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        peaks[checkpointing] = measurement.peak_allocated_bytes or 0
+    assert peaks["full"] < 0.8 * peaks["none"]
+
+
+# Memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_no_card_holds_is_out_of_memory_and_says_where(train: Train) -> None:
+    measurement = train("bert-base", configuration(32768), sequence_length=512)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.where in ("forward", "backward")
+    assert measurement.refused_bytes is not None
+    assert measurement.refused_bytes > MIB
+    assert measurement.held_bytes
+    assert measurement.fits > 0
+
+
+def test_the_limit_is_honoured(train: Train, cuda: Environment) -> None:
+    if cuda.free_memory_bytes < 14 * GIB:
+        pytest.skip("needs a card with 14 GiB free")
+    # bert-base: 1.8 GB for weights, gradients and AdamW; 64 x 128 tokens need some 8 GB more, 128 tokens next to nothing.
+    allowed, large, small = (4 * GIB, *(configuration(size, optimizer="adamw_torch_fused") for size in (64, 1)))
+    free = train("bert-base", large, sequence_length=128)
+    assert free.outcome is Outcome.COMPLETED, f"{free.reason}\n{free.log_tail}"
+    assert free.peak_bytes is not None
+    assert free.peak_bytes > allowed
+    held = train("bert-base", large, sequence_length=128, allowed_bytes=allowed)
+    assert held.outcome is Outcome.OUT_OF_MEMORY, f"{held.reason}\n{held.log_tail}"
+    assert held.where in STAGES
+    assert held.held_bytes is not None
+    assert held.held_bytes <= allowed
+    assert held.held_bytes + (held.refused_bytes or 0) > 0.8 * allowed
+    fitting = train("bert-base", small, sequence_length=128, allowed_bytes=allowed)
+    assert fitting.outcome is Outcome.COMPLETED, f"{fitting.reason}\n{fitting.log_tail}"
+    assert fitting.feasible
+    assert fitting.peak_bytes is not None
+    assert fitting.peak_bytes <= allowed
+
+
+def test_the_reported_peak_is_what_nvml_shows(train: Train) -> None:
+    used = device_used(CARD)
+    assert used is not None
+    if used[1]:
+        pytest.skip(f"needs the card alone: {', '.join(used[1])}")
+    seen, stop = [used[0]], threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(used_bytes())
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        measurement = train("bert-base", configuration(8), sequence_length=128)
+    finally:
+        stop.set()
+        watcher.join()
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    shown = max(seen) - used[0]
+    reserved, context = measurement.peak_reserved_bytes or 0, measurement.context_bytes or 0
+    assert measurement.peak_device_bytes == reserved + context
+    # cuBLAS and cuDNN take some memory of their own, past torch's allocator.
+    assert shown == pytest.approx(reserved + context, rel=0.15, abs=768 * MIB)
+
+
+def test_the_memory_of_a_killed_probe_is_back(cuda: Environment, tmp_path: Path) -> None:
+    def model_init() -> Any:
+        import os
+        import time
+        from pathlib import Path
+
+        import torch
+
+        held = torch.ones(2**29, device="cuda")  # 2 GiB
+        torch.cuda.synchronize()
+        Path(os.environ["BEHAVIOUR_FOLDER"], "ready").write_text(str(held.numel()))
+        while True:
+            time.sleep(60)
+
+    before = used_bytes()
+    with ProbeHost(cloudpickle.dumps({"model_init": model_init})) as host:
+        most: list[int] = []
+
+        def watch() -> None:
+            if becomes_true((tmp_path / "ready").exists, 60.0):
+                most.append(used_bytes())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        probe = LiveProbe(
+            host,
+            cuda,
+            CALLERS,
+            {},
+            allowed_bytes=4 * GIB,
+            folder=lambda number, confirmation: tmp_path,
+            device_used=lambda: device_used(CARD),
+        )
+        os.environ["BEHAVIOUR_FOLDER"] = str(tmp_path)
+        try:
+            measurement = probe(configuration(), ProbeOptions(number=0, deadline_s=20.0))
+        finally:
+            del os.environ["BEHAVIOUR_FOLDER"]
+            watcher.join()
+        assert measurement.outcome is Outcome.TIMED_OUT
+        assert most, "the probe took its memory"
+        assert most[0] >= before + 2 * GIB
+        assert used_bytes() <= before + 128 * MIB, "back before the next probe starts"
+
+
+# Asleep ---------------------------------------------------------------------------------------------------------
+
+
+def test_cuda_stays_asleep_in_the_host(train: Train, host: ProbeHost) -> None:
+    # The host would refuse to fork; and NVML would name it among the processes on the card.
+    for _ in range(2):
+        assert train("bert-mini", configuration(2)).outcome is Outcome.COMPLETED
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(CARD.uuid)
+        on_card = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    finally:
+        pynvml.nvmlShutdown()
+    assert host.pid is not None
+    assert not on_card & {host.pid, os.getpid()}
+
+
+def test_cuda_stays_asleep_where_libraries_that_wake_it_are_there(host: ProbeHost) -> None:
+    if host.pid is None:
+        host.start()
+    maps = Path(f"/proc/{host.pid}/maps").read_text()
+    assert "libbitsandbytes" not in maps
+    # NVML opens /dev/nvidiactl; only CUDA opens this one.
+    assert "/dev/nvidia-uvm" not in [_opens(host.pid, name) for name in os.listdir(f"/proc/{host.pid}/fd")]
+
+
+def test_a_host_in_which_cuda_woke_refuses_to_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'autotune.probe.host' in sys.orig_argv:\n    import torch\n    torch.cuda.init()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with ProbeHost() as woken, pytest.raises(ProbeHostFailed, match="CUDA is already awake"):
+        woken.start()
+
+
+def _opens(pid: int, descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+# The main job ---------------------------------------------------------------------------------------------------
+
+
+def test_a_search_on_the_card_finds_an_exact_configuration(tmp_path: Path) -> None:
+    result = autotune.search(
+        "bert-mini",
+        32,
+        device="cuda",
+        sequence_length=64,
+        n_trials=5,
+        timeout=150,
+        output_dir=str(tmp_path),
+    )
+    best = result.best
+    assert best.feasible
+    assert best.configuration.global_batch_size == 32
+    assert best.confirmed
+    assert best.samples_per_second is not None
+    assert result.environment.device_uuid == CARD.uuid
+    folder = next(path.parent for path in tmp_path.glob("*/best_training_arguments.json"))
+    fields = read_json(folder / "best_training_arguments.json")
+    product = fields["per_device_train_batch_size"] * fields["gradient_accumulation_steps"]
+    assert product == 32
+    assert "use_cpu" not in fields
+    assert not torch.cuda.is_initialized()

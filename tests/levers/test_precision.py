@@ -1,0 +1,66 @@
+"""Precision."""
+
+import pytest
+
+from autotune.levers.precision import LEVER
+from tests.levers.fakes import observed
+from tests.makers import cpu, gpu, workload
+
+
+@pytest.mark.parametrize(
+    ("value", "fields"),
+    [
+        ("fp32", {"fp16": False, "bf16": False, "tf32": False}),
+        ("tf32", {"fp16": False, "bf16": False, "tf32": True}),
+        ("fp16", {"fp16": True, "bf16": False, "tf32": None}),
+        ("bf16", {"fp16": False, "bf16": True, "tf32": None}),
+    ],
+)
+def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str, bool | None]) -> None:
+    assert LEVER.apply(value, gpu()).training_arguments == fields
+
+
+def test_the_user_s_own_is_the_one_that_is_on() -> None:
+    assert LEVER.own({}, cpu()) == "fp32"
+    assert LEVER.own({"bf16": True}, cpu()) == "bf16"
+    assert LEVER.own({"bf16": True, "tf32": True}, cpu()) == "bf16"
+    assert LEVER.own({"tf32": True}, cpu()) == "tf32"
+    assert LEVER.own({"bf16": False}, cpu()) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("shown", "value"),
+    [
+        ({}, "fp32"),
+        ({"tf32": True}, "tf32"),
+        ({"autocast": True, "linear_dtype": "bfloat16"}, "bf16"),
+        ({"autocast": True, "linear_dtype": "bfloat16", "tf32": True}, "bf16"),
+        ({"autocast": True, "linear_dtype": "float16"}, "fp16"),
+    ],
+)
+def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> None:
+    assert LEVER.read_back(observed(**shown)) == value
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"autocast": True},
+        {"linear_dtype": "bfloat16"},
+        {"linear_dtype": "float64"},
+        {"linear_dtype": ""},
+    ],
+)
+def test_an_effect_that_is_none_of_the_values_is_named(shown: dict[str, object]) -> None:
+    assert LEVER.read_back(observed(**shown)) not in LEVER.values
+
+
+def test_it_is_unavailable_as_the_device_showed() -> None:
+    assert LEVER.unavailable("bf16", cpu(), workload()) is None
+    assert LEVER.unavailable("fp16", cpu(), workload()) == "trains in fp32 on a CPU"
+    assert "not tried" in (LEVER.unavailable("fp8", cpu(), workload()) or "")
+
+
+def test_it_has_no_order_of_hunger() -> None:
+    assert not LEVER.hungrier("fp32", "bf16")
+    assert not LEVER.hungrier("bf16", "fp32")

@@ -1,0 +1,26 @@
+"""Data loader workers."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from autotune.levers.workers import LEVER
+from tests.levers.fakes import observed
+from tests.makers import cpu, workload
+
+
+def test_they_are_applied_and_read_from_the_user_s_arguments() -> None:
+    assert LEVER.apply(2, cpu()).training_arguments == {"dataloader_num_workers": 2}
+    assert LEVER.own({"dataloader_num_workers": 3}, cpu()) == 3
+    assert LEVER.own({}, cpu()) == 0
+    with pytest.raises(ValueError, match="whole number"):
+        LEVER.own({"dataloader_num_workers": "many"}, cpu())
+
+
+def test_they_are_read_back_from_the_loader() -> None:
+    assert LEVER.read_back(observed(loader=SimpleNamespace(num_workers=4))) == 4
+
+
+def test_more_than_the_cores_are_unavailable() -> None:
+    assert LEVER.unavailable(2, cpu(cpu_count=2), workload()) is None
+    assert "2 CPU cores" in (LEVER.unavailable(3, cpu(cpu_count=2), workload()) or "")

@@ -1,0 +1,210 @@
+"""Makers of nouns for tests: whole and plausible, every fact open to change by name."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration, Value
+from autotune.environment import Environment
+from autotune.measurement import Measurement, Outcome
+from autotune.probe.replay import recorded
+from autotune.request import tuning_request
+from autotune.result import TuningResult
+from autotune.search_space import RuledOut, SearchSpace
+from autotune.trial import Trial
+from autotune.workload import Workload
+
+MIB = 2**20
+GIB = 2**30
+ALLOWED = 1000 * MIB
+"""What the makers' probes are held to."""
+
+LEVERS: dict[str, Value] = {
+    "checkpointing": "none",
+    "precision": "fp32",
+    "optimizer": "adamw_torch_fused",
+    "workers": 0,
+    "pin_memory": False,
+}
+FIELDS = (
+    "activation_checkpointing",
+    "bf16",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "fp16",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "learning_rate",
+    "optim",
+    "per_device_train_batch_size",
+    "tf32",
+    "use_cpu",
+)
+
+
+def cpu(**facts: Any) -> Environment:
+    """A machine of two cores on which the default space's CPU values work."""
+    return Environment(
+        **{
+            "device": "cpu",
+            "device_name": "a plain processor",
+            "total_memory_bytes": 8 * GIB,
+            "free_memory_bytes": 6 * GIB,
+            "cpu_count": 2,
+            "threads": 2,
+            "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+            "training_argument_fields": FIELDS,
+            "precisions": {"fp32": None, "tf32": "only on GPUs", "fp16": "trains in fp32 on a CPU", "bf16": None},
+            "optimizers": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")),
+            **facts,
+        }
+    )
+
+
+def gpu(**facts: Any) -> Environment:
+    """A card on which everything works, in a machine of sixteen cores."""
+    return cpu(
+        **{
+            "device": "cuda:0",
+            "device_name": "a plain card",
+            "device_uuid": "GPU-0123",
+            "total_memory_bytes": 80 * GIB,
+            "free_memory_bytes": 79 * GIB,
+            "compute_capability": (9, 0),
+            "driver": "580.1",
+            "cpu_count": 16,
+            "context_bytes": 500 * MIB,
+            "precisions": dict.fromkeys(("fp32", "tf32", "fp16", "bf16")),
+            **facts,
+        }
+    )
+
+
+def workload(**facts: Any) -> Workload:
+    """A small causal language model on synthetic tokens."""
+    return Workload(
+        **{
+            "name": "gpt2-mini",
+            "task": "causal-lm",
+            "source": "gpt2-mini",
+            "model_config": {"model_type": "gpt2", "n_layer": 2},
+            "architecture": "GPT2LMHeadModel",
+            "sequence_length": 96,
+            "parameters": 4_000_000,
+            "parameter_bytes": 16_000_000,
+            "supports_checkpointing": True,
+            "text_source": "random tokens",
+            **facts,
+        }
+    )
+
+
+def configuration(micro_batch_size: int = 8, global_batch_size: int = 48, **levers: Value) -> Configuration:
+    """A configuration of every lever; those not named are as on a plain CPU."""
+    return Configuration.exact(global_batch_size, micro_batch_size, LEVERS | levers)
+
+
+def completed(
+    of: Configuration | None = None,
+    samples_per_second: float = 10.0,
+    peak_bytes: int = 500 * MIB,
+    spread: float = 0.01,
+    **facts: Any,
+) -> Measurement:
+    """A probe that ran to its end at this speed (± spread) with this peak."""
+    of = of or configuration()
+    return replace(recorded(of, samples_per_second, peak_bytes, max(ALLOWED, peak_bytes), spread), **facts)
+
+
+def ended(outcome: Outcome, **facts: Any) -> Measurement:
+    """A probe that did not complete."""
+    return Measurement(outcome, **{"reason": f"it {outcome.value}", "allowed_bytes": ALLOWED, **facts})
+
+
+def out_of_memory(of: Configuration, **facts: Any) -> Measurement:
+    """A device out-of-memory in the forward pass of this configuration."""
+    steps = of.gradient_accumulation_steps
+    known = {"where": "forward", "accumulation_steps": steps, "held_bytes": ALLOWED, "refused_bytes": MIB}
+    return ended(Outcome.OUT_OF_MEMORY, **known | facts)
+
+
+def trial(
+    number: int = 0,
+    samples_per_second: float = 10.0,
+    peak_bytes: int = 500 * MIB,
+    of: Configuration | None = None,
+    confirmed: float | None = None,
+    **facts: Any,
+) -> Trial:
+    """A completed trial; confirmed: the speed of its two confirmation rounds."""
+    of = of or configuration()
+    rounds = () if confirmed is None else (completed(of, confirmed, peak_bytes, **facts),) * 2
+    return Trial(number, of, completed(of, samples_per_second, peak_bytes, **facts), rounds)
+
+
+def space(
+    baseline: Configuration | None = None,
+    micro_batch_size: tuple[int, ...] = (1, 2, 4, 8),
+    global_batch_size: int = 8,
+    baseline_problem: str = "",
+    **levers: tuple[Value, ...],
+) -> SearchSpace:
+    """A search space of these values; its baseline is the first of each lever and a micro-batch of 2."""
+    levers = levers or {"checkpointing": ("none", "full")}
+    first = {name: values[0] for name, values in levers.items()}
+    return SearchSpace(
+        name="test",
+        global_batch_size=global_batch_size,
+        values={"micro_batch_size": micro_batch_size, **levers},
+        baseline=baseline or Configuration.exact(global_batch_size, 2, first),
+        baseline_problem=baseline_problem,
+    )
+
+
+def machine(of: Configuration) -> Measurement:
+    """A small world: larger micro-batches run faster, checkpointing slower and in half the memory; no two are equal."""
+    micro = of.micro_batch_size
+    full = of.values.get("checkpointing") == "full"
+    speed = 10 * micro**0.5 * (0.8 if full else 1.0) * (1.3 if of.values.get("precision") == "bf16" else 1.0)
+    peak = (100 + 300 * micro * (0.5 if full else 1.0)) * MIB
+    return recorded(of, speed, int(peak), ALLOWED)
+
+
+def result(trials: list[Trial] | None = None, **facts: Any) -> TuningResult:
+    """A finished search whose second trial is four times as fast as its baseline."""
+    slow, fast = configuration(8), configuration(16, precision="bf16")
+    trials = trials or [
+        trial(0, 10.0, of=slow, confirmed=10.0),
+        trial(1, 40.0, of=fast, confirmed=40.0),
+        Trial(2, configuration(48), out_of_memory(configuration(48))),
+    ]
+    return TuningResult(
+        **{
+            "request": tuning_request("gpt2-mini", 48, device="cpu"),
+            "workload": workload(),
+            "environment": cpu(),
+            "trials": trials,
+            "statement": "the budget of 3 trials is used",
+            "memory_limit_bytes": 1100 * MIB,
+            "allowed_bytes": ALLOWED,
+            "space_size": 20,
+            "ruled_out": (RuledOut("precision", "fp16", "trains in fp32 on a CPU"),),
+            "notes": ("random weights",),
+            "answered_at_once": 1,
+            "identity": {"task": "causal-lm"},
+            **facts,
+        }
+    )
+
+
+def space_file(folder: Path, text: str) -> str:
+    """The path of a search-space file with this text."""
+    path = folder / "space.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def values_of(space: SearchSpace, lever: str) -> Mapping[Value, None]:
+    """The values that can be proposed for a lever, in their order."""
+    return dict.fromkeys(space.values[lever])

@@ -1,0 +1,63 @@
+"""Orders for tests: a few steps of a caller's own objects or of a prepared workload, and their measurement."""
+
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.measurement import Measurement
+from autotune.probe.launcher import ProbeHost, read_answer
+from autotune.probe.order import Order, Timing
+from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.workload import Workload
+
+QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
+"""The fewest steps that make a measurement: what is tested is not how fast they are."""
+
+LEVERS = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, "pin_memory": False}
+CALLERS = Workload(name="model_init", task="custom", user_objects=True, sequence_length=None)
+MIB = 2**20
+
+
+def configuration(micro: int = 4, accumulation: int = 1, **levers: Any) -> Configuration:
+    return Configuration(micro, accumulation, levers=tuple({**LEVERS, **levers}.items()))
+
+
+def make_order(
+    folder: Path,
+    environment: Environment,
+    behaviour: str = "",
+    *,
+    asked: Configuration | None = None,
+    base: dict[str, Any] | None = None,
+    variables: dict[str, str] | None = None,
+    **fields: Any,
+) -> Order:
+    """An order of `asked` (by default 4 samples a step); `behaviour` is what the caller's objects are to do."""
+    asked = asked or configuration()
+    return Order(
+        **{
+            "kind": "probe",
+            "folder": str(folder),
+            "deadline_s": 60.0,
+            "configuration": asked,
+            "training_arguments": training_arguments(asked, environment, base or {}),
+            "model_arguments": model_arguments(asked, environment),
+            "process_environment": {
+                **process_environment(asked, environment),
+                "BEHAVIOUR": behaviour,
+                "BEHAVIOUR_FOLDER": str(folder),
+                **(variables or {}),
+            },
+            "workload": CALLERS,
+            "environment": environment,
+            "accumulation_steps_run": asked.gradient_accumulation_steps,
+            "timing": QUICK,
+            **fields,
+        }
+    )
+
+
+def measured(host: ProbeHost, order: Order) -> Measurement:
+    """What the order's probe brought back."""
+    return read_answer(order, host.run(order))

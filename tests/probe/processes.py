@@ -1,0 +1,44 @@
+"""What is running below a host, seen from outside."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from autotune.probe import sweep
+
+
+def token_of(pid: int) -> str:
+    """The mark that everything below this host carries."""
+    return psutil.Process(pid).environ()[sweep.MARK]
+
+
+def marked(token: str) -> list[int]:
+    """Living processes with that mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            carries = f"{sweep.MARK}={token}".encode() in (path / "environ").read_bytes().split(b"\0")
+            if carries and " Z " not in (path / "stat").read_text().rpartition(")")[2][:3]:
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def becomes_true(question: Callable[[], bool], seconds: float) -> bool:
+    """Whether the answer becomes yes within these seconds."""
+    until = time.monotonic() + seconds
+    while not question():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True

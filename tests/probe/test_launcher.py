@@ -1,0 +1,373 @@
+"""The parent's side: what becomes of a host that dies, of a parent that dies, and of answers on their way."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import cloudpickle
+import psutil
+import pytest
+
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed
+from autotune.measurement import Outcome
+from autotune.probe import ProbeOptions, launcher
+from autotune.probe.launcher import LiveProbe, ProbeHost, inherited, read_answer
+from autotune.probe.order import ANSWER, LOG, ORDER, Order, Timing, read_json
+from autotune.request import tuning_request
+from autotune.workload import Workload
+from tests.probe import misbehaviours
+from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
+from tests.probe.processes import alive, becomes_true, marked, token_of
+
+GONE_S = 10.0
+"""Within this everything below a killed process has to be gone."""
+
+OBJECTS = cloudpickle.dumps({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
+
+
+@pytest.fixture(scope="module")
+def bad_host() -> Iterator[ProbeHost]:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture
+def probe(bad_host: ProbeHost, environment: Environment, tmp_path: Path) -> LiveProbe:
+    """A LiveProbe of the tiny model of `misbehaviours`, which behaves itself."""
+    return LiveProbe(
+        bad_host,
+        environment,
+        CALLERS,
+        {},
+        allowed_bytes=500 * MIB,
+        folder=lambda number, confirmation: tmp_path / f"{number:04d}-{confirmation}",
+        timings=(QUICK, QUICK),
+    )
+
+
+def told(folder: Path, name: str) -> object:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+# Killed ---------------------------------------------------------------------------------------------------------
+
+PARENT = textwrap.dedent(
+    """
+    import json, sys
+    from pathlib import Path
+    from autotune.environment import Environment
+    from autotune.probe.launcher import ProbeHost
+    from tests.probe.test_launcher import OBJECTS
+    from tests.probe.probes import make_order
+
+    folder = Path(sys.argv[1])
+    environment = Environment.from_dict(json.loads(sys.argv[2]))
+    host = ProbeHost(OBJECTS)
+    host.start()
+    (folder / "host").write_text(str(host.pid))
+    host.run(make_order(folder, environment, "everything", deadline_s=600.0))
+    """
+)
+
+
+def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), json.dumps(environment.to_dict())],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert becomes_true((tmp_path / "ready").exists, 120.0)
+        host = int((tmp_path / "host").read_text())
+        token, scratch = token_of(host), Path(psutil.Process(host).environ()["TMPDIR"])
+        assert len(marked(token)) >= 3, "the host, the probe and its grandchild"
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token), GONE_S)
+    below = [int(str(told(tmp_path, name))) for name in ("ready", "grandchild", "bare")]
+    assert becomes_true(lambda: not any(map(alive, (host, *below))), GONE_S)
+    assert becomes_true(lambda: not scratch.exists(), GONE_S)
+    made = told(tmp_path, "shared")
+    assert isinstance(made, list)
+    assert made
+    assert not set(made) & set(os.listdir("/dev/shm"))
+
+
+def test_a_killed_host_is_a_crash_and_the_next_probe_gets_a_new_one(environment: Environment, tmp_path: Path) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        first = host.pid
+        assert first is not None
+        token, scratch = token_of(first), Path(psutil.Process(first).environ()["TMPDIR"])
+
+        def kill_when_ready() -> None:
+            if becomes_true((bad / "ready").exists, 60.0):
+                os.kill(first, 9)
+
+        killer = threading.Thread(target=kill_when_ready)
+        killer.start()
+        measurement = measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
+        killer.join()
+        assert measurement.outcome is Outcome.CRASHED
+        assert measurement.reason == "the process that starts probes died or hung"
+        assert host.pid is None
+        assert not marked(token)
+        below = [int(str(told(bad, name))) for name in ("ready", "grandchild", "bare")]
+        assert becomes_true(lambda: not any(map(alive, below)), GONE_S), [(p, alive(p)) for p in below]
+        made = told(bad, "shared")
+        assert isinstance(made, list)
+        assert not set(made) & set(os.listdir("/dev/shm"))
+        assert not scratch.exists()
+
+        assert measured(host, make_order(good, environment)).outcome is Outcome.COMPLETED
+        second = host.pid
+        assert second is not None
+        assert second != first
+    assert not alive(second)
+
+
+def test_a_host_that_hangs_is_ended_like_a_dead_one(
+    bad_host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "GRACE_S", 0.5)
+    monkeypatch.setattr(launcher, "CLOSE_S", 0.5)
+    first = bad_host.pid
+    assert first is not None
+    psutil.Process(first).suspend()
+    measurement = measured(bad_host, make_order(tmp_path, environment, deadline_s=0.5))
+    assert (measurement.outcome, measurement.reason) == (
+        Outcome.CRASHED,
+        "the process that starts probes died or hung",
+    )
+    assert not alive(first)
+
+
+def test_an_interrupted_order_takes_its_host_along(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        token = token_of(host.pid or 0)
+
+        def interrupted(seconds: float) -> None:
+            assert becomes_true((tmp_path / "ready").exists, 60.0)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(host, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            host.run(make_order(tmp_path, environment, "hang"))
+        assert not marked(token), "its late answer would be taken for the next order's"
+        monkeypatch.undo()
+
+
+def test_closing_a_host_leaves_no_process_and_no_folder() -> None:
+    host = ProbeHost()
+    host.start()
+    pid = host.pid
+    assert pid is not None
+    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
+    assert scratch.parent == Path(tempfile.gettempdir())
+    host.close()
+    assert host.pid is None
+    assert not alive(pid)
+    assert not scratch.exists()
+    host.close()
+
+
+# Orders and answers ---------------------------------------------------------------------------------------------
+
+
+def test_an_order_survives_its_way_to_the_child(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment, "hang", asked=configuration(2, 3), allowed_bytes=MIB, number=7)
+    on_disk = json.loads(json.dumps(order.to_dict()))
+    assert "folder" not in on_disk, "a report folder may move"
+    assert Order.from_dict(on_disk, tmp_path) == order
+
+
+def test_an_answer_after_the_deadline_does_not_count(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment, asked=configuration(2, 3), allowed_bytes=MIB, deadline_s=3.0)
+    (tmp_path / ANSWER).write_text('{"outcome": "crashed", "reason": "too late", "steps": [], "observed_doubts": []}')
+    exited = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
+    assert read_answer(order, exited).reason == "too late"
+    late = read_answer(order, {"ended": "timed out", "code": None, "seconds": 3.1, "kernel_oom_kills": 0})
+    assert (late.outcome, late.reason, late.probe_seconds) == (Outcome.TIMED_OUT, "not done after 3 s", 3.1)
+    assert (late.accumulation_steps, late.accumulation_steps_run, late.allowed_bytes) == (3, 3, MIB)
+
+
+def test_the_kernels_counter_makes_a_killed_worker_an_out_of_memory(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment)
+    (tmp_path / ANSWER).write_text(
+        '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_doubts": []}'
+    )
+    (tmp_path / LOG).write_text("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n")
+    account = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
+    assert read_answer(order, account).outcome is Outcome.CRASHED
+    witnessed = read_answer(order, {**account, "kernel_oom_kills": 1})
+    assert (witnessed.outcome, witnessed.where) == (Outcome.OUT_OF_MEMORY, "data")
+
+
+def test_a_childs_own_error_is_raised_with_its_advice(host: ProbeHost, tmp_path: Path) -> None:
+    request = replace(tuning_request("bert-mini", 4), model="no-such-model-anywhere")
+    order = Order(
+        kind="prepare",
+        folder=str(tmp_path),
+        deadline_s=60.0,
+        request={"request": request.to_dict(), "cache": str(tmp_path / "cache")},
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        host.ask(order)
+    assert "no-such-model-anywhere" in caught.value.message
+    assert caught.value.advice
+
+
+def test_reading_that_dies_names_its_log(bad_host: ProbeHost, tmp_path: Path) -> None:
+    request = {"request": {"model": "bert-mini"}, "cache": str(tmp_path)}
+    with pytest.raises(ProbeHostFailed) as caught:
+        bad_host.ask(Order(kind="prepare", folder=str(tmp_path), deadline_s=60.0, request=request))
+    assert caught.value.message.startswith("Reading the model and data failed: ended with exit code 1: TypeError")
+    assert str(tmp_path / LOG) in (caught.value.advice or "")
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
+    host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(StorageFailed, match="cannot be written"):
+        host.run(make_order(tmp_path / "a-file" / "0001", environment))
+    assert not list(tmp_path.glob("**/.*")), "nothing is written half"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_nothing_is_left_half_written_on_a_full_disk(tmp_path: Path) -> None:
+    from autotune.probe.order import write_json
+
+    (tmp_path / f".{ORDER}.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_json(tmp_path / ORDER, {"kind": "probe"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reaches"),
+    [
+        ("HOME", True),
+        ("OMP_NUM_THREADS", True),
+        ("CUDA_VISIBLE_DEVICES", True),
+        ("RANKED_BY", True),
+        ("ACCELERATE_MIXED_PRECISION", False),
+        ("ACCELERATE_USE_FSDP", False),
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", False),
+        ("NVIDIA_TF32_OVERRIDE", False),
+        ("RANK", False),
+        ("LOCAL_RANK", False),
+        ("WORLD_SIZE", False),
+        ("LOCAL_WORLD_SIZE", False),
+    ],
+)
+def test_what_reaches_a_probe_of_the_callers_variables(name: str, reaches: bool) -> None:
+    assert (name in inherited({name: "1"})) is reaches
+
+
+# LiveProbe ------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: LiveProbe) -> None:
+    asked = configuration(2, 6)
+    search = probe(asked, ProbeOptions(number=1, deadline_s=60.0))
+    confirmed = probe(asked, ProbeOptions(number=1, deadline_s=60.0, confirmation=1))
+    for measurement, run in ((search, 3), (confirmed, 6)):
+        assert measurement.outcome is Outcome.COMPLETED
+        assert (measurement.accumulation_steps, measurement.accumulation_steps_run) == (6, run)
+        assert {step.samples for step in measurement.steps} == {2 * run}
+        assert {step.samples for step in measurement.composed_steps} == {12}
+        assert all(step.middle_s > 0 for step in measurement.steps)
+
+
+@pytest.mark.parametrize(("accumulation", "run"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+def test_short_accumulation_is_run_as_it_is(probe: LiveProbe, accumulation: int, run: int) -> None:
+    measurement = probe(configuration(2, accumulation), ProbeOptions(number=accumulation, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.accumulation_steps_run == run
+    first, middle = measurement.steps[0].first_s, measurement.steps[0].middle_s
+    assert (first > 0, middle > 0) == (run >= 2, run >= 3)
+
+
+def test_where_workers_do_not_keep_up_every_micro_step_is_run(
+    probe: LiveProbe, environment: Environment, tmp_path: Path
+) -> None:
+    slow = replace(CALLERS, name="slow data")
+    asked = configuration(2, 4, workers=1)
+    patient = LiveProbe(**{**vars(probe), "workload": slow})
+    with pytest.MonkeyPatch.context() as patch:
+        # The tiny model computes for a millisecond: one worker cannot have six batches ready in that time.
+        patch.setattr(launcher, "READY_SHARE", 0.0)
+        measurement = patient(asked, ProbeOptions(number=1, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.accumulation_steps_run == 4
+    assert read_json(tmp_path / "0001-0" / ANSWER)["accumulation_steps_run"] == 4
+
+
+def test_the_measurement_lies_on_disk_as_it_was_returned(probe: LiveProbe, tmp_path: Path) -> None:
+    measurement = probe(configuration(), ProbeOptions(number=3, deadline_s=60.0))
+    folder = tmp_path / "0003-0"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([ORDER, ANSWER, LOG])
+    assert read_json(folder / ANSWER) == json.loads(json.dumps(measurement.to_dict()))
+    assert "TOKEN" not in (folder / ORDER).read_text()
+
+
+def test_a_foreign_process_on_the_device_is_a_doubt(probe: LiveProbe) -> None:
+    quiet = LiveProbe(**{**vars(probe), "device_used": lambda: (1000, [])})
+    assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_doubts == ()
+    answers = iter([(1000, []), (1000, ["blender (4711)"]), (1000, [])])
+    shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
+    measurement = shared(configuration(), ProbeOptions(number=2, deadline_s=60.0))
+    assert measurement.observed_doubts == ("another process on the device: blender (4711)",)
+
+
+def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None:
+    used = iter([1000 * MIB, 9000 * MIB, 9000 * MIB, 5000 * MIB, 1010 * MIB])
+    asked: list[int] = []
+
+    def device_used() -> tuple[int, list[str]]:
+        asked.append(next(used))
+        return asked[-1], []
+
+    waiting = LiveProbe(**{**vars(probe), "device_used": device_used})
+    assert waiting(configuration(), ProbeOptions(number=1, deadline_s=60.0)).outcome is Outcome.COMPLETED
+    assert asked[-1] == 1010 * MIB
+
+
+def test_tokens_are_counted_padding_included(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    probe = LiveProbe(
+        host,
+        environment,
+        workload,
+        {},
+        allowed_bytes=2000 * MIB,
+        folder=lambda number, confirmation: tmp_path / str(number),
+        objective="tokens_per_second",
+        timings=(QUICK, Timing()),
+    )
+    measurement = probe(configuration(2, 6), ProbeOptions(number=1, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert {(step.samples, step.tokens) for step in measurement.steps} == {(6, 6 * 16)}
+    assert {(step.samples, step.tokens) for step in measurement.composed_steps} == {(12, 12 * 16)}
+    speed, tokens = measurement.samples_per_second, measurement.tokens_per_second
+    assert speed is not None
+    assert tokens is not None
+    assert float(tokens) == pytest.approx(16 * float(speed))

@@ -1,0 +1,104 @@
+"""The files of a report folder: whole, complete, and readable by others."""
+
+import csv
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from transformers import TrainingArguments
+
+from autotune.errors import StorageFailed
+from autotune.report import FILES
+from autotune.report.figures import speed_against_memory
+from autotune.report.table import frame
+from autotune.trial import Trial
+from tests.makers import ALLOWED, configuration, out_of_memory, result, trial
+
+
+def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
+    folder = result().save(tmp_path / "a" / "study")
+    assert {path.name for path in folder.iterdir()} == {"request.json", "probes", *FILES}
+    assert {str(path.relative_to(folder / "probes")) for path in (folder / "probes").rglob("*.json")} == {
+        f"{place}/{name}"
+        for place in (
+            *("0000", "0000/confirmation-1", "0000/confirmation-2"),
+            *("0001", "0001/confirmation-1", "0001/confirmation-2", "0002"),
+        )
+        for name in ("order.json", "measurement.json")
+    }
+
+
+def test_every_json_file_is_plain_json(tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    for path in result().save(tmp_path).rglob("*.json"):
+        json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_the_answer_s_file_makes_real_training_arguments(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    tuned = json.loads((folder / "best_training_arguments.json").read_text())
+    real = TrainingArguments(output_dir=str(tmp_path / "out"), **tuned)
+    assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 48
+    assert real.bf16
+
+
+def test_the_tables_hold_the_same_rows(tmp_path: Path) -> None:
+    made = result()
+    folder = made.save(tmp_path)
+    pd.testing.assert_frame_equal(pd.read_parquet(folder / "trials.parquet"), frame(made.trials))
+    with (folder / "trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["number"] for row in rows] == ["0", "1", "2"]
+    assert rows[2]["samples_per_second"] == ""
+
+
+def test_without_an_answer_there_is_no_answer_s_file(tmp_path: Path) -> None:
+    folder = result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
+    assert not (folder / "best_training_arguments.json").exists()
+    assert (folder / "summary.md").exists()
+
+
+def test_a_report_can_be_written_again(tmp_path: Path) -> None:
+    made = result()
+    before = {path: path.read_bytes() for path in made.save(tmp_path).rglob("*.json")}
+    made.save(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()], "nothing half written is left"
+
+
+def test_an_answer_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
+    result().save(tmp_path)
+    result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
+    assert not (tmp_path / "best_training_arguments.json").exists()
+    assert not (tmp_path / "best_model_arguments.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "study", Path("/proc/study")):
+        with pytest.raises(StorageFailed) as caught:
+            result().save(folder)
+        assert "\n" not in str(caught.value)
+        assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [trial(0)],
+        [trial(0), trial(1, 20.0, ALLOWED), trial(2, 30.0)],
+        [trial(0, steps=trial(0).measurement.steps[:1])],
+        [Trial(0, configuration(), out_of_memory(configuration(), held_bytes=None, refused_bytes=None))],
+        [trial(0, peak_device_bytes=None)],
+    ],
+    ids=["none", "one", "three", "one step", "no memory", "unknown peak"],
+)
+def test_the_picture_of_any_trials_is_a_picture(tmp_path: Path, trials: list[Trial]) -> None:
+    path = tmp_path / "picture.svg"
+    speed_against_memory(path, trials, trials[0] if trials else None, ALLOWED, "a $title & <more>")
+    assert ElementTree.parse(path).getroot().tag.endswith("svg")

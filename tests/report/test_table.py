@@ -1,0 +1,105 @@
+"""Trials as a table: documented columns in their order, dtypes that never depend on the rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from autotune.configuration import Configuration
+from autotune.measurement import Outcome, Step
+from autotune.report.table import frame
+from autotune.trial import Trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
+
+LEVERS = ["checkpointing", "precision", "optimizer", "workers", "pin_memory"]
+COLUMNS = [
+    *("number", "outcome", "reason", "where", "feasible", "micro_batch_size", "gradient_accumulation_steps"),
+    *("data_parallel_size", "global_batch_size", *LEVERS, "samples_per_second", "samples_per_second_low"),
+    *("samples_per_second_high", "tokens_per_second", "step_time_s", "micro_step_time_s", "optimizer_step_time_s"),
+    *("data_wait_s", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "untimed_steps"),
+    *("timed_steps", "ended_early", "probe_seconds", "doubts"),
+]
+BYTES = ["peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "workers"]
+WORDS = ["outcome", "reason", "where", "checkpointing", "precision", "optimizer", "doubts"]
+
+MIXED = [
+    trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
+    trial(1, 20.0, 700 * MIB, of=configuration(16, precision="bf16", pin_memory=True), ended_early=True),
+    trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_doubts=("throttled", "a, b")),
+    Trial(3, configuration(48), out_of_memory(configuration(48))),
+    Trial(4, configuration(24), ended(Outcome.CRASHED, reason='it said "no", twice\nand\r\nmore | é')),
+    Trial(5, configuration(24, workers=2), completed(steps=(Step(1, 0, 0, 0, 1, 0, 48, 480),))),
+]
+
+
+def test_the_columns_are_the_shared_names_in_their_order() -> None:
+    assert list(frame(MIXED).columns)[: len(COLUMNS)] == COLUMNS
+    assert list(frame([]).columns)[: len(COLUMNS) - len(LEVERS)] == [name for name in COLUMNS if name not in LEVERS]
+
+
+def test_the_levers_are_those_of_the_space() -> None:
+    small = Configuration.exact(8, 2, {"precision": "fp32"})
+    columns = list(frame([trial(0, of=small)]).columns)
+    assert columns[8:11] == ["global_batch_size", "precision", "samples_per_second"]
+
+
+@pytest.mark.parametrize("trials", [MIXED, MIXED[:1], MIXED[3:5], []], ids=["mixed", "one", "failed", "empty"])
+def test_the_dtypes_do_not_depend_on_the_rows(trials: list[Trial]) -> None:
+    dtypes = frame(trials).dtypes.astype(str).to_dict()
+    everywhere = frame(MIXED).dtypes.astype(str).to_dict()
+    assert dtypes.items() <= everywhere.items()
+    for name, dtype in dtypes.items():
+        if name in WORDS:
+            assert dtype == "string"
+        elif name in BYTES:
+            assert dtype == "Int64"
+        elif name.endswith(("_s", "_seconds", "_second", "_low", "_high")):
+            assert dtype == "float64"
+
+
+def test_what_is_unknown_is_missing_and_never_nothing() -> None:
+    row = frame(MIXED).iloc[3]
+    assert np.isnan(row["samples_per_second"])
+    assert np.isnan(row["step_time_s"])
+    assert row["peak_device_bytes"] is pd.NA
+    assert (row["timed_steps"], bool(row["feasible"])) == (0, False)
+    assert np.isnan(frame(MIXED).iloc[0]["tokens_per_second"])
+    assert frame(MIXED).iloc[5]["tokens_per_second"] == 480
+
+
+def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes() -> None:
+    row = frame(MIXED).iloc[0]
+    assert row["samples_per_second"] == pytest.approx(9.5)
+    assert row["timed_steps"] == 12
+    assert row["probe_seconds"] == pytest.approx(2.0 + 2 * 2.0)
+    assert row["confirmed"]
+    assert not frame(MIXED).iloc[1]["confirmed"]
+
+
+def test_doubts_are_one_text() -> None:
+    assert frame(MIXED).iloc[2]["doubts"] == "throttled; a, b"
+
+
+def test_csv_comes_back_as_it_went(tmp_path: Path) -> None:
+    made = frame(MIXED)
+    made.to_csv(tmp_path / "trials.csv", index=False)
+    again = pd.read_csv(
+        tmp_path / "trials.csv",
+        dtype=made.dtypes.to_dict(),
+        keep_default_na=False,
+        na_values={name: [""] for name in made.columns if name not in WORDS},
+    )
+    pd.testing.assert_frame_equal(again, made)
+
+
+def test_plain_csv_tells_none_the_value_from_nothing(tmp_path: Path) -> None:
+    frame(MIXED).to_csv(tmp_path / "trials.csv", index=False)
+    assert set(pd.read_csv(tmp_path / "trials.csv")["checkpointing"]) == {"none"}
+
+
+@pytest.mark.parametrize("trials", [MIXED, []], ids=["mixed", "empty"])
+def test_parquet_comes_back_as_it_went(tmp_path: Path, trials: list[Trial]) -> None:
+    made = frame(trials)
+    made.to_parquet(tmp_path / "trials.parquet", index=False)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "trials.parquet"), made)

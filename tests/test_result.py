@@ -1,0 +1,167 @@
+"""What a search found: each method one call downwards, saved and loaded without loss."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InvalidRequest, NothingFits
+from autotune.measurement import Outcome
+from autotune.request import tuning_request
+from autotune.result import TuningResult
+from autotune.study import ANSWER, REQUEST
+from autotune.trial import Trial
+from autotune.workflow import read_training_args
+from tests.makers import configuration, cpu, ended, out_of_memory, result, trial
+
+
+def nothing() -> TuningResult:
+    return result([Trial(0, configuration(), out_of_memory(configuration()))])
+
+
+def test_best_and_baseline_are_trials() -> None:
+    made = result()
+    assert (made.best.number, made.baseline.number) == (1, 0)
+    assert made.best.configuration.micro_batch_size == 16
+    assert made.best.measurement.outcome is Outcome.COMPLETED
+    assert made.best.samples_per_second == pytest.approx(40.0)
+
+
+def test_the_speed_up_is_a_number_with_its_interval() -> None:
+    made = result()
+    assert made.speedup == pytest.approx(4.0)
+    assert made.speedup is not None
+    assert made.speedup.low < 4 < made.speedup.high
+    assert made.speedup_reason == ""
+
+
+def test_there_is_no_speed_up_over_a_baseline_that_does_not_fit() -> None:
+    made = result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)])
+    assert made.speedup is None
+    assert "out_of_memory" in made.speedup_reason
+
+
+def test_nothing_that_fits_is_an_error_with_advice() -> None:
+    with pytest.raises(NothingFits) as caught:
+        _ = nothing().best
+    assert caught.value.exit_code == 3
+    assert caught.value.advice
+
+
+def test_a_search_without_its_baseline_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="baseline"):
+        _ = result([trial(1)]).baseline
+
+
+def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> None:
+    request = tuning_request("gpt2-mini", 48, training_args={"learning_rate": 1e-3})
+    made = result(request=request).training_arguments(str(tmp_path), max_steps=7)
+    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (16, 3)
+    assert made.bf16
+    assert (made.learning_rate, made.max_steps) == (1e-3, 7)
+    assert made.output_dir == str(tmp_path)
+
+
+def test_the_model_s_arguments_are_keywords() -> None:
+    assert result().model_arguments() == {"dtype": "float32"}
+
+
+def test_the_frame_has_a_row_for_each_trial() -> None:
+    assert list(result().to_frame()["number"]) == [0, 1, 2]
+
+
+def test_the_front_runs_from_fast_to_lean() -> None:
+    assert [one.number for one in result().pareto_front] == [1]
+
+
+def test_the_plain_answer_is_json(tmp_path: Path) -> None:
+    told = json.loads(json.dumps(result(folder=tmp_path).to_dict(), allow_nan=False))
+    assert told["best"]["number"] == 1
+    assert told["best"]["confirmed"] is True
+    assert told["speedup"] == pytest.approx(4.0)
+    assert told["training_arguments"]["per_device_train_batch_size"] == 16
+    assert json.loads(json.dumps(nothing().to_dict()))["best"] is None
+
+
+def test_a_saved_result_is_loaded_without_loss(tmp_path: Path) -> None:
+    made = result()
+    again = TuningResult.load(made.save(tmp_path / "study"))
+    assert list(again.trials) == list(made.trials)
+    assert again.best == made.best
+    assert again.speedup == made.speedup
+    assert again.workload == made.workload
+    assert again.environment == made.environment
+    assert again.request == made.request
+    assert list(again.ruled_out) == list(made.ruled_out)
+    assert (again.statement, list(again.notes)) == (made.statement, list(made.notes))
+    assert again.to_dict() == made.to_dict() | {"folder": str(tmp_path / "study")}
+    assert again.to_frame().equals(made.to_frame())
+
+
+def test_a_report_written_from_a_loaded_result_is_the_same(tmp_path: Path) -> None:
+    first = result().save(tmp_path / "first")
+    second = TuningResult.load(first).save(tmp_path / "second")
+    for path in first.rglob("*"):
+        if path.suffix in (".json", ".csv", ".md"):
+            assert (second / path.relative_to(first)).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_saved_folder_may_move(tmp_path: Path) -> None:
+    made = result()
+    folder = made.save(tmp_path / "here")
+    moved = folder.rename(tmp_path / "there")
+    assert TuningResult.load(moved).best == made.best
+    for path in moved.rglob("*"):
+        if path.suffix in (".json", ".csv", ".md", ".svg"):
+            assert str(tmp_path) not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_an_interrupted_search_is_loaded_with_what_it_has(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    (folder / "result.json").unlink()
+    (folder / "probes" / "0002" / ANSWER).unlink()
+    again = TuningResult.load(folder)
+    assert len(again.trials) == 2
+    assert again.statement == "the search was interrupted"
+
+
+@pytest.mark.parametrize("what", ["", "study"])
+def test_a_folder_without_a_study_is_refused(tmp_path: Path, what: str) -> None:
+    with pytest.raises(InvalidRequest, match="no study") as caught:
+        TuningResult.load(tmp_path / what)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize("name", [REQUEST, "environment.json", "result.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "7", '{"request": "x", "workload": 1}', '["a"]'])
+def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
+    folder = result().save(tmp_path)
+    (folder / name).write_text(content)
+    if name == "result.json" and content.startswith('{"'):
+        assert TuningResult.load(folder).statement == "the search was interrupted"
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        TuningResult.load(folder)
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+
+
+def test_a_damaged_trial_is_left_out(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    (folder / "probes" / "0002" / ANSWER).write_text('{"outcome": "surprise"}')
+    (folder / "probes" / "0003").mkdir()
+    (folder / "probes" / "0003.bak").mkdir()
+    assert [one.number for one in TuningResult.load(folder).trials] == [0, 1]
+
+
+def test_no_secret_is_written(tmp_path: Path) -> None:
+    secret = {"hub_token": "hf_secret", "push_to_hub_token": "hf_secret", "learning_rate": 1e-3}
+    request = tuning_request("gpt2-mini", 48, training_args=read_training_args(secret))
+    for path in result(request=request).save(tmp_path).rglob("*.*"):
+        assert b"hf_secret" not in path.read_bytes(), path.name
+
+
+def test_a_crashed_trial_is_kept_with_its_log(tmp_path: Path) -> None:
+    crashed = Trial(2, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
+    made = result([trial(0), trial(1, 20.0), crashed], environment=cpu())
+    assert TuningResult.load(made.save(tmp_path)).trials[2] == crashed

@@ -1,0 +1,717 @@
+"""The loop: what is probed, what is told, what is kept, and how it goes on after any end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.configuration import Configuration
+from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
+from autotune.measurement import Measurement, Outcome
+from autotune.objective import best_trial
+from autotune.probe import Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.probe.replay import ReplayProbe
+from autotune.request import SAMPLERS
+from autotune.search_space import SearchSpace
+from autotune.study import (
+    REQUEST,
+    Plan,
+    Progress,
+    Study,
+    check_identity,
+    locked,
+    open_study,
+    remove_study,
+    search,
+)
+from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
+
+WORST_MEMORY = 1100 * MIB
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def ends() -> Iterator[None]:
+    """A loop that never ends fails its test instead of hanging all."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("the search does not end")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def opened(folder: Path, among: SearchSpace | None = None, **plan: Any) -> Study:
+    known = {"n_trials": 5, "objective": "samples_per_second", "sampler": "random", "confirmation_rounds": 0}
+    made = Plan(memory_limit_bytes=WORST_MEMORY, allowed_bytes=ALLOWED, **known | plan)
+    return open_study(folder, among or space(), made)
+
+
+def run(folder: Path, probe: Probe, among: SearchSpace | None = None, **plan: Any) -> tuple[Study, str]:
+    """Open or go on with the study in this folder, search, and give it back with its statement."""
+    with locked(folder):
+        study = opened(folder, among, **plan)
+        return study, search(study, probe)
+
+
+def replay(world: Callable[[Configuration], Measurement] = machine) -> ReplayProbe:
+    return ReplayProbe(world)
+
+
+def probed(probe: ReplayProbe) -> list[Configuration]:
+    """What was asked of a probe, confirmations aside."""
+    return [configuration for configuration, options in probe.asked if not options.confirmation]
+
+
+def told(study: Study) -> list[FrozenTrial]:
+    """Optuna's trials that were probed, in the order of their numbers."""
+    every = [one for one in study.optuna.get_trials() if "number" in one.user_attrs]
+    return sorted(every, key=lambda one: one.user_attrs["number"])
+
+
+class Stops:
+    """A probe that is interrupted at its nth call (from 1), after writing its answer or before."""
+
+    def __init__(self, at: int, folder: Path | None = None) -> None:
+        self.inner, self.at, self.folder = replay(), at, folder
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        measurement = self.inner(configuration, options)
+        if len(self.inner.asked) == self.at:
+            if self.folder is not None:
+                place = self.folder / "probes" / f"{options.number:04d}"
+                place.mkdir(parents=True)
+                write_json(place / ORDER, {"configuration": configuration.to_dict()})
+                write_json(place / ANSWER, measurement.to_dict())
+            raise KeyboardInterrupt
+        return measurement
+
+
+def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> Stops:
+    probe = Stops(at, folder if written else None)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, probe, **plan)
+    return probe
+
+
+# One search -----------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe)
+    assert probed(probe)[0] == study.trials[0].configuration == space().baseline
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+
+
+def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_path: Path) -> None:
+    baseline = Configuration.exact(8, 8, {"checkpointing": "full"})
+    narrow = space(baseline, micro_batch_size=(1, 2), checkpointing=("none", "full"))
+    study, _ = run(tmp_path, replay(), narrow, n_trials=20, sampler="brute-force")
+    assert study.trials[0].configuration == baseline
+    assert {trial.configuration for trial in study.trials[1:]} == set(narrow)
+
+
+@pytest.mark.parametrize("n_trials", [1, 3, 6])
+def test_the_number_of_trials_counts_probes_the_baseline_s_among_them(tmp_path: Path, n_trials: int) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=n_trials)
+    assert len(probed(probe)) == len(study.trials) == n_trials
+    assert statement == f"the budget of {n_trials} trials is used"
+
+
+def test_every_trial_is_on_disk_before_the_next_starts(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        written = len(list((tmp_path / "probes").glob(f"*/{ANSWER}")))
+        assert written == len(probe.asked) - 1
+        return machine(configuration)
+
+    probe = replay(world)
+    run(tmp_path, probe)
+
+
+def test_a_proposal_that_is_known_is_answered_at_once_and_not_counted(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe, n_trials=6)
+    assert len(set(probed(probe))) == len(probed(probe))
+    answered = [one for one in study.optuna.get_trials() if "answered_by" in one.user_attrs]
+    assert len(answered) == study.answered_at_once > 0
+    assert all(one.state is TrialState.COMPLETE for one in answered)
+
+
+def test_what_an_out_of_memory_settles_is_never_probed(tmp_path: Path) -> None:
+    tight = space(micro_batch_size=(1, 2, 4, 8), global_batch_size=16)
+
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration) if configuration.micro_batch_size < 4 else out_of_memory(configuration)
+
+    probe = replay(world)
+    run(tmp_path, probe, tight, n_trials=50)
+    refused = [one for one in probed(probe) if one.micro_batch_size >= 4]
+    for earlier, later in pairwise(refused):
+        assert later.micro_batch_size < earlier.micro_batch_size or "full" in str(later)
+
+
+def test_feasible_trials_are_told_their_speed_and_one_constraint(tmp_path: Path) -> None:
+    study, _ = run(tmp_path, replay())
+    for trial, record in zip(study.trials, told(study), strict=True):
+        if trial.feasible:
+            assert record.value == trial.samples_per_second
+        assert record.state is TrialState.COMPLETE
+        assert record.constraints == {"fits": trial.measurement.fits}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "objective", "worst"),
+    [
+        (Outcome.OUT_OF_MEMORY, "samples_per_second", 0.0),
+        (Outcome.NON_FINITE_LOSS, "tokens_per_second", 0.0),
+        (Outcome.UNSUPPORTED, "memory", WORST_MEMORY),
+        (Outcome.MISCONFIGURED, "samples_per_second", 0.0),
+        (Outcome.TIMED_OUT, "memory", WORST_MEMORY),
+    ],
+)
+def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constraint(
+    tmp_path: Path, outcome: Outcome, objective: str, worst: float
+) -> None:
+    baseline = space().baseline
+
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration) if configuration == baseline else ended(outcome, held_bytes=2 * ALLOWED)
+
+    study, _ = run(tmp_path, replay(world), n_trials=2, objective=objective)
+    record = told(study)[1]
+    assert record.state is TrialState.COMPLETE
+    assert record.value == worst
+    assert record.constraints == {"fits": 1.0}
+
+
+def test_the_memory_objective_minimises(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration, 10.0, peak_bytes=configuration.micro_batch_size * 100 * MIB)
+
+    study, _ = run(tmp_path, replay(world), n_trials=8, objective="memory", sampler="brute-force")
+    assert study.optuna.direction.name == "MINIMIZE"
+    assert study.optuna.best_value == 100 * MIB
+    best = best_trial(study.trials, "memory")
+    assert best is not None
+    assert best.configuration.micro_batch_size == 1
+
+
+def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        return (
+            ended(Outcome.CRASHED, reason=str(configuration))
+            if configuration.micro_batch_size == 1
+            else machine(configuration)
+        )
+
+    study, _ = run(tmp_path, replay(world), n_trials=8, sampler="brute-force")
+    crashed = [one for one in told(study) if one.user_attrs["outcome"] == "crashed"]
+    assert len(crashed) == 2
+    assert all(one.state is TrialState.FAIL for one in crashed)
+    assert len(study.trials) == 8
+
+
+def test_the_same_crash_three_times_running_ends_the_search_and_shows_it(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        if configuration == space().baseline:
+            return machine(configuration)
+        reason = f"assertion failed at row {len(probe.asked)}"
+        return ended(Outcome.CRASHED, reason=reason, log_tail="Traceback\n  the last line\n")
+
+    probe = replay(world)
+    with pytest.raises(SearchFailed, match="same crash came 3 times") as caught:
+        run(tmp_path, probe, n_trials=8)
+    assert "the last line" in str(caught.value)
+    assert len(probe.asked) == 4
+
+
+def test_different_crashes_do_not_end_the_search(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        crash = ended(Outcome.CRASHED, reason=str(configuration).replace("2", "two").replace("4", "four"))
+        return machine(configuration) if configuration == space().baseline else crash
+
+    study, _ = run(tmp_path, replay(world), n_trials=5)
+    assert len(study.trials) == 5
+
+
+def test_a_baseline_that_crashes_ends_the_search_with_the_log_s_tail(tmp_path: Path) -> None:
+    log = "".join(f"line {number}\n" for number in range(100))
+    probe = replay(lambda configuration: ended(Outcome.CRASHED, reason="segmentation fault", log_tail=log))
+    with pytest.raises(SearchFailed, match="baseline crashed: segmentation fault") as caught:
+        run(tmp_path, probe)
+    assert "line 99" in str(caught.value)
+    assert "line 60\n" not in str(caught.value)
+    assert len(probe.asked) == 1
+
+
+def test_a_baseline_that_cannot_run_here_is_a_trial_without_a_probe(tmp_path: Path) -> None:
+    probe = replay()
+    among = space(precision=("fp32", "bf16"), baseline_problem="bf16: not on this device")
+    study, _ = run(tmp_path, probe, among, n_trials=3)
+    assert study.trials[0].measurement.outcome is Outcome.UNSUPPORTED
+    assert study.trials[0].measurement.reason == "bf16: not on this device"
+    assert len(probe.asked) == 2
+
+
+def test_a_baseline_that_loads_with_more_workers_than_cores_rules_nothing_else_out(tmp_path: Path) -> None:
+    baseline = Configuration.exact(8, 2, {"precision": "fp32", "workers": 64})
+    among = space(baseline, precision=("fp32", "bf16"), workers=(0,), baseline_problem="more workers than cores")
+    study, _ = run(tmp_path, replay(), among, n_trials=50, sampler="brute-force")
+    assert {"fp32", "bf16"} == {trial.configuration.values["precision"] for trial in study.trials if trial.feasible}
+
+
+def test_time_that_is_over_ends_the_search_after_the_baseline(tmp_path: Path) -> None:
+    study, statement = run(tmp_path, replay(), timeout_s=1e-6)
+    assert len(study.trials) == 1
+    assert statement == "the time of 0 s is over"
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, sampler: str) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=100, sampler=sampler)
+    assert statement == "every configuration of the space is known or settled"
+    assert len(set(probed(probe))) == len(probed(probe))
+    assert set(probed(probe)) | {c for c in space() if not machine(c).feasible} == set(space())
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.configuration == max(space(), key=lambda c: float(machine(c).samples_per_second or 0))
+
+
+@pytest.mark.parametrize("crashing", ["none", "full"])
+def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, crashing: str) -> None:
+    among = space(micro_batch_size=(2,), global_batch_size=8)
+
+    def world(configuration: Configuration) -> Measurement:
+        last = len(probe.asked) == among.size
+        return ended(Outcome.CRASHED, reason="at the end") if last else machine(configuration)
+
+    probe = replay(world)
+    study, statement = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
+    assert len(study.trials) == among.size
+    assert "known" in statement
+
+
+def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe, probe_timeout_s=12.5)
+    options = [one for _, one in probe.asked]
+    assert [one.number for one in options] == [0, 1, 2, 3, 4]
+    assert {one.deadline_s for one in options} == {12.5}
+    assert options[0].best_so_far is None
+    for number in range(1, 5):
+        best = best_trial(study.trials[:number], "samples_per_second")
+        assert best is not None
+        assert options[number].best_so_far == best.samples_per_second
+
+
+def test_a_deadline_follows_from_the_baseline_s_time(tmp_path: Path) -> None:
+    probe = replay(lambda configuration: replace(machine(configuration), probe_seconds=30.0))
+    run(tmp_path, probe)
+    deadlines = [options.deadline_s for _, options in probe.asked]
+    assert deadlines[0] >= 600
+    assert set(deadlines[1:]) == {300.0}
+    short = replay()
+    run(tmp_path / "short", short)
+    assert short.asked[1][1].deadline_s == 60.0
+
+
+def test_an_out_of_memory_met_beside_a_foreign_process_is_probed_again(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        first = len(probe.asked) == 1
+        return out_of_memory(configuration, observed_doubts=("another process",)) if first else completed(configuration)
+
+    probe = replay(world)
+    study, _ = run(tmp_path, probe, n_trials=1)
+    assert len(probe.asked) == 2
+    assert study.trials[0].feasible
+
+
+def test_those_who_watch_see_every_trial_and_the_end(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        search(opened(tmp_path, n_trials=3, confirmation_rounds=1), replay(), seen.append)
+    kinds = [one.kind for one in seen]
+    assert kinds[:6] == ["probing", "trial"] * 3
+    assert kinds[-1] == "done"
+    assert set(kinds[6:-1]) == {"confirming", "confirmed"}
+    assert [one.probes_left for one in seen if one.kind == "trial"] == [2, 1, 0]
+    assert seen[-1].best is not None
+
+
+# Going on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "brute-force"])
+def test_a_larger_budget_goes_on_with_nothing_probed_twice(tmp_path: Path, sampler: str) -> None:
+    probe = replay()
+    run(tmp_path, probe, n_trials=3, sampler=sampler)
+    study, _ = run(tmp_path, probe, n_trials=6, sampler=sampler)
+    assert len(probed(probe)) == 6
+    assert len(set(probed(probe))) == 6
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4, 5]
+    assert [trial.configuration for trial in study.trials] == probed(probe)
+
+
+def test_a_search_that_is_over_is_over_again_at_once(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay())
+    nobody = replay()
+    again, statement = run(tmp_path, nobody)
+    assert nobody.asked == []
+    assert again.trials == first.trials
+    assert statement == "the budget of 5 trials is used"
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_what_was_interrupted_is_asked_first(tmp_path: Path, at: int) -> None:
+    before = interrupted(tmp_path, at)
+    after = replay()
+    study, _ = run(tmp_path, after)
+    assert probed(after)[0] == probed(before.inner)[-1]
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+    assert len({*probed(before.inner), *probed(after)}) == 5
+    assert [one.state for one in study.optuna.get_trials() if one.user_attrs.get("interrupted")] == [TrialState.FAIL]
+
+
+def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path) -> None:
+    lost = probed(interrupted(tmp_path, 3).inner)[-1]
+    for _ in range(3):
+        assert probed(interrupted(tmp_path, 1).inner) == [lost]
+    study, _ = run(tmp_path, replay())
+    assert study.trials[2].configuration == lost
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int) -> None:
+    before = interrupted(tmp_path, at, written=True)
+    after = replay()
+    study, _ = run(tmp_path, after)
+    assert len(probed(before.inner)) == at
+    assert len(probed(after)) == 5 - at
+    assert not set(probed(after)) & set(probed(before.inner))
+    assert [one.state for one in told(study)] == [TrialState.COMPLETE] * 5
+    assert [one.user_attrs["outcome"] for one in told(study)] == [t.measurement.outcome.value for t in study.trials]
+
+
+def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    record = optuna.load_study(study_name="autotune", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    record.ask()  # nothing said of it yet
+    record.ask().set_user_attr("configuration", space().baseline.to_dict())
+    study, _ = run(tmp_path, replay())
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+    assert not any(one.state is TrialState.RUNNING for one in study.optuna.get_trials())
+
+
+def test_a_trial_whose_files_were_lost_does_not_make_two_of_one_number(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=4)
+    (tmp_path / "probes" / "0002" / ANSWER).write_text("{ cut off", encoding="utf-8")
+    kept = (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8")
+    study, _ = run(tmp_path, replay(), n_trials=6)
+    numbers = [trial.number for trial in study.trials]
+    assert len(numbers) == len(set(numbers)) == 6
+    assert (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8") == kept
+
+
+def test_a_resumed_search_says_so(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        search(opened(tmp_path, n_trials=3), replay(), seen.append)
+    assert (seen[0].kind, seen[0].message) == ("resumed", "going on with 2 trial(s)")
+
+
+def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
+    for number, sampler in enumerate(SAMPLERS, start=2):
+        study, _ = run(tmp_path, replay(), n_trials=number, sampler=sampler)
+    assert len(study.trials) == 6
+
+
+# Confirmation ---------------------------------------------------------------------------------------------------
+
+
+def confirming(world: Callable[[Configuration, ProbeOptions], Measurement]) -> tuple[Probe, list[tuple[int, int]]]:
+    """A probe of this world, and the (number, round) of every confirmation it was asked for."""
+    asked: list[tuple[int, int]] = []
+
+    def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if options.confirmation:
+            asked.append((options.number, options.confirmation))
+        return world(configuration, options)
+
+    return probe, asked
+
+
+def alike(configuration: Configuration, options: ProbeOptions) -> Measurement:
+    """All as fast as one another but for the baseline."""
+    return completed(configuration, 5.0 if configuration == space().baseline else 10.0)
+
+
+def test_rivals_are_confirmed_in_interleaved_rounds_with_the_baseline(tmp_path: Path) -> None:
+    probe, asked = confirming(alike)
+    study, _ = run(tmp_path, probe, n_trials=3, confirmation_rounds=2)
+    assert asked == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
+    assert all(trial.confirmed for trial in study.trials)
+    assert all(len(trial.confirmations) == 2 for trial in study.trials)
+
+
+def test_trials_far_behind_are_not_confirmed(tmp_path: Path) -> None:
+    probe, asked = confirming(lambda configuration, options: machine(configuration))
+    study, _ = run(tmp_path, probe, n_trials=6, confirmation_rounds=2)
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert {number for number, _ in asked} == {0, best.number}
+
+
+def failing(numbers: set[int]) -> Callable[[Configuration, ProbeOptions], Measurement]:
+    """A world of falling speeds in which these trials fail their confirmation."""
+
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if options.confirmation and options.number in numbers:
+            return out_of_memory(configuration)
+        return completed(configuration, 1.0 if options.number == 0 else 100.0 - 20 * options.number)
+
+    return world
+
+
+def test_a_finalist_that_fails_its_confirmation_gives_way_to_the_next(tmp_path: Path) -> None:
+    probe, asked = confirming(failing({1, 2}))
+    study, _ = run(tmp_path, probe, n_trials=5, confirmation_rounds=2)
+    assert [number for number, _ in asked].count(3) == 2
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.number == 3
+    assert asked.count((1, 1)) == 1
+    assert (1, 2) not in asked, "what failed once is not tried again"
+
+
+@pytest.mark.parametrize("objective", ["samples_per_second", "memory"])
+def test_a_search_in_which_every_confirmation_fails_ends(tmp_path: Path, objective: str) -> None:
+    probe, asked = confirming(failing({0, 1, 2}))
+    study, _ = run(tmp_path, limited(probe, 50), n_trials=3, confirmation_rounds=2, objective=objective)
+    assert best_trial(study.trials, objective) is None or len(study.trials) > len(asked)
+    assert len(asked) == len(set(asked))
+
+
+def limited(probe: Probe, calls: int) -> Probe:
+    """The probe, which may be called so many times."""
+    made = iter(range(calls))
+
+    def count(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        next(made)
+        return probe(configuration, options)
+
+    return count
+
+
+def test_the_leanest_that_fails_its_confirmation_gives_way_to_the_next_leanest(tmp_path: Path) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if options.number == 0 or (options.confirmation and options.number == 1):
+            return out_of_memory(configuration)
+        return completed(configuration, 10.0, peak_bytes=(options.number * 100) * MIB)
+
+    probe, _ = confirming(world)
+    among = space(micro_batch_size=(1, 2, 4, 8), global_batch_size=8, precision=("fp32", "bf16"))
+    seen: list[Progress] = []
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        assert len(seen) < 100, "the confirmation does not end"
+
+    with locked(tmp_path):
+        study = opened(tmp_path, among, n_trials=3, confirmation_rounds=2, objective="memory")
+        search(study, probe, watch)
+    best = best_trial(study.trials, "memory")
+    assert best is not None
+    assert best.number == 2
+    assert best.confirmed
+
+
+def test_a_finalist_that_comes_out_slower_is_measured_against_those_behind_it(tmp_path: Path) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        speeds = {0: 1.0, 1: 10.0 if options.confirmation else 50.0, 2: 30.0, 3: 5.0}
+        return completed(configuration, speeds[options.number])
+
+    probe, asked = confirming(world)
+    study, _ = run(tmp_path, probe, n_trials=4, confirmation_rounds=2)
+    assert {number for number, _ in asked} == {0, 1, 2}
+    assert best_trial(study.trials, "samples_per_second").number == 2  # type: ignore[union-attr]
+
+
+def test_an_interrupted_confirmation_goes_on_where_it_was(tmp_path: Path) -> None:
+    first, before = confirming(alike)
+
+    def stops(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if len(before) == 4:
+            raise KeyboardInterrupt
+        return first(configuration, options)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stops, n_trials=3, confirmation_rounds=2)
+    second, after = confirming(alike)
+    study, _ = run(tmp_path, second, n_trials=3, confirmation_rounds=2)
+    assert sorted([*before, *after]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(len(trial.confirmations) == 2 for trial in study.trials)
+
+
+def test_a_confirmed_search_is_not_confirmed_again(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    nobody = replay()
+    study, _ = run(tmp_path, nobody, n_trials=3, confirmation_rounds=2)
+    assert nobody.asked == []
+    assert best_trial(study.trials, "samples_per_second").confirmed  # type: ignore[union-attr]
+
+
+def test_trials_that_ended_early_are_never_confirmed(tmp_path: Path) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        made = completed(configuration, 10.0)
+        return replace(made, ended_early=options.number > 0)
+
+    probe, asked = confirming(world)
+    run(tmp_path, probe, n_trials=3, confirmation_rounds=2)
+    assert {number for number, _ in asked} == {0}
+
+
+# The folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True);"
+            " sys.stdin.read()",
+            str(tmp_path / ".lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StudyInUse) as caught, locked(tmp_path):
+            pass
+        holder.communicate()
+    assert caught.value.advice
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "study"):
+        with pytest.raises(InvalidRequest, match="is a file"), locked(folder):
+            pass
+
+
+def test_a_folder_that_cannot_be_made_is_said_so() -> None:
+    with pytest.raises(StorageFailed) as caught, locked(Path("/proc/study")):
+        pass
+    assert caught.value.advice
+
+
+def test_the_same_name_with_another_identity_is_refused_showing_the_difference(tmp_path: Path) -> None:
+    known = {"task": "causal-lm", "environment": {"driver": "1", "threads": 2}, "space": {"workers": [0]}}
+    write_json(tmp_path / REQUEST, {"identity": known})
+    check_identity(tmp_path, json.loads(json.dumps(known)))
+    other = {**known, "environment": {"driver": "2", "threads": 2}, "space": {"workers": [0], "precision": ["x" * 99]}}
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, other)
+    said = str(caught.value)
+    assert "environment.driver was 1, is now 2" in said
+    assert "space.precision was None, is now" in said
+    assert "threads" not in said
+    assert "\n" not in said
+    assert "x" * 61 not in said
+    assert "--fresh" in said
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}'])
+def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> None:
+    (tmp_path / REQUEST).write_text(content)
+    with pytest.raises(StorageFailed, match="damaged") as caught:
+        check_identity(tmp_path, {})
+    assert "--fresh" in str(caught.value)
+
+
+def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_text("no database\n" * 100)
+    with pytest.raises(StorageFailed) as caught:
+        opened(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_is_removed_with_nothing_else_in_its_folder(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    (tmp_path / "mine.txt").write_text("keep")
+    (tmp_path / "summary.md").write_text("report")
+    remove_study(tmp_path, ["summary.md"])
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.txt", ".lock"}
+    remove_study(tmp_path, ["summary.md"])
+    study, _ = run(tmp_path, replay(), n_trials=2)
+    assert len(study.trials) == 2
+
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from autotune.errors import StorageFailed
+from tests.test_study import replay, run
+folder = Path(sys.argv[1])
+size = int(sys.argv[2])
+if size:
+    run(folder, replay(), n_trials=2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+try:
+    run(folder, replay(), n_trials=8)
+except StorageFailed as error:
+    assert error.advice
+    print(error)
+"""
+
+
+def in_a_process_of_its_own(folder: Path, size: int) -> list[str]:
+    made = subprocess.run(
+        [sys.executable, "-c", FILL, str(folder), str(size)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout.splitlines()
+
+
+def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
+    said = in_a_process_of_its_own(tmp_path, size=1000)
+    assert len(said) == 1
+    assert "cannot be written" in said[0]
+    study, _ = run(tmp_path, replay(), n_trials=3)
+    assert [trial.number for trial in study.trials] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("options", "what"), [("size=100k", "full"), ("size=1m,ro", "read-only")])
+def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True)
+    if os.getuid() or mounted.returncode:
+        pytest.skip(f"mounting a {what} disk is not permitted here")
+    try:
+        said = in_a_process_of_its_own(tmp_path / "study", size=0)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert len(said) == 1
+    assert "cannot be written" in said[0]

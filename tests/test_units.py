@@ -1,0 +1,102 @@
+"""Sizes, shares and durations as people write them."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from autotune.units import format_bytes, format_interval, format_seconds, parse_bytes, parse_seconds, parse_share
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("600MiB", 600 * 2**20),
+        ("600mib", 600 * 2**20),
+        ("24 GB", 24 * 10**9),
+        ("24G", 24 * 10**9),
+        ("1.5GiB", 3 * 2**29),
+        (".5k", 500),
+        ("629145600", 629145600),
+        (629145600, 629145600),
+        ("1B", 1),
+        (" 2 TiB ", 2 * 2**40),
+    ],
+)
+def test_a_size_is_read_as_people_write_it(text: Any, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "much", "0", "-1GiB", "0.1B", "1e9", "5.", "600 Mi B", "1iB", "1PiB", "nan", "inf", None, True, "9" * 400],
+)
+def test_what_is_no_size_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="size"):
+        parse_bytes(text)
+
+
+def test_a_size_written_and_read_again_is_within_its_last_digit() -> None:
+    draw = random.Random(0)
+    for _ in range(500):
+        size = int(2 ** draw.uniform(0, 49))
+        written = format_bytes(size)
+        unit = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(written.split()[1])
+        assert abs(parse_bytes(written) - size) <= unit * (0.5 if unit < 2**30 else 0.005) + 1, written
+
+
+def test_whole_units_are_written_as_such() -> None:
+    assert [format_bytes(1024**power) for power in range(5)] == ["1 B", "1 KiB", "1 MiB", "1.00 GiB", "1.00 TiB"]
+    assert format_bytes(1568669286) == "1.46 GiB"
+    assert format_bytes(0) == "0 B"
+    assert format_bytes(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), ("0.05", 0.05), (0.05, 0.05), (0, 0), ("0%", 0), ("99.9 %", 0.999), (1e-5, 1e-5)]
+)
+def test_a_share_is_read_as_people_write_it(text: Any, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["100%", "1", 1.0, 5, "-5%", "five", "", "5%%", "nan", math.inf, math.nan, None, -0.1])
+def test_a_share_below_nothing_or_of_all_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="share"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), (90, 90), (0.5, 0.5), ("90s", 90), ("10m", 600), ("10min", 600), ("1.5h", 5400)]
+)
+def test_a_duration_is_read_as_people_write_it(text: Any, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "", "5ms", "1:30", "9" * 400, math.inf, math.nan, None])
+def test_what_is_no_positive_duration_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_seconds(text)
+
+
+def test_durations_are_written_in_the_unit_that_fits() -> None:
+    assert [format_seconds(seconds) for seconds in (0, 12.4, 59.7, 200, 3599.6, 7500)] == [
+        "0 s",
+        "12 s",
+        "1 min 0 s",
+        "3 min 20 s",
+        "1 h 0 min",
+        "2 h 5 min",
+    ]
+
+
+def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
+    assert format_interval(41.234, 40.93, 41.54) == "41.23 ± 0.30"
+    assert format_interval(41.234, 31, 51) == "41 ± 10"
+    assert format_interval(1234.5, 1000, 1469) == "1234 ± 234"
+    assert format_interval(0.12345, 0.12344, 0.12346) == "0.123 ± 0.000"
+    assert format_interval(41.234, 41.234, 41.234) == "41.2 ± 0.0"
+
+
+def test_the_endless_interval_of_a_single_step_can_be_written() -> None:
+    assert format_interval(41.234, 0.0, math.inf) == "41.2 ± inf"
