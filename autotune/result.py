@@ -1,5 +1,6 @@
 """TuningResult: what a search found; each method is one call downwards."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from autotune.report.files import write_question, write_report
 from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
-from autotune.study import REQUEST, read_trial
+from autotune.study_folder import REQUEST, read_trial
 from autotune.training_arguments import model_arguments, training_arguments
 from autotune.trial import Trial
 from autotune.workload import Workload
@@ -102,9 +103,9 @@ class TuningResult:
             return trial.configuration.to_dict() | {
                 "number": trial.number,
                 "outcome": trial.final.outcome.value,
-                "samples_per_second": speed and speed.value,
-                "samples_per_second_low": speed and speed.low,
-                "samples_per_second_high": speed and speed.high,
+                "samples_per_second": _finite(speed),
+                "samples_per_second_low": _finite(speed and speed.low),
+                "samples_per_second_high": _finite(speed and speed.high),
                 "peak_bytes": trial.peak_bytes,
                 "confirmed": trial.confirmed,
                 "doubts": list(trial.final.doubts),
@@ -115,10 +116,7 @@ class TuningResult:
             "statement": self.statement,
             "best": told(facts.best),
             "baseline": told(facts.baseline),
-            "speedup": facts.speedup and facts.speedup.value,
-            "speedup_low": facts.speedup and facts.speedup.low,
-            "speedup_high": facts.speedup and facts.speedup.high,
-            "speedup_reason": facts.speedup_reason,
+            **_speedup_fields(facts),
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
             "memory_limit_bytes": self.memory_limit_bytes,
@@ -173,10 +171,7 @@ class TuningResult:
         ended = {
             "statement": self.statement,
             "best": facts.best and facts.best.number,
-            "speedup": None if facts.speedup is None else facts.speedup.value,
-            "speedup_low": None if facts.speedup is None else facts.speedup.low,
-            "speedup_high": None if facts.speedup is None else facts.speedup.high,
-            "speedup_reason": facts.speedup_reason,
+            **_speedup_fields(facts),
             "answered_at_once": self.answered_at_once,
         }
         self.begin(folder)
@@ -228,6 +223,21 @@ class TuningResult:
             raise InvalidRequest(
                 f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
             ) from error
+
+
+def _speedup_fields(facts: Facts) -> dict[str, Any]:
+    speedup = facts.speedup
+    return {
+        "speedup": _finite(speedup),
+        "speedup_low": _finite(speedup and speedup.low),
+        "speedup_high": _finite(speedup and speedup.high),
+        "speedup_reason": facts.speedup_reason,
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    """JSON has no infinity: one step alone has no upper bound."""
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
 def _data_text(request: TuningRequest, workload: Workload) -> str:

@@ -7,11 +7,9 @@
 """
 
 import contextlib
-import fcntl
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,30 +18,31 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.configuration import Configuration
+from autotune.confirmation import confirm
 from autotune.dominance import NEVER_PROBED, settled_by
-from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
+from autotune.errors import SearchFailed
 from autotune.measurement import Measurement, Outcome
-from autotune.objective import best_trial, finalists, speed, value
+from autotune.objective import best_trial, speed, value
 from autotune.probe import Probe, ProbeOptions
-from autotune.probe.order import ANSWER, ORDER, read_json, write_json
+from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.sampler import configuration_of, distributions, make_sampler, parameters
 from autotune.search_space import SearchSpace
+from autotune.study_folder import probe_folder, read_trial, reporting_storage
 from autotune.trial import Trial
+from autotune.units import format_seconds
 
 KNOWN_IN_A_ROW = 200
 """Proposals in a row that are already answered after which everything counts as known."""
+
+WALKED_THROUGH = 5000
+"""Configurations up to which a space is walked through to see whether anything is left."""
 
 SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
 
 CONFIRMATION_ROUNDS = 2
-MOST_CONFIRMATIONS = 4
-"""Groups of finalists that are confirmed at most, one after the other."""
-
 LONGEST_BASELINE_S = 1800.0
 """Deadline of the baseline's own probe, from which all others follow."""
-
-REQUEST = "request.json"
 
 
 @dataclass(frozen=True)
@@ -96,76 +95,10 @@ class Study:
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
-        folder = self.folder / "probes" / f"{number:04d}"
-        return folder / f"confirmation-{confirmation}" if confirmation else folder
+        return probe_folder(self.folder, number, confirmation)
 
 
 # Opening -------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidRequest(
-            f"{folder} is a file, and a study needs a folder.", "Name another --output-dir."
-        ) from error
-    except OSError as error:
-        raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StudyInUse(
-                f"Another process works on the study in {folder}.",
-                "Wait for it, or give this one another --study-name.",
-            ) from error
-        yield
-
-
-def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
-    path = folder / REQUEST
-    with reporting_storage(folder):
-        if path.exists():
-            try:
-                known = read_json(path)["identity"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
-            if known != identity:
-                raise StudyMismatch(
-                    f"The study {folder.name} answers another question: {'; '.join(_differences(known, identity))}.",
-                    "Give this one another --study-name, or use --fresh to begin it again.",
-                )
-
-
-def _differences(known: Any, identity: Any, place: str = "") -> list[str]:
-    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
-    if isinstance(known, Mapping) and isinstance(identity, Mapping):
-        every = [
-            said
-            for key in dict.fromkeys([*known, *identity])
-            for said in _differences(known.get(key), identity.get(key), f"{place}.{key}".lstrip("."))
-        ]
-        return every[:5]
-    return [] if known == identity else [f"{place} was {_short(known)}, is now {_short(identity)}"]
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def remove_study(folder: Path, reports: Sequence[str]) -> None:
-    """Remove a study's own files and these reports from its folder, and nothing else."""
-    with reporting_storage(folder):
-        for name in (REQUEST, "study.db", "study.db-journal", *reports):
-            (folder / name).unlink(missing_ok=True)
-        if (folder / "probes").is_dir():
-            shutil.rmtree(folder / "probes")
 
 
 def open_study(folder: Path, space: SearchSpace, plan: Plan) -> Study:
@@ -207,21 +140,9 @@ def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
         _tell(study, running, trial.measurement)
         study.trials.append(trial)
     else:
-        study.optuna._storage.set_trial_user_attr(old._trial_id, "interrupted", True)
+        optuna.trial.Trial(study.optuna, old._trial_id).set_user_attr("interrupted", True)
         study.optuna.tell(old.number, state=TrialState.FAIL)
         study.unfinished.append(configuration)
-
-
-def read_trial(folder: Path, number: int) -> Trial | None:
-    """The trial whose order and measurement lie in this folder; None where they are missing or not whole."""
-    try:
-        order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
-        configuration = Configuration.from_dict(order["configuration"])
-        rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-        confirmed = [Measurement.from_dict(read_json(one / ANSWER)) for one in rounds if (one / ANSWER).exists()]
-        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 # The loop ------------------------------------------------------------------------------------------------------
@@ -245,7 +166,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
         with reporting_storage(study.folder):
             asked = _ask(study)
         if asked is None:
-            statement = "every configuration of the space is known or settled"
+            statement = _all_is_known(study)
             break
         number, running, configuration = asked
         watch(_progress(study, "probing", begun, number=number, configuration=configuration))
@@ -266,9 +187,13 @@ def _why_stop(study: Study, begun: float) -> str:
     plan = study.plan
     if len(study.trials) >= plan.n_trials:
         return f"the budget of {plan.n_trials} trials is used"
-    if plan.timeout_s is not None and study.trials and time.monotonic() - begun >= plan.timeout_s:
-        return f"the time of {plan.timeout_s:.0f} s is over"
+    if study.trials and _time_is_over(study, begun):
+        return f"the time of {format_seconds(plan.timeout_s or 0)} is over"
     return ""
+
+
+def _time_is_over(study: Study, begun: float) -> bool:
+    return study.plan.timeout_s is not None and time.monotonic() - begun >= study.plan.timeout_s
 
 
 def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
@@ -302,9 +227,16 @@ def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
     return None
 
 
-def _all_known(study: Study, most: int = 5000) -> bool:
+def _all_is_known(study: Study) -> str:
+    """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
+    if study.space.size <= WALKED_THROUGH:
+        return "every configuration of the space is known or settled"
+    return f"{KNOWN_IN_A_ROW} proposals in a row were known or settled already"
+
+
+def _all_known(study: Study) -> bool:
     """Whether the trials answer for every configuration of a space small enough to walk through."""
-    if study.space.size > most:
+    if study.space.size > WALKED_THROUGH:
         return False
     return all(settled_by(configuration, study.trials) for configuration in study.space)
 
@@ -340,7 +272,8 @@ def _measure(
     options = ProbeOptions(
         number, _deadline_s(study, configuration, confirmation), confirmation, None if confirmation else bar
     )
-    measurement = probe(configuration, options)
+    with reporting_storage(study.folder):
+        measurement = probe(configuration, options)
     if measurement.outcome is Outcome.OUT_OF_MEMORY and measurement.observed_doubts:
         measurement = probe(configuration, options)  # beside a foreign process it says nothing: once more
     with reporting_storage(study.folder):
@@ -390,7 +323,10 @@ def _stop_where_it_crashes(study: Study) -> None:
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
     log = study.probe_folder(trial.number) / "log.txt"
     tail = "\n".join(trial.measurement.log_tail.strip().splitlines()[-30:]) or _last_lines(log)
-    return SearchFailed(f"{what}: {trial.measurement.reason}.", f"Its whole output is in {log}; the end of it:\n{tail}")
+    return SearchFailed(
+        f"{what}: {trial.measurement.reason}.",
+        f"Mend it and search again with --fresh. Its whole output is in {log}; the end of it:\n{tail}",
+    )
 
 
 def _last_lines(path: Path, lines: int = 30) -> str:
@@ -399,47 +335,18 @@ def _last_lines(path: Path, lines: int = 30) -> str:
     return ""
 
 
-# Confirmation --------------------------------------------------------------------------------------------------
-
-
 def _confirm(study: Study, probe: Probe, watch: Watch, begun: float) -> None:
-    """Measure the finalists and the baseline again with their full accumulation, in interleaved rounds.
+    plan = study.plan
 
-    Where a confirmation fails or comes out slower than others' probes, those are confirmed too.
-    """
-    rounds = study.plan.confirmation_rounds
-    for _ in range(MOST_CONFIRMATIONS if rounds else 0):
-        begun_before = [t for t in study.trials if t.confirmations and not _settled(t, rounds)]
-        rivals = begun_before or finalists(study.trials, study.plan.objective)
-        baseline = [t for t in study.trials[:1] if t.feasible and not _settled(t, rounds)]
-        rivals = list({trial.number: trial for trial in [*rivals, *baseline]}.values())
-        if not rivals:
-            return
-        for one_round in range(1, rounds + 1):
-            for trial in rotated(rivals, one_round - 1):
-                _confirm_once(study, probe, trial.number, one_round, watch, begun)
+    def measure(trial: Trial, one_round: int) -> Measurement:
+        watch(_progress(study, "confirming", begun, number=trial.number, configuration=trial.configuration))
+        measurement = _measure(study, probe, trial.configuration, trial.number, one_round)
+        done = replace(trial, confirmations=(*trial.confirmations, measurement))
+        told = _progress(study, "confirmed", begun, number=trial.number, configuration=trial.configuration, trial=done)
+        watch(told)
+        return measurement
 
-
-def _settled(trial: Trial, rounds: int) -> bool:
-    """Whether a trial needs no more confirmation rounds: it has them all, or failed one."""
-    return len(trial.confirmations) >= rounds or any(not one.feasible for one in trial.confirmations)
-
-
-def _confirm_once(study: Study, probe: Probe, number: int, one_round: int, watch: Watch, begun: float) -> None:
-    index = next(i for i, trial in enumerate(study.trials) if trial.number == number)
-    trial = study.trials[index]
-    if len(trial.confirmations) >= one_round or any(not one.feasible for one in trial.confirmations):
-        return  # done before it was interrupted, or failed already
-    watch(_progress(study, "confirming", begun, number=number, configuration=trial.configuration))
-    measurement = _measure(study, probe, trial.configuration, number, one_round)
-    study.trials[index] = trial = replace(trial, confirmations=(*trial.confirmations, measurement))
-    watch(_progress(study, "confirmed", begun, number=number, configuration=trial.configuration, trial=trial))
-
-
-def rotated(rivals: Sequence[Trial], by: int) -> list[Trial]:
-    """A B C, then B C A, then C A B: no rival always runs on the warmer machine."""
-    by %= max(1, len(rivals))
-    return [*rivals[by:], *rivals[:by]]
+    confirm(study.trials, plan.objective, plan.confirmation_rounds, measure, lambda: _time_is_over(study, begun))
 
 
 # Small things --------------------------------------------------------------------------------------------------
@@ -456,20 +363,3 @@ def _progress(study: Study, kind: str, begun: float, **what: Any) -> Progress:
         seconds_left=left,
         **what,
     )
-
-
-@contextlib.contextmanager
-def reporting_storage(folder: Path) -> Iterator[None]:
-    """Turn what a disk can refuse into one clear line."""
-    import sqlalchemy.exc
-
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
-    except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
-        cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
-        raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
-
-
-_DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."

@@ -8,32 +8,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
+from autotune.own_arguments import fields_of, read_training_args
 from autotune.probe import device
 from autotune.probe.launcher import LiveProbe, ProbeHost
 from autotune.probe.order import Order, read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
-from autotune.search_space import SearchSpace, build_space, read_wishes, read_yaml
-from autotune.study import (
-    REQUEST,
-    Plan,
-    Progress,
-    Watch,
-    check_identity,
-    locked,
-    open_study,
-    remove_study,
-)
+from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.study import Plan, Progress, Watch, open_study
 from autotune.study import search as run_study
-from autotune.training_arguments import PRIVATE, baseline_sizes, check_fields, what_differs
+from autotune.study_folder import REQUEST, check_identity, locked, remove_study
+from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
 
@@ -42,7 +33,7 @@ READING_S = 900.0
 
 
 def search(
-    model: str | Callable[..., Any],
+    model: str | os.PathLike[str] | Callable[..., Any],
     global_batch_size: int,
     *,
     train_dataset: Any = None,
@@ -178,51 +169,19 @@ def examine(asked: str = "auto") -> Environment:
 # What the request says, read --------------------------------------------------------------------------------------
 
 
-def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
-
-    Folders and secrets are left out. Raises InvalidRequest."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {name: value for name, value in given.items() if name not in PRIVATE}
-    path = Path(given)
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else read_yaml(text)
-    except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", "Name a JSON or YAML file.") from error
-    except (ValueError, yaml.YAMLError) as error:
-        where = " ".join(str(error).split())
-        raise InvalidRequest(
-            f"{path} is no valid JSON or YAML: {where}.", "Mend it, or write it with `to_json_string`."
-        ) from error
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
-    return {name: value for name, value in data.items() if name not in PRIVATE}
-
-
-def fields_of(arguments: Any) -> dict[str, Any]:
-    """The fields of a `TrainingArguments` that differ from the defaults, as plain values; no secrets, no folders."""
-    defaults = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
-    own = arguments.to_dict()
-    left_out = {*PRIVATE, "use_cpu"}
-    return {name: own[name] for name in own if name not in left_out and own[name] != defaults.get(name)}
-
-
 def _source(training_args: Any) -> str:
     return str(training_args) if isinstance(training_args, (str, Path)) else "Your training arguments"
 
 
 def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
     """(name, pickled objects): no bytes where the model is a name and nothing else was brought."""
-    if isinstance(model, str):
+    if isinstance(model, (str, os.PathLike)):
         if objects:
             raise InvalidRequest(
                 f"{', '.join(objects)} need a `model_init` callable as the model.",
                 "Pass a function that makes the model, or name the data with dataset=.",
             )
-        return model, b""
+        return os.fspath(model), b""
     if not callable(model):
         raise InvalidRequest(
             f"The model is a {type(model).__name__}.", "Pass a name, or a function that makes the model."
@@ -348,4 +307,4 @@ def _identity(
     return known
 
 
-__all__ = ["Progress", "fields_of", "read_training_args", "search"]
+__all__ = ["Progress", "examine", "search"]

@@ -13,9 +13,18 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 FLOORS = (
     ("errors", "units", "cache"),
     ("request", "configuration", "environment", "measurement", "trial", "workload"),
-    ("levers", "search_space", "training_arguments", "objective", "dominance", "cost_model", "memory_estimate"),
+    (
+        "levers",
+        "search_space",
+        "training_arguments",
+        "objective",
+        "dominance",
+        "cost_model",
+        "memory_estimate",
+        "own_arguments",
+    ),
     ("sampler", "probe"),
-    ("study", "report"),
+    ("study", "study_folder", "confirmation", "report"),
     ("workflow", "result", "verify", "guide", "explain"),
     ("cli", "service", "live", "__main__", "__init__"),
 )

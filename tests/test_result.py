@@ -7,9 +7,10 @@ import pytest
 
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Outcome
+from autotune.probe.order import ANSWER
 from autotune.request import tuning_request
 from autotune.result import TuningResult
-from autotune.study import ANSWER, REQUEST
+from autotune.study_folder import REQUEST
 from autotune.trial import Trial
 from autotune.workflow import read_training_args
 from tests.makers import configuration, cpu, ended, out_of_memory, result, trial

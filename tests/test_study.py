@@ -24,17 +24,8 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
-from autotune.study import (
-    REQUEST,
-    Plan,
-    Progress,
-    Study,
-    check_identity,
-    locked,
-    open_study,
-    remove_study,
-    search,
-)
+from autotune.study import Plan, Progress, Study, open_study, search
+from autotune.study_folder import REQUEST, check_identity, locked, remove_study
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 
 WORST_MEMORY = 1100 * MIB

@@ -51,8 +51,10 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     held = None
     try:
         os.environ.update(order.process_environment)
+        arguments = _arguments(order, scratch)
+        _open_optimizers_library(arguments)
         memory.hold()
-        trainer = _trainer(order, UserObjects.opened(objects), scratch)
+        trainer = _trainer(order, UserObjects.opened(objects), arguments)
         watch.attach(trainer)
         trainer.train()
         if not watch.finite:
@@ -92,10 +94,8 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     )
 
 
-def _trainer(order: Order, user: UserObjects, scratch: Path) -> Any:
-    """The real Trainer on real batches, with the arguments that the answer will hold."""
-    assert order.configuration is not None
-    assert order.workload is not None
+def _arguments(order: Order, scratch: Path) -> TrainingArguments:
+    """The arguments that the answer will hold, and what a probe adds."""
     fields = dict(order.training_arguments)
     fields["gradient_accumulation_steps"] = order.accumulation_steps_run
     fields["max_steps"] = order.timing.untimed_most + order.timing.timed_most
@@ -104,8 +104,19 @@ def _trainer(order: Order, user: UserObjects, scratch: Path) -> Any:
         fields.pop("lr_scheduler_kwargs", None)
     known = set(order.environment.training_argument_fields) if order.environment else set()
     fields |= {name: value for name, value in PROBE_FIELDS.items() if name in known}
-    arguments = TrainingArguments(output_dir=str(scratch / "output"), **fields)
+    return TrainingArguments(output_dir=str(scratch / "output"), **fields)
 
+
+def _open_optimizers_library(arguments: TrainingArguments) -> None:
+    """Import it (bitsandbytes) before memory is limited: it counts, but half an import fails or hangs in any way."""
+    with contextlib.suppress(Exception):  # the Trainer will meet it again
+        Trainer.get_optimizer_cls_and_kwargs(arguments)
+
+
+def _trainer(order: Order, user: UserObjects, arguments: TrainingArguments) -> Any:
+    """The real Trainer on real batches."""
+    assert order.configuration is not None
+    assert order.workload is not None
     samples = order.configuration.micro_batch_size * order.accumulation_steps_run * (arguments.max_steps + 1)
     if order.workload.user_objects:
         model, parts = user.model(), user.parts(samples)

@@ -1,0 +1,121 @@
+"""Where a study lives on disk: its lock, what makes it the one it is, and its trials.
+
+<folder>/request.json            what is searched, and what makes this study the one it is
+         study.db                Optuna's own record, for its samplers
+         probes/0007/            order, measurement and log of trial 7
+         probes/0007/confirmation-1/
+"""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
+from autotune.measurement import Measurement
+from autotune.probe.order import ANSWER, ORDER, read_json
+from autotune.trial import Trial
+
+REQUEST = "request.json"
+_DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
+
+
+def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
+    """Where the files of a trial's probe, or of a confirmation round of it, go."""
+    place = folder / "probes" / f"{number:04d}"
+    return place / f"confirmation-{confirmation}" if confirmation else place
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidRequest(
+            f"{folder} is a file, and a study needs a folder.", "Name another --output-dir."
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StudyInUse(
+                f"Another process works on the study in {folder}.",
+                "Wait for it, or give this one another --study-name.",
+            ) from error
+        yield
+
+
+def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
+    path = folder / REQUEST
+    with reporting_storage(folder):
+        if path.exists():
+            try:
+                known = read_json(path)["identity"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
+            if known != identity:
+                raise StudyMismatch(
+                    f"The study {folder.name} answers another question: {'; '.join(_differences(known, identity))}.",
+                    "Give this one another --study-name, or use --fresh to begin it again.",
+                )
+
+
+def _differences(known: Any, identity: Any, place: str = "") -> list[str]:
+    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
+    if isinstance(known, Mapping) and isinstance(identity, Mapping):
+        every = [
+            said
+            for key in dict.fromkeys([*known, *identity])
+            for said in _differences(known.get(key), identity.get(key), f"{place}.{key}".lstrip("."))
+        ]
+        return every[:5]
+    return [] if known == identity else [f"{place} was {_short(known)}, is now {_short(identity)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def remove_study(folder: Path, reports: Sequence[str]) -> None:
+    """Remove a study's own files and these reports from its folder, and nothing else."""
+    with reporting_storage(folder):
+        for name in (REQUEST, "study.db", "study.db-journal", *reports):
+            (folder / name).unlink(missing_ok=True)
+        if (folder / "probes").is_dir():
+            shutil.rmtree(folder / "probes")
+
+
+def read_trial(folder: Path, number: int) -> Trial | None:
+    """The trial whose order and measurement lie in this folder; None where they are missing or not whole."""
+    try:
+        order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
+        configuration = Configuration.from_dict(order["configuration"])
+        rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        confirmed = [Measurement.from_dict(read_json(one / ANSWER)) for one in rounds if (one / ANSWER).exists()]
+        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def reporting_storage(folder: Path) -> Iterator[None]:
+    """Turn what a disk can refuse into one clear line."""
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
+    except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
+        cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
+        raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
