@@ -51,13 +51,13 @@ def main() -> None:
         median = statistics.median(run["samples_per_second"] for run in runs)
         peak = max(run["peak_bytes"] for run in runs) / 2**20
         assert all(run["global_batch_size"] == 48 and not run["imports_autotune"] for run in runs)
-        promised = f"{one['samples_per_second']:.2f} ({one['samples_per_second_low']:.2f} to {one['samples_per_second_high']:.2f})"
+        low, high = one["samples_per_second_low"], one["samples_per_second_high"]
+        promised = f"{one['samples_per_second']:.2f} ({low:.2f} to {high:.2f})"
         levers = ", ".join(f"{lever} {value}" for lever, value in one["levers"].items())
         sizes = f"{one['micro_batch_size']} x {one['gradient_accumulation_steps']}"
         error = f"{one['samples_per_second'] / median - 1:+.1%}"
-        rows.append(
-            f"| {name} | {sizes}, {levers} | {promised} | {median:.2f} | {error} | {one['peak_bytes'] / 2**20:.0f} MiB | {peak:.0f} MiB |"
-        )
+        memory = f"{one['peak_bytes'] / 2**20:.0f} MiB | {peak:.0f} MiB"
+        rows.append(f"| {name} | {sizes}, {levers} | {promised} | {median:.2f} | {error} | {memory} |")
     outcomes = [
         json.loads(path.read_text())["outcome"] for path in sorted((folder / "probes").glob("[0-9]*/measurement.json"))
     ]

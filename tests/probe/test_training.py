@@ -183,6 +183,18 @@ def test_a_training_held_to_too_little_runs_out_of_memory_and_says_where(gpt2: T
             assert measurement.held_bytes + measurement.refused_bytes > (measurement.allowed_bytes or 0) * 0.9
 
 
+@pytest.mark.parametrize("allowed", [1, 20, 38, 50, 62])
+def test_an_optimizers_library_that_does_not_fit_is_an_out_of_memory_too(
+    gpt2: Train, environment: Environment, allowed: int
+) -> None:
+    if reason := environment.optimizers["adamw_bnb_8bit"]:
+        pytest.skip(reason)
+    asked = configuration(16, optimizer="adamw_bnb_8bit", workers=1)
+    measurement = gpt2(asked=asked, allowed_bytes=allowed * MIB, deadline_s=20.0)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.where
+
+
 def test_the_finder_of_batch_sizes_does_not_hide_an_out_of_memory(gpt2: Train) -> None:
     measurement = gpt2(asked=configuration(16), base={"auto_find_batch_size": True}, allowed_bytes=60 * MIB)
     assert measurement.outcome is Outcome.OUT_OF_MEMORY
