@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autotune.plan import Progress
 from autotune.report.summary import outcome_text, speed_text
-from autotune.study import Progress
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_seconds
 

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from autotune.measurement import Interval, Measurement
 from autotune.trial import Trial
 
+SAME_MEMORY = 0.05
+"""Peaks that differ by less than this share are no reason to take the slower of two."""
+
 
 def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
     """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
@@ -27,7 +30,7 @@ def speed(measurement: Measurement, objective: str) -> Interval | None:
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
 
-    Speeds whose intervals overlap are equal: of those the one with more free memory wins, among confirmed trials only
+    Speeds that differ by no more than noise are equal: of those the one with more free memory wins, if confirmed
     (a single probe's interval does not cover what differs between two processes). For `memory` the smallest peak at
     no less than the baseline's speed.
     """
@@ -41,8 +44,16 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
     if fastest is None or not fastest.confirmed:
         return fastest
-    equal = [trial for trial in able if rates[trial.number].high >= rates[fastest.number].low]
-    return min(equal, key=lambda trial: (trial.peak_bytes or 0, -rates[trial.number].value))
+    equal = [trial for trial in able if _within_noise(rates[fastest.number], rates[trial.number])]
+    least = min(trial.peak_bytes or 0 for trial in equal)
+    lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
+    return max(lean, key=lambda trial: rates[trial.number].value)
+
+
+def _within_noise(fastest: Interval, other: Interval) -> bool:
+    """Whether the 95 % interval of the difference holds zero: the half-widths of independent means add in squares."""
+    noise = (((fastest.high - fastest.low) / 2) ** 2 + ((other.high - other.low) / 2) ** 2) ** 0.5
+    return bool(fastest - other <= noise)
 
 
 def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:

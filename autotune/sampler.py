@@ -62,6 +62,17 @@ def configuration_of(space: SearchSpace, given: Mapping[str, Any]) -> Configurat
     return space.configuration(values)
 
 
+def openings(space: SearchSpace) -> list[Configuration]:
+    """What is worth a probe before any sampler knows anything: the baseline, then it with each other precision.
+
+    Number formats change speed most and cost nothing else to try; samplers need some ten probes to find that out.
+    """
+    base = space.baseline.values
+    others = [value for value in space.values.get("precision", ()) if value != base["precision"]]
+    changed = [space.configuration({**base, "precision": value}) for value in others]
+    return [space.baseline, *(configuration for configuration in changed if configuration in space)]
+
+
 def _parameter(lever: str) -> str:
     return f"{lever}_index" if LEVERS[lever].ordered else lever
 

@@ -9,7 +9,6 @@
 import contextlib
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from autotune.dominance import NEVER_PROBED, settled_by
 from autotune.errors import SearchFailed
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, speed, value
+from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, write_json
-from autotune.sampler import configuration_of, distributions, make_sampler, parameters
+from autotune.sampler import configuration_of, distributions, make_sampler, openings, parameters
 from autotune.search_space import SearchSpace
 from autotune.study_folder import probe_folder, read_trial, reporting_storage
 from autotune.trial import Trial
@@ -40,45 +40,8 @@ WALKED_THROUGH = 5000
 SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
 
-CONFIRMATION_ROUNDS = 2
 LONGEST_BASELINE_S = 1800.0
 """Deadline of the baseline's own probe, from which all others follow."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How far to search. n_trials: probes in all, the baseline's among them. timeout_s: for this run of the search.
-
-    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective.
-    """
-
-    n_trials: int
-    objective: str
-    memory_limit_bytes: int
-    allowed_bytes: int
-    timeout_s: float | None = None
-    probe_timeout_s: float | None = None
-    sampler: str = "tpe"
-    seed: int = 0
-    confirmation_rounds: int = CONFIRMATION_ROUNDS
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed, done."""
-
-    kind: str
-    trials: tuple[Trial, ...]
-    number: int | None = None
-    configuration: Configuration | None = None
-    trial: Trial | None = None
-    best: Trial | None = None
-    probes_left: int = 0
-    seconds_left: float | None = None
-    message: str = ""
-
-
-Watch = Callable[[Progress], None]
 
 
 @dataclass
@@ -203,7 +166,8 @@ def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
     """
     known = distributions(study.space)
     if not study.trials and not study.unfinished:
-        study.optuna.enqueue_trial(parameters(study.space, study.space.baseline))
+        for opening in openings(study.space):
+            study.optuna.enqueue_trial(parameters(study.space, opening))
     for unfinished in study.unfinished:
         study.optuna.enqueue_trial(parameters(study.space, unfinished))
     study.unfinished.clear()

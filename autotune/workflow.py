@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,16 @@ from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
+from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
-from autotune.probe.launcher import LiveProbe, ProbeHost
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.live import LiveProbe
 from autotune.probe.order import Order, read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.search_space import SearchSpace, build_space, read_wishes
-from autotune.study import Plan, Progress, Watch, open_study
+from autotune.study import open_study
 from autotune.study import search as run_study
 from autotune.study_folder import REQUEST, check_identity, locked, remove_study
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -240,8 +241,7 @@ def _read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
 
 
 def _ask(host: ProbeHost, kind: str, request: Mapping[str, Any]) -> Any:
-    with tempfile.TemporaryDirectory(prefix="autotune-ask-") as folder:
-        return host.ask(Order(kind=kind, folder=folder, deadline_s=READING_S, request=request))
+    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=READING_S, request=request))
 
 
 def _memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:

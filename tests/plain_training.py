@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 
 def status(name: str) -> int:
@@ -34,11 +34,14 @@ class RandomTokens(torch.utils.data.Dataset):
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-class Clock(transformers.TrainerCallback):
+class Clock(TrainerCallback):
     """Ends after some seconds of steps; the first few do not count."""
 
     def __init__(self, seconds: float, untimed: int = 5) -> None:
         self.seconds, self.untimed, self.ends = seconds, untimed, []
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.ends = []
 
     def on_step_end(self, args, state, control, **kwargs):
         self.ends.append(time.perf_counter())
@@ -52,17 +55,20 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + limit, resource.RLIM_INFINITY))
     workload = json.loads((folder / "request.json").read_text())["workload"]
     tuned = json.loads((folder / "best_training_arguments.json").read_text())
-    config = transformers.AutoConfig.for_model(**workload["model_config"])
+    config = AutoConfig.for_model(**workload["model_config"])
     chosen = json.loads((folder / "best_model_arguments.json").read_text())
-    model = transformers.AutoModelForCausalLM.from_config(config, **chosen)
+    model = AutoModelForCausalLM.from_config(config, **chosen)
     batch = tuned["per_device_train_batch_size"] * tuned["gradient_accumulation_steps"]
     with tempfile.TemporaryDirectory() as output:
-        arguments = transformers.TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=output, **tuned, max_steps=1000, save_strategy="no", report_to="none", disable_tqdm=True
         )
         clock = Clock(seconds)
         data = RandomTokens(batch * 1000, workload["sequence_length"], config.vocab_size)
-        transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock]).train()
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock])
+        trainer.train()
+    # What was really trained: auto_find_batch_size changes the batch behind the arguments.
+    batch = trainer._train_batch_size * arguments.gradient_accumulation_steps
     steps = len(clock.ends) - 1 - clock.untimed
     took = clock.ends[-1] - clock.ends[clock.untimed]
     got = {"samples_per_second": batch * steps / took, "steps": steps, "global_batch_size": batch}

@@ -19,12 +19,13 @@ from autotune.configuration import Configuration
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial
+from autotune.plan import Plan, Progress
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
-from autotune.study import Plan, Progress, Study, open_study, search
+from autotune.study import Study, open_study, search
 from autotune.study_folder import REQUEST, check_identity, locked, remove_study
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 

@@ -25,7 +25,9 @@ def _apply(value: Value, environment: Environment) -> Settings:
 
 def _read_back(observed: Observed) -> int:
     loader = observed.trainer.callback_handler.train_dataloader
-    return int(getattr(loader, "total_batch_size", None) or observed.trainer.args.train_batch_size)
+    # accelerate's loader knows its size over all ranks; a caller's own plain one its own.
+    known = getattr(loader, "total_batch_size", None) or getattr(loader, "batch_size", None)
+    return int(known or observed.trainer.args.train_batch_size)
 
 
 LEVER = Lever(

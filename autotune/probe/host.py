@@ -10,8 +10,6 @@ When the socket closes, everything below the host is ended and the host with it:
 import contextlib
 import ctypes
 import gc
-import importlib
-import importlib.util
 import json
 import os
 import select
@@ -21,23 +19,14 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
-import types
-from collections import deque
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.probe import sweep
-from autotune.probe.order import ANSWER, LOG, ORDER, Order, read_json, write_json
-
-PARENT_ENVIRONMENT = "AUTOTUNE_PARENT_ENVIRONMENT"
-"""Carries the variables as the parent has them, for the children; the host itself needs others."""
-
-LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
-"""Bytes of a probe's output that are kept from its beginning and its end: a flood must not fill the disk."""
-
-WAKES_CUDA = ("bitsandbytes", "torchao")
-"""Libraries that initialise CUDA when they are imported, which others (peft, by way of transformers) do."""
+from autotune.probe.child import Parent, become
+from autotune.probe.log import Log
+from autotune.probe.opened_later import WAKES_CUDA, open_later
+from autotune.probe.order import LOG, ORDER, Order, read_json
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -79,34 +68,6 @@ def _import_libraries() -> None:
     gc.freeze()
 
 
-def open_later(name: str) -> None:
-    """Let `import name` succeed and run the library's code only when something in it is used: in a child."""
-    spec = importlib.util.find_spec(name) if name not in sys.modules else None
-    if spec is not None:
-        sys.modules[name] = _OpenedLater(name)
-        sys.modules[name].__spec__, sys.modules[name].__file__ = spec, spec.origin
-
-
-class _OpenedLater(types.ModuleType):
-    """What `import name` gave to others in the host; a child's own imports no longer meet it."""
-
-    def __getattr__(self, attribute: str) -> Any:
-        # Some look for names like __warningregistry__ in every module there is.
-        if attribute.startswith("__") and attribute not in ("__path__", "__version__", "__all__"):
-            raise AttributeError(attribute)
-        forget_opened_later()
-        opened = importlib.import_module(self.__name__)
-        self.__dict__.update(opened.__dict__)
-        return getattr(opened, attribute)
-
-
-def forget_opened_later() -> None:
-    """Let the next `import` open these libraries."""
-    for name in WAKES_CUDA:
-        if isinstance(sys.modules.get(name), _OpenedLater):
-            del sys.modules[name]
-
-
 def _reasons_not_to_fork() -> dict[str, Any]:
     """{"refused": why} where a fork would not be safe: CUDA is awake, or another thread may hold a lock."""
     import torch
@@ -121,22 +82,23 @@ def _reasons_not_to_fork() -> dict[str, Any]:
 
 
 def _serve(channel: socket.socket) -> None:
-    objects = b""
+    parent = Parent()
     reader = channel.makefile("rb")
     while line := reader.readline():
         message = json.loads(line)
-        if "objects" in message:
-            objects = reader.read(message["objects"])
+        if "surroundings" in message:
+            parent.surroundings = message["surroundings"]
+            parent.objects = reader.read(message["objects"])
         elif "order" in message:
             refused = _reasons_not_to_fork()
-            _say(channel, refused or _run(Path(message["order"]), channel, objects))
+            _say(channel, refused or _run(Path(message["order"]), channel, parent))
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _run(folder: Path, channel: socket.socket, objects: bytes) -> dict[str, Any]:
+def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]:
     """Fork a child for the order in this folder, watch it to its end, and clear everything away."""
     order = Order.from_dict(read_json(folder / ORDER), folder)
     scratch = Path(tempfile.mkdtemp(prefix="probe-"))
@@ -150,11 +112,9 @@ def _run(folder: Path, channel: socket.socket, objects: bytes) -> dict[str, Any]
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _child(
-            order, objects, scratch, log_write, [channel.fileno(), log_read, wake_read.fileno(), wake_write.fileno()]
-        )
+        become(order, parent, scratch, log_write, [channel.fileno(), log_read, wake_read.fileno(), wake_write.fileno()])
     os.close(log_write)
-    log = _Log(folder / LOG, log_read)
+    log = Log(folder / LOG, log_read)
     ended, code = _watch(pid, channel, wake_read, log, started + order.deadline_s)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -177,9 +137,7 @@ def _run(folder: Path, channel: socket.socket, objects: bytes) -> dict[str, Any]
     }
 
 
-def _watch(
-    pid: int, channel: socket.socket, wake: socket.socket, log: "_Log", deadline: float
-) -> tuple[str, int | None]:
+def _watch(pid: int, channel: socket.socket, wake: socket.socket, log: Log, deadline: float) -> tuple[str, int | None]:
     """Wait for the child: ("exited", exit code or -signal), ("timed out", None) or ("parent gone", None)."""
     while True:
         left = deadline - time.monotonic()
@@ -198,56 +156,6 @@ def _watch(
             return "parent gone", None
 
 
-class _Log:
-    """A probe's output: its beginning goes to the file as it comes, of the rest only the end is kept."""
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self._fd: int | None = fd
-        os.set_blocking(fd, False)
-        self._file = path.open("wb", buffering=0)
-        self._written = self._left_out = 0
-        self._tail: deque[bytes] = deque()
-
-    def open_fds(self) -> list[int]:
-        return [] if self._fd is None else [self._fd]
-
-    def drain(self) -> None:
-        """Take what is there, at most a few chunks, so that a flood cannot keep the host from its deadline."""
-        for _ in range(16):
-            if self._fd is None:
-                return
-            try:
-                chunk = os.read(self._fd, 65536)
-            except BlockingIOError:
-                return
-            if not chunk:
-                os.close(self._fd)
-                self._fd = None
-                return
-            self._keep(chunk)
-
-    def _keep(self, chunk: bytes) -> None:
-        head, rest = chunk[: LOG_HEAD - self._written], chunk[max(0, LOG_HEAD - self._written) :]
-        if head:
-            self._written += len(head)
-            with contextlib.suppress(OSError):  # a full disk must not end the probe
-                self._file.write(head)
-        if rest:
-            self._tail.append(rest)
-            while sum(map(len, self._tail)) - len(self._tail[0]) > LOG_TAIL:
-                self._left_out += len(self._tail.popleft())
-
-    def close(self) -> None:
-        self.drain()
-        if self._fd is not None:
-            os.close(self._fd)
-        with contextlib.suppress(OSError):
-            if self._left_out:
-                self._file.write(f"\n... {self._left_out} bytes left out ...\n".encode())
-            self._file.write(b"".join(self._tail))
-        self._file.close()
-
-
 def _kernel_oom_kills() -> int:
     """How many processes the kernel has ended for want of memory, as far as it tells."""
     total = 0
@@ -257,91 +165,6 @@ def _kernel_oom_kills() -> int:
                 if line.startswith("oom_kill "):
                     total += int(line.split()[1])
     return total
-
-
-# In the child --------------------------------------------------------------------------------------------------
-
-
-def _child(order: Order, objects: bytes, scratch: Path, log: int, close: list[int]) -> NoReturn:
-    """Become a probe: a session of its own, the parent's environment, its own scratch; answer and leave at once."""
-    code = 1
-    try:
-        started = time.monotonic()
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _redirect(log)
-        for fd in close:
-            os.close(fd)
-        print(f"{order.kind} {order.number} started", flush=True)
-        _enter_parent_environment(scratch)
-        forget_opened_later()
-        Path("/proc/self/oom_score_adj").write_text("1000")
-        answer = _answer(order, objects, started, scratch)
-        write_json(Path(order.folder) / ANSWER, answer)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
-    from autotune.errors import AutotuneError
-    from autotune.probe import capabilities, preparation, training
-    from autotune.probe.user_objects import user_workload
-    from autotune.request import TuningRequest
-
-    try:
-        if order.kind == "probe":
-            return training.run(order, objects, started, scratch).to_dict()
-        if order.kind == "capabilities":
-            return {"value": capabilities.read(order).to_dict()}
-        request = TuningRequest.from_dict(order.request["request"])
-        workload = (
-            user_workload(request, objects) if objects else preparation.prepare(request, Path(order.request["cache"]))
-        )
-        return {"value": workload.to_dict()}
-    except AutotuneError as error:
-        return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
-
-
-def _redirect(log: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    os.close(null)
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        # Not closed: they live as long as the process.
-        stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-        setattr(sys, name, stream)
-
-
-def _enter_parent_environment(scratch: Path) -> None:
-    """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
-    parent = json.loads(os.environ[PARENT_ENVIRONMENT])
-    mark = os.environ[sweep.MARK]
-    os.environ.clear()
-    os.environ |= parent["environment"]
-    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", sweep.MARK: mark}
-    tempfile.tempdir = str(scratch)
-    sys.path[:] = parent["path"]
-    with contextlib.suppress(OSError):
-        os.chdir(parent["folder"])
-    _give_threads_back()
-
-
-def _give_threads_back() -> None:
-    """The host runs numpy's BLAS on one thread so that it may fork; a training would have them all."""
-    import threadpoolctl
-
-    if "OPENBLAS_NUM_THREADS" not in os.environ:
-        threadpoolctl.threadpool_limits(len(os.sched_getaffinity(0)), user_api="blas")
 
 
 if __name__ == "__main__":

@@ -11,21 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune import errors
-from autotune.configuration import Configuration
-from autotune.environment import Environment
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.measurement import Measurement, Outcome
-from autotune.probe import ProbeOptions, failures, sweep
-from autotune.probe.host import PARENT_ENVIRONMENT
-from autotune.probe.order import ANSWER, CONFIRMATION, LOG, ORDER, Order, Timing, read_json, write_json
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
-from autotune.workload import Workload
+from autotune.probe import failures, sweep
+from autotune.probe.order import ANSWER, LOG, ORDER, Order, read_json, write_json
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
@@ -39,12 +34,6 @@ START_S = 180.0
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
 )
-
-MICRO_STEPS = 3
-"""Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
-
-READY_SHARE = 0.01
-"""Share of a step spent waiting for workers' batches up to which the loader counts as keeping up."""
 
 
 class ProbeHost:
@@ -94,8 +83,8 @@ class ProbeHost:
             self.close()
             why = (ready or {}).get("refused") or (said[-1] if said else "it said nothing")
             raise ProbeHostFailed(f"The process that starts probes failed: {why}.", "See `autotune doctor`.")
-        if self._objects:
-            ours.sendall(json.dumps({"objects": len(self._objects)}).encode() + b"\n" + self._objects)
+        told = {"surroundings": _surroundings(), "objects": len(self._objects)}
+        ours.sendall(json.dumps(told).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> dict[str, Any] | None:
         """Send an order and wait for its end: the host's account of it, None where the host itself is gone or hung."""
@@ -125,6 +114,12 @@ class ProbeHost:
             self.close()
         return account
 
+    def scratch_folder(self) -> Path:
+        """A new folder that is gone with the host, however this process ends."""
+        if self._process is None:
+            self.start()
+        return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
+
     def ask(self, order: Order) -> Any:
         """The value of a `prepare` or `capabilities` order; raises the child's own error, or ProbeHostFailed."""
         account = self.run(order)
@@ -132,10 +127,11 @@ class ProbeHost:
         try:
             answer = read_json(folder / ANSWER)
         except (OSError, ValueError):
-            failure = _failure(account, _log_tail(folder))
+            tail = _log_tail(folder)
+            failure = _failure(account, tail)
             raise ProbeHostFailed(
                 f"Reading the {'device' if order.kind == 'capabilities' else 'model and data'} failed: {failure.reason}.",
-                f"Its output is in {folder / LOG}.",
+                f"The end of its output:\n{tail.strip()}",
             ) from None
         if "error" in answer:
             kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
@@ -190,18 +186,21 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
 
 
-def _host_environment(token: str, scratch: str) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    environment = inherited(os.environ)
-    parent = {
-        "environment": environment,
+def _surroundings() -> dict[str, Any]:
+    """What the children are given back: they run as if the caller had started them."""
+    return {
+        "environment": inherited(os.environ),
         "path": [path or os.getcwd() for path in sys.path],
         "folder": os.getcwd(),
     }
+
+
+def _host_environment(token: str, scratch: str) -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     if root.endswith(("site-packages", "dist-packages")):
         paths.remove(root)  # found without help; ahead of the standard library it would shadow it
-    return environment | {
+    return inherited(os.environ) | {
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": scratch,
         # One thread, so that forking is safe; the children get their threads back.
@@ -211,79 +210,7 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false"),
         "PYTHONUNBUFFERED": "1",
         sweep.MARK: token,
-        PARENT_ENVIRONMENT: json.dumps(parent),
     }
-
-
-@dataclass
-class LiveProbe:
-    """The Probe that measures: real trainings in processes of their own.
-
-    base: the user's own TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
-    folder: a trial's number and confirmation round -> where its files go. device_used: bytes in use on the device now
-    and by whom, None where there is nothing to ask (CPU).
-    """
-
-    host: ProbeHost
-    environment: Environment
-    workload: Workload
-    base: Mapping[str, Any]
-    allowed_bytes: int
-    folder: Callable[[int, int], Path]
-    objective: str = "samples_per_second"
-    device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
-    timings: tuple[Timing, Timing] = field(default=(Timing(), CONFIRMATION))
-
-    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-        accumulation = configuration.gradient_accumulation_steps
-        run = accumulation if options.confirmation else min(accumulation, MICRO_STEPS)
-        measurement = self._measure(self._order(configuration, options, run))
-        if run < accumulation and not _loader_keeps_up(measurement, configuration):
-            # Waiting cannot be composed where workers load beside the compute: run every micro-step.
-            measurement = self._measure(self._order(configuration, options, accumulation))
-        return measurement
-
-    def _order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
-        fields = training_arguments(configuration, self.environment, self.base)
-        return Order(
-            kind="probe",
-            folder=str(self.folder(options.number, options.confirmation).absolute()),
-            deadline_s=options.deadline_s,
-            number=options.number,
-            confirmation=options.confirmation,
-            configuration=configuration,
-            training_arguments=fields,
-            model_arguments=model_arguments(configuration, self.environment),
-            process_environment=process_environment(configuration, self.environment),
-            workload=self.workload,
-            environment=self.environment,
-            accumulation_steps_run=accumulation_steps_run,
-            allowed_bytes=self.allowed_bytes,
-            timing=self.timings[bool(options.confirmation)],
-            count_tokens=self.objective == "tokens_per_second",
-            best_so_far=options.best_so_far,
-        )
-
-    def _measure(self, order: Order) -> Measurement:
-        before = self.device_used()
-        account = self.host.run(order)
-        measurement = read_answer(order, account)
-        after = self.device_used()
-        if before is not None and after is not None:
-            self._wait_for_memory(before[0])
-            if foreign := sorted({*before[1], *after[1]}):
-                measurement = _doubted(measurement, f"another process on the device: {', '.join(foreign)}")
-        write_json(Path(order.folder) / ANSWER, measurement.to_dict())
-        return measurement
-
-    def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:
-        """The driver gives a dead process's memory back a moment later; the next probe must find it free."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            used = self.device_used()
-            if used is None or used[0] <= before + (64 << 20):
-                return
-            time.sleep(0.05)
 
 
 def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
@@ -333,15 +260,3 @@ def _log_tail(folder: Path, size: int = 4000) -> str:
         file.seek(max(0, (folder / LOG).stat().st_size - size))
         return file.read().decode(errors="replace")
     return ""
-
-
-def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:
-    """Whether the composed speed holds: fetching in the training process adds up batch by batch, workers must be ready."""
-    if measurement.outcome is not Outcome.COMPLETED or not configuration.values.get("workers"):
-        return True
-    wait, step = measurement.data_wait_s or 0.0, measurement.step_time_s or 1.0
-    return wait / step <= READY_SHARE
-
-
-def _doubted(measurement: Measurement, doubt: str) -> Measurement:
-    return replace(measurement, observed_doubts=(*measurement.observed_doubts, doubt))

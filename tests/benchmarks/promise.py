@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from machine import write_table
 
@@ -26,6 +27,25 @@ def plain(folder: Path) -> dict[str, float]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def with_arguments(folder: Path, copy: Path, fields: dict[str, object]) -> Path:
+    """A copy of the report with other training arguments as its answer."""
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("probes", "study.db"), dirs_exist_ok=True)
+    (copy / "best_training_arguments.json").write_text(json.dumps(fields))
+    return copy
+
+
+def row(told: dict[str, Any] | None, median: float, peak: str) -> str:
+    """The middle columns; dashes where nothing was promised."""
+    if told is None:
+        return f"found by the Trainer, 48 x 1 at first | - | {median:.2f} | - | - | {peak}"
+    value, low, high = (told[f"samples_per_second{which}"] for which in ("", "_low", "_high"))
+    levers = ", ".join(f"{lever} {value}" for lever, value in told["levers"].items())
+    sizes = f"{told['micro_batch_size']} x {told['gradient_accumulation_steps']}"
+    promised = f"{value:.2f} ({low:.2f} to {high:.2f})"
+    memory = f"{told['peak_bytes'] / 2**20:.0f} MiB"
+    return f"{sizes}, {levers} | {promised} | {median:.2f} | {value / median - 1:+.1%} | {memory} | {peak}"
+
+
 def main() -> None:
     reports = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())
     command = ["autotune", "search", "gpt2-mini", "--global-batch-size", "48", "--sequence-length", "96"]
@@ -35,29 +55,28 @@ def main() -> None:
         sys.exit(f"the search ended with exit code {done.returncode}")
     told = json.loads(done.stdout)
     folder = Path(told["folder"])
-    baseline = reports / "baseline"
-    shutil.copytree(folder, baseline, ignore=shutil.ignore_patterns("probes", "study.db"), dirs_exist_ok=True)
     fields = json.loads((folder / "probes" / "0000" / "order.json").read_text())["training_arguments"]
-    (baseline / "best_training_arguments.json").write_text(json.dumps(fields))
-
-    got: dict[str, list[dict[str, float]]] = {"best": [], "baseline": []}
+    finder = {"per_device_train_batch_size": 48, "gradient_accumulation_steps": 1, "use_cpu": True}
+    folders = {
+        "best": folder,
+        "baseline": with_arguments(folder, reports / "baseline", fields),
+        "auto_find_batch_size": with_arguments(folder, reports / "finder", finder | {"auto_find_batch_size": True}),
+    }
+    got: dict[str, list[dict[str, float]]] = {name: [] for name in folders}
     for one_round in range(ROUNDS):
-        for name in ("best", "baseline") if one_round % 2 == 0 else ("baseline", "best"):
-            got[name].append(plain(folder if name == "best" else baseline))
-    rows = ["| what | configuration | promised samples/s | got (median of rounds) | error | promised peak | got |"]
-    rows.append("|---|---|---|---|---|---|---|")
+        names = list(folders)
+        for name in names[one_round:] + names[:one_round]:
+            got[name].append(plain(folders[name]))
+    rows = [
+        "| what | configuration | promised samples/s | got (median of rounds) | error | promised peak | got | batch |"
+    ]
+    rows.append("|---|---|---|---|---|---|---|---|")
     for name, runs in got.items():
-        one = told[name]
         median = statistics.median(run["samples_per_second"] for run in runs)
-        peak = max(run["peak_bytes"] for run in runs) / 2**20
-        assert all(run["global_batch_size"] == 48 and not run["imports_autotune"] for run in runs)
-        low, high = one["samples_per_second_low"], one["samples_per_second_high"]
-        promised = f"{one['samples_per_second']:.2f} ({low:.2f} to {high:.2f})"
-        levers = ", ".join(f"{lever} {value}" for lever, value in one["levers"].items())
-        sizes = f"{one['micro_batch_size']} x {one['gradient_accumulation_steps']}"
-        error = f"{one['samples_per_second'] / median - 1:+.1%}"
-        memory = f"{one['peak_bytes'] / 2**20:.0f} MiB | {peak:.0f} MiB"
-        rows.append(f"| {name} | {sizes}, {levers} | {promised} | {median:.2f} | {error} | {memory} |")
+        peak = f"{max(run['peak_bytes'] for run in runs) / 2**20:.0f} MiB"
+        batch = max(run["global_batch_size"] for run in runs)
+        assert not any(run["imports_autotune"] for run in runs)
+        rows.append(f"| {name} | {row(told.get(name), median, peak)} | {batch} |")
     outcomes = [
         json.loads(path.read_text())["outcome"] for path in sorted((folder / "probes").glob("[0-9]*/measurement.json"))
     ]

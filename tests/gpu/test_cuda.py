@@ -30,7 +30,8 @@ from autotune.environment import Environment  # noqa: E402
 from autotune.errors import ProbeHostFailed  # noqa: E402
 from autotune.measurement import Measurement, Outcome  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
-from autotune.probe.launcher import LiveProbe, ProbeHost  # noqa: E402
+from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import read_json  # noqa: E402
 from autotune.workflow import examine  # noqa: E402
 from autotune.workload import Workload  # noqa: E402

@@ -16,8 +16,8 @@ import pytest
 from autotune.environment import Environment
 from autotune.errors import ProbeHostFailed
 from autotune.measurement import Measurement, Outcome
-from autotune.probe.host import LOG_HEAD, LOG_TAIL
 from autotune.probe.launcher import ProbeHost
+from autotune.probe.log import LOG_HEAD, LOG_TAIL
 from autotune.probe.order import ANSWER, LOG
 from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER, OUT_OF_MEMORY
@@ -290,16 +290,16 @@ def test_a_host_leaves_libraries_that_wake_cuda_unopened(bad_host: ProbeHost) ->
 def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
     pytest.importorskip("bitsandbytes")
     script = (
-        "import sys\nfrom pathlib import Path\nfrom autotune.probe import host\n"
+        "import sys\nfrom pathlib import Path\nfrom autotune.probe import opened_later\n"
         "opened = lambda: 'libbitsandbytes' in Path('/proc/self/maps').read_text()\n"
-        "host.open_later('bitsandbytes')\n"
+        "opened_later.open_later('bitsandbytes')\n"
         "import bitsandbytes as early\n"
         "assert not opened() and not hasattr(early, '__warningregistry__') and not opened()\n"
-        "host.forget_opened_later()\n"
+        "opened_later.forget_opened_later()\n"
         "from bitsandbytes.optim import AdamW8bit\nimport bitsandbytes as late\n"
         "assert opened()\n"
         "assert early.optim.AdamW8bit is late.optim.AdamW8bit is AdamW8bit\n"
-        "host.open_later('no_such_library')\n"
+        "opened_later.open_later('no_such_library')\n"
         "assert 'no_such_library' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})

@@ -19,7 +19,8 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed
 from autotune.measurement import Outcome
 from autotune.probe import ProbeOptions, launcher
-from autotune.probe.launcher import LiveProbe, ProbeHost, inherited, read_answer
+from autotune.probe.launcher import ProbeHost, inherited, read_answer
+from autotune.probe.live import LiveProbe
 from autotune.probe.order import ANSWER, LOG, ORDER, Order, Timing, read_json
 from autotune.request import tuning_request
 from autotune.workload import Workload

@@ -1,0 +1,45 @@
+"""How far a search goes, and what it tells those who watch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.configuration import Configuration
+from autotune.trial import Trial
+
+CONFIRMATION_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far to search. n_trials: probes in all, the baseline's among them. timeout_s: for this run of the search.
+
+    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective.
+    """
+
+    n_trials: int
+    objective: str
+    memory_limit_bytes: int
+    allowed_bytes: int
+    timeout_s: float | None = None
+    probe_timeout_s: float | None = None
+    sampler: str = "tpe"
+    seed: int = 0
+    confirmation_rounds: int = CONFIRMATION_ROUNDS
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed, done."""
+
+    kind: str
+    trials: tuple[Trial, ...]
+    number: int | None = None
+    configuration: Configuration | None = None
+    trial: Trial | None = None
+    best: Trial | None = None
+    probes_left: int = 0
+    seconds_left: float | None = None
+    message: str = ""
+
+
+Watch = Callable[[Progress], None]

@@ -1,0 +1,106 @@
+"""The child's first and last moments: it becomes a process of its own, carries the order out, answers and leaves."""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.probe import sweep
+from autotune.probe.opened_later import forget_opened_later
+from autotune.probe.order import ANSWER, Order, write_json
+
+
+@dataclass
+class Parent:
+    """What every child gets of the parent: variables, path and folder; and the caller's objects, unopened."""
+
+    surroundings: dict[str, Any] = field(default_factory=dict)
+    objects: bytes = b""
+
+
+def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[int]) -> NoReturn:
+    """Become a probe: a session of its own, the parent's environment, its own scratch; answer and leave at once."""
+    code = 1
+    try:
+        started = time.monotonic()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _redirect(log)
+        for fd in close:
+            os.close(fd)
+        print(f"{order.kind} {order.number} started", flush=True)
+        _enter_surroundings(parent.surroundings, scratch)
+        forget_opened_later()
+        with contextlib.suppress(OSError):  # a sandbox may hide it
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        answer = _answer(order, parent.objects, started, scratch)
+        write_json(Path(order.folder) / ANSWER, answer)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
+    from autotune.errors import AutotuneError
+    from autotune.probe import capabilities, preparation, training
+    from autotune.probe.user_objects import user_workload
+    from autotune.request import TuningRequest
+
+    try:
+        if order.kind == "probe":
+            return training.run(order, objects, started, scratch).to_dict()
+        if order.kind == "capabilities":
+            return {"value": capabilities.read(order).to_dict()}
+        request = TuningRequest.from_dict(order.request["request"])
+        workload = (
+            user_workload(request, objects) if objects else preparation.prepare(request, Path(order.request["cache"]))
+        )
+        return {"value": workload.to_dict()}
+    except AutotuneError as error:
+        return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
+
+
+def _redirect(log: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(null)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        # Not closed: they live as long as the process.
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+
+
+def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
+    """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
+    mark = os.environ[sweep.MARK]
+    os.environ.clear()
+    os.environ |= parent["environment"]
+    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", sweep.MARK: mark}
+    tempfile.tempdir = str(scratch)
+    sys.path[:] = parent["path"]
+    with contextlib.suppress(OSError):
+        os.chdir(parent["folder"])
+    _give_threads_back()
+
+
+def _give_threads_back() -> None:
+    """The host runs numpy's BLAS on one thread so that it may fork; a training would have them all."""
+    import threadpoolctl
+
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        threadpoolctl.threadpool_limits(len(os.sched_getaffinity(0)), user_api="blas")

@@ -1,0 +1,105 @@
+"""LiveProbe: the Probe that measures, by real trainings in processes of their own."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.measurement import Measurement, Outcome
+from autotune.probe import ProbeOptions
+from autotune.probe.launcher import ProbeHost, read_answer
+from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, write_json
+from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.workload import Workload
+
+MICRO_STEPS = 3
+"""Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
+
+READY_SHARE = 0.01
+"""Share of a step spent waiting for workers' batches up to which the loader counts as keeping up."""
+
+
+@dataclass
+class LiveProbe:
+    """The Probe that measures: real trainings in processes of their own.
+
+    base: the user's own TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
+    folder: a trial's number and confirmation round -> where its files go. device_used: bytes in use on the device now
+    and by whom, None where there is nothing to ask (CPU).
+    """
+
+    host: ProbeHost
+    environment: Environment
+    workload: Workload
+    base: Mapping[str, Any]
+    allowed_bytes: int
+    folder: Callable[[int, int], Path]
+    objective: str = "samples_per_second"
+    device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
+    timings: tuple[Timing, Timing] = field(default=(Timing(), CONFIRMATION))
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        accumulation = configuration.gradient_accumulation_steps
+        run = accumulation if options.confirmation else min(accumulation, MICRO_STEPS)
+        measurement = self._measure(self._order(configuration, options, run))
+        if run < accumulation and not _loader_keeps_up(measurement, configuration):
+            # Waiting cannot be composed where workers load beside the compute: run every micro-step.
+            measurement = self._measure(self._order(configuration, options, accumulation))
+        return measurement
+
+    def _order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
+        fields = training_arguments(configuration, self.environment, self.base)
+        return Order(
+            kind="probe",
+            folder=str(self.folder(options.number, options.confirmation).absolute()),
+            deadline_s=options.deadline_s,
+            number=options.number,
+            confirmation=options.confirmation,
+            configuration=configuration,
+            training_arguments=fields,
+            model_arguments=model_arguments(configuration, self.environment),
+            process_environment=process_environment(configuration, self.environment),
+            workload=self.workload,
+            environment=self.environment,
+            accumulation_steps_run=accumulation_steps_run,
+            allowed_bytes=self.allowed_bytes,
+            timing=self.timings[bool(options.confirmation)],
+            count_tokens=self.objective == "tokens_per_second",
+            best_so_far=options.best_so_far,
+        )
+
+    def _measure(self, order: Order) -> Measurement:
+        before = self.device_used()
+        account = self.host.run(order)
+        measurement = read_answer(order, account)
+        after = self.device_used()
+        if before is not None and after is not None:
+            self._wait_for_memory(before[0])
+            if foreign := sorted({*before[1], *after[1]}):
+                measurement = _doubted(measurement, f"another process on the device: {', '.join(foreign)}")
+        write_json(Path(order.folder) / ANSWER, measurement.to_dict())
+        return measurement
+
+    def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:
+        """The driver gives a dead process's memory back a moment later; the next probe must find it free."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            used = self.device_used()
+            if used is None or used[0] <= before + (64 << 20):
+                return
+            time.sleep(0.05)
+
+
+def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:
+    """Whether the composed speed holds: fetching in the training process adds up batch by batch, workers must be ready."""
+    if measurement.outcome is not Outcome.COMPLETED or not configuration.values.get("workers"):
+        return True
+    wait, step = measurement.data_wait_s or 0.0, measurement.step_time_s or 1.0
+    return wait / step <= READY_SHARE
+
+
+def _doubted(measurement: Measurement, doubt: str) -> Measurement:
+    return replace(measurement, observed_doubts=(*measurement.observed_doubts, doubt))
