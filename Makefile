@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 # The main job on a built-in model and real text (the documentation that Python carries), on the GPU if there is one.
 search: $(STAMP)
 	$(BIN)/python tests/data/python_topics.py reports/data/topics.txt
-	$(BIN)/autotune search gpt2-mini --global-batch-size 48 --sequence-length 96 --dataset reports/data/topics.txt \
-	    --n-trials 10 --timeout 2m --output-dir reports
+	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
+	    --n-trials 10 --timeout 75s --output-dir reports
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

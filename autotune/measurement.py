@@ -125,7 +125,7 @@ class Measurement:
     seconds_to_first_line: float | None = None
     probe_seconds: float = 0.0
     observed_doubts: tuple[str, ...] = ()
-    log_tail: str = ""
+    log_tail: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.COMPLETED and not self.steps:
@@ -223,7 +223,8 @@ class Measurement:
         return tuple(doubts)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"outcome": self.outcome.value}
+        """Plain data; the log's tail stays in the log, which names paths of the machine."""
+        return asdict(self) | {"outcome": self.outcome.value, "log_tail": ""}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Measurement":
