@@ -40,5 +40,4 @@ def fields_of(arguments: Any) -> dict[str, Any]:
     """The fields of a `TrainingArguments` that differ from the defaults, as plain values; no secrets, no folders."""
     defaults = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
     own = arguments.to_dict()
-    left_out = {*PRIVATE, "use_cpu"}
-    return {name: own[name] for name in own if name not in left_out and own[name] != defaults.get(name)}
+    return {name: own[name] for name in own if name not in PRIVATE and own[name] != defaults.get(name)}

@@ -180,7 +180,7 @@ class TuningResult:
     def begin(self, folder: str | Path) -> None:
         """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
         record = {
-            "request": self.request.to_dict() | {"output_dir": "reports"},
+            "request": _without_places(self.request.to_dict()),
             "workload": self.workload.to_dict(),
             "identity": self.identity,
             "memory_limit_bytes": self.memory_limit_bytes,
@@ -223,6 +223,16 @@ class TuningResult:
             raise InvalidRequest(
                 f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
             ) from error
+
+
+def _without_places(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
+    kept = {name: Path(value).name if _is_place(value) else value for name, value in request.items()}
+    return kept | {"output_dir": "reports"}
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute()
 
 
 def _speedup_fields(facts: Facts) -> dict[str, Any]:

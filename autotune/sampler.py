@@ -33,6 +33,13 @@ def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
         return samplers[name]()
 
 
+def fixed_sampler(fixed: Mapping[str, Any], sampler: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
+    """A sampler that proposes these parameters, and lets the other one learn of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.PartialFixedSampler(dict(fixed), sampler)
+
+
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
     """Optuna's distributions of the space; the baseline's values are among them even where they are not proposed."""
     made: dict[str, BaseDistribution] = {}

@@ -25,7 +25,7 @@ from autotune.objective import best_trial, speed, value
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, write_json
-from autotune.sampler import configuration_of, distributions, make_sampler, openings, parameters
+from autotune.sampler import configuration_of, distributions, fixed_sampler, make_sampler, openings, parameters
 from autotune.search_space import SearchSpace
 from autotune.study_folder import probe_folder, read_trial, reporting_storage
 from autotune.trial import Trial
@@ -53,7 +53,7 @@ class Study:
     space: SearchSpace
     plan: Plan
     trials: list[Trial] = field(default_factory=list)
-    unfinished: list[Configuration] = field(default_factory=list)
+    queue: list[Configuration] = field(default_factory=list)
     answered_at_once: int = 0
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
@@ -78,6 +78,8 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan) -> Study:
         for old in record.get_trials(deepcopy=False):
             _take_up(study, old)
         study.trials.sort(key=lambda trial: trial.number)
+        first, *others = openings(space)
+        study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
     record.sampler = make_sampler(plan.sampler, seed)
     return study
@@ -105,7 +107,7 @@ def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
     else:
         optuna.trial.Trial(study.optuna, old._trial_id).set_user_attr("interrupted", True)
         study.optuna.tell(old.number, state=TrialState.FAIL)
-        study.unfinished.append(configuration)
+        study.queue.append(configuration)
 
 
 # The loop ------------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     refuses, KeyboardInterrupt when the user interrupts: everything so far is kept.
     """
     begun = time.monotonic()
-    if study.trials or study.unfinished:
+    if study.trials:
         watch(_progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
     statement = ""
@@ -160,35 +162,51 @@ def _time_is_over(study: Study, begun: float) -> bool:
 
 
 def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
-    """The next configuration that nothing answers for yet; None where there is none.
+    """The next configuration that nothing answers for yet, the queue's first; None where there is none.
 
     A proposal that is known or settled is told at once, marked, and not counted.
     """
-    known = distributions(study.space)
-    if not study.trials and not study.unfinished:
-        for opening in openings(study.space):
-            study.optuna.enqueue_trial(parameters(study.space, opening))
-    for unfinished in study.unfinished:
-        study.optuna.enqueue_trial(parameters(study.space, unfinished))
-    study.unfinished.clear()
-    if study.trials and _all_known(study):
+    while study.queue:
+        configuration = study.queue.pop(0)
+        if settled_by(configuration, study.trials) is None:
+            return _begin(study, _propose(study, configuration), configuration)
+    if _all_known(study):
         return None
     for _ in range(KNOWN_IN_A_ROW):
-        running = study.optuna.ask(known)
+        running = _propose(study)
         configuration = configuration_of(study.space, running.params)
-        first = not study.trials
         answer = settled_by(configuration, study.trials)
-        if answer is None and (first or configuration in study.space):
-            number = study.trials[-1].number + 1 if study.trials else 0
-            running.set_user_attr("configuration", configuration.to_dict())
-            running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
-            return number, running, configuration
+        if answer is None and configuration in study.space:
+            return _begin(study, running, configuration)
         running.set_user_attr("answered_by", answer.number if answer else "outside --only")
         same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
-        assert not same or answer is not None
         _finish(study, running, answer.measurement if same and answer else None)
         study.answered_at_once += 1
     return None
+
+
+def _propose(study: Study, configuration: Configuration | None = None) -> optuna.Trial:
+    """A new trial of the sampler's choice, or of this configuration.
+
+    Not by Optuna's own queue: what waits there when a search is killed would come before what was interrupted.
+    """
+    if configuration is None:
+        return study.optuna.ask(distributions(study.space))
+    sampler = study.optuna.sampler
+    study.optuna.sampler = fixed_sampler(parameters(study.space, configuration), sampler)
+    try:
+        return study.optuna.ask(distributions(study.space))
+    finally:
+        study.optuna.sampler = sampler
+
+
+def _begin(
+    study: Study, running: optuna.Trial, configuration: Configuration
+) -> tuple[int, optuna.Trial, Configuration]:
+    number = study.trials[-1].number + 1 if study.trials else 0
+    running.set_user_attr("configuration", configuration.to_dict())
+    running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
+    return number, running, configuration
 
 
 def _all_is_known(study: Study) -> str:

@@ -88,10 +88,11 @@ def _short(value: Any) -> str:
 def remove_study(folder: Path, reports: Sequence[str]) -> None:
     """Remove a study's own files and these reports from its folder, and nothing else."""
     with reporting_storage(folder):
-        for name in (REQUEST, "study.db", "study.db-journal", *reports):
-            (folder / name).unlink(missing_ok=True)
         if (folder / "probes").is_dir():
             shutil.rmtree(folder / "probes")
+        # What says which question it answers goes last: killed in between, the rest is still known for what it is.
+        for name in ("study.db", "study.db-journal", *reports, REQUEST):
+            (folder / name).unlink(missing_ok=True)
 
 
 def read_trial(folder: Path, number: int) -> Trial | None:

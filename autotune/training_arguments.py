@@ -9,8 +9,12 @@ from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
 from autotune.levers.micro_batch_size import divisors
 
-PRIVATE = ("output_dir", "logging_dir", "run_name", "hub_token", "push_to_hub_token", "local_rank")
-"""Fields that never travel: folders, secrets, and what belongs to one run alone."""
+PRIVATE = (
+    *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "local_rank"),
+    *("hub_token", "push_to_hub_token"),
+    "use_cpu",
+)
+"""Fields that never travel: folders, what belongs to one run alone, secrets, and the device, which `--device` decides."""
 
 FINDER = "auto_find_batch_size"
 """It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
@@ -24,10 +28,11 @@ def training_arguments(
     Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
     what else the user set in `base` (fields that differ from the defaults).
     """
-    left_out = {*PRIVATE, FINDER, *_aliases(environment)}
+    settings = _settings(configuration, environment)
+    left_out = {*PRIVATE, FINDER, *_aliases(environment), *settings.contradicts}
     fields = {name: value for name, value in base.items() if name not in left_out}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
-    for name, value in _settings(configuration, environment).training_arguments.items():
+    for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else value
     if environment.is_cpu:
@@ -51,6 +56,7 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
         {name: value for one in every for name, value in one.training_arguments.items()},
         {name: value for one in every for name, value in one.model_arguments.items()},
         {name: value for one in every for name, value in one.environment.items()},
+        tuple(name for one in every for name in one.contradicts),
     )
 
 

@@ -59,6 +59,8 @@ def search(
     """
     if base_arguments is not None and training_args is not None:
         raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
+    if isinstance(base_arguments, (str, os.PathLike, Mapping)):
+        base_arguments, training_args = None, base_arguments
     base = fields_of(base_arguments) if base_arguments is not None else read_training_args(training_args)
     objects = {
         "train_dataset": train_dataset,
@@ -183,7 +185,7 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
                 "Pass a function that makes the model, or name the data with dataset=.",
             )
         return os.fspath(model), b""
-    if not callable(model):
+    if not callable(model) or hasattr(model, "parameters"):
         raise InvalidRequest(
             f"The model is a {type(model).__name__}.", "Pass a name, or a function that makes the model."
         )
@@ -255,17 +257,22 @@ def _memory_limit(request: TuningRequest, environment: Environment, folder: Path
             )
         return request.memory_limit_bytes
     if folder is not None and (folder / REQUEST).is_file():
-        return int(read_json(folder / REQUEST)["memory_limit_bytes"])
+        try:
+            return int(read_json(folder / REQUEST)["memory_limit_bytes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageFailed(
+                f"{folder / REQUEST} is damaged: {error!r}.", "Use --fresh to begin the study again."
+            ) from error
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 
 
 def _check_model_fits(workload: Workload, allowed: int, limit: int) -> None:
-    """Weights and their gradients are there in every configuration: 8 bytes a parameter in float32."""
-    needed = 2 * workload.parameter_bytes
+    """Weights, and gradients of those that learn, are there in every configuration."""
+    needed = workload.parameter_bytes + workload.gradient_bytes
     if needed > allowed:
         raise NothingFits(
             f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
-            f"({workload.parameters / 1e6:.1f} million parameters, 8 bytes each); "
+            f"({workload.parameters / 1e6:.1f} million parameters); "
             f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
             "Raise --memory-limit or choose a smaller model.",
         )
@@ -292,6 +299,7 @@ def _identity(
         "model_config": {
             k: v for k, v in workload.model_config.items() if k not in ("_name_or_path", "transformers_version")
         },
+        "architecture": f"{workload.architecture}, {workload.parameters} parameters",
         "task": workload.task,
         "data": workload.data_identity,
         "sequence_length": workload.sequence_length,

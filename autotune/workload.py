@@ -12,7 +12,7 @@ class Workload:
     model_config: the whole Hugging Face config as a dict; empty where the user brought a `model_init`.
     source: where the config came from (built-in name, folder, hub id); remote code is opened from it.
     sequence_length: longest sample in tokens; None for images.
-    parameters, parameter_bytes: of the model in the dtype it is trained in (float32).
+    parameters, parameter_bytes: of the model in the dtype it is trained in; gradient_bytes: of those that learn.
     supports_checkpointing: None where unknown (a user's own model).
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
     or the user's own dataset.
@@ -31,6 +31,7 @@ class Workload:
     sequence_length: int | None = None
     parameters: int = 0
     parameter_bytes: int = 0
+    gradient_bytes: int = 0
     supports_checkpointing: bool | None = None
     data: str = ""
     data_identity: str = "synthetic"

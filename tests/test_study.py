@@ -707,3 +707,13 @@ def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, optio
         subprocess.run(["umount", str(tmp_path)], check=True)
     assert len(said) == 1
     assert "cannot be written" in said[0]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupted_opening_keeps_the_baseline_trial_0_and_each_precision_next(tmp_path: Path, at: int) -> None:
+    among = space(precision=("fp32", "bf16", "tf32"))
+    interrupted(tmp_path, at, among=among)
+    study, _ = run(tmp_path, replay(), among)
+    assert study.trials[0].configuration == among.baseline
+    assert [trial.configuration.values["precision"] for trial in study.trials[:3]] == ["fp32", "bf16", "tf32"]
+    assert len({trial.configuration.micro_batch_size for trial in study.trials[:3]}) == 1

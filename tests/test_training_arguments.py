@@ -161,3 +161,16 @@ def test_a_field_that_this_transformers_does_not_know_is_refused(name: str, mean
 
 def test_known_fields_pass() -> None:
     check_fields({"bf16": True, "learning_rate": 1e-3}, cpu(), "mine.json")
+
+
+def test_without_workers_the_user_s_prefetching_is_left_out() -> None:
+    base = {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True}
+    with_workers = training_arguments(configuration(8, workers=2), cpu(), base)
+    alone = training_arguments(configuration(8, workers=0), cpu(), base)
+    assert with_workers["dataloader_prefetch_factor"] == 4
+    assert not {"dataloader_prefetch_factor", "dataloader_persistent_workers"} & set(alone)
+
+
+def test_the_device_is_not_the_user_s_arguments_to_say() -> None:
+    fields = training_arguments(configuration(8), gpu(), {"use_cpu": True})
+    assert "use_cpu" not in fields

@@ -14,11 +14,13 @@ class Settings:
     """What a lever's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    contradicts: fields of the user's own arguments that cannot stand beside this value.
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    contradicts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,19 @@ def _read_back(observed: Observed) -> str:
     optimizer = observed.trainer.optimizer
     optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
     kind, module = type(optimizer).__name__, type(optimizer).__module__
+    named = observed.trainer.args.optim
+    named = str(getattr(named, "value", named))
     if module.startswith("bitsandbytes"):
         bits = getattr(getattr(optimizer, "args", None), "optim_bits", "?")
-        return f"{kind.lower()}_bnb_{bits}bit"
+        paged = "paged_" if getattr(optimizer, "is_paged", False) else ""
+        # Its names have aliases (adamw_8bit); what shows is whether it is paged and how many bits it keeps.
+        agrees = f"_{bits}bit" in named and named.startswith("paged_") == bool(paged)
+        return named if agrees else f"{paged}{kind.lower()}_bnb_{bits}bit"
     if kind == "AdamW":
         return "adamw_torch_fused" if optimizer.defaults.get("fused") else "adamw_torch"
     if kind.lower() in NAMES:
         return kind.lower()
-    named = observed.trainer.args.optim  # a class of its own: the Trainer made it from this name
-    return str(getattr(named, "value", named))
+    return named  # a class of its own: the Trainer made it from this name
 
 
 def _hungrier(one: Value, other: Value) -> bool:

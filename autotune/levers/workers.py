@@ -14,7 +14,9 @@ def _own(base: Mapping[str, Any], environment: Environment) -> int:
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({"dataloader_num_workers": value})
+    # Without workers the Trainer refuses to prefetch and torch to keep them.
+    alone = () if value else ("dataloader_prefetch_factor", "dataloader_persistent_workers")
+    return Settings({"dataloader_num_workers": value}, contradicts=alone)
 
 
 def _read_back(observed: Observed) -> int:

@@ -14,6 +14,7 @@ import torch
 from transformers import TrainingArguments
 
 from autotune.environment import Environment
+from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import NAMES as OPTIMIZERS
 from autotune.probe.order import Order
 
@@ -98,8 +99,7 @@ def _cpu_name() -> str:
 def _cuda_facts(order: Order) -> dict[str, Any]:
     """Read before and after the device wakes up: the difference is the context that every process pays."""
     used_before = _device_used(order.request.get("device_uuid"))
-    torch.zeros(1, device="cuda")
-    torch.cuda.synchronize()
+    _wake_cuda()
     free, total = torch.cuda.mem_get_info()
     used_after = _device_used(order.request.get("device_uuid"))
     context = 0
@@ -118,6 +118,36 @@ def _cuda_facts(order: Order) -> dict[str, Any]:
         "topology": order.request.get("topology", ""),
         "others": tuple(order.request.get("others", ())),
     }
+
+
+def _wake_cuda() -> None:
+    """Do once what every training does, so that the libraries' own memory is there to be measured.
+
+    cuBLAS, cuDNN and lazily loaded kernels take theirs at their first call, outside torch's allocator. Raises
+    InvalidRequest where torch cannot use the card.
+    """
+    try:
+        torch.zeros(1, device="cuda")
+    except (RuntimeError, AssertionError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InvalidRequest(
+            f"torch {torch.__version__} cannot use the GPU: {said}.",
+            "Use --device cpu, or install a torch that fits the driver.",
+        ) from error
+    layer = torch.nn.Linear(256, 256, device="cuda")
+    convolution = torch.nn.Conv2d(3, 8, 3, device="cuda")
+    optimizer = torch.optim.AdamW(layer.parameters())
+    for dtype in (torch.float32, torch.float16):
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+            out = (
+                layer(torch.randn(64, 256, device="cuda")).sum()
+                + convolution(torch.randn(2, 3, 16, 16, device="cuda")).sum()
+            )
+        out.backward()
+    optimizer.step()
+    torch.cuda.synchronize()
+    del layer, convolution, optimizer, out
+    torch.cuda.empty_cache()
 
 
 def _device_used(uuid: str | None) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from autotune.probe import sweep
 from autotune.probe.opened_later import forget_opened_later
-from autotune.probe.order import ANSWER, Order, write_json
+from autotune.probe.order import CHILD_ANSWER, Order, write_json
 
 
 @dataclass
@@ -41,7 +41,7 @@ def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[in
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         answer = _answer(order, parent.objects, started, scratch)
-        write_json(Path(order.folder) / ANSWER, answer)
+        write_json(Path(order.folder) / CHILD_ANSWER, answer)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -60,6 +60,11 @@ def _visible(every: list[tuple[int, str, str]], variable: str | None) -> list[tu
         return every
     chosen = []
     for word in filter(None, re.split(r"[,\s]+", variable)):
+        if word.startswith("MIG-"):
+            raise InvalidRequest(
+                f"CUDA_VISIBLE_DEVICES names a slice of a card ({word}), which autotune cannot read yet.",
+                "Name a whole card, or use --device cpu.",
+            )
         match = [one for one in every if word == str(one[0]) or one[1].startswith(word)]
         if not match:
             break
@@ -86,7 +91,9 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
         with contextlib.suppress(Exception):  # in containers NVML may know the memory and no process
             running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         mine = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        return used, [_process_name(one.pid) for one in running if one.pid not in mine]
+        # In a container NVML counts processes as the machine does: a number unknown here names nobody.
+        others = [one.pid for one in running if one.pid not in mine and psutil.pid_exists(one.pid)]
+        return used, [_process_name(pid) for pid in others]
     return None
 
 

@@ -20,7 +20,7 @@ from autotune import errors
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import failures, sweep
-from autotune.probe.order import ANSWER, LOG, ORDER, Order, read_json, write_json
+from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, read_json, write_json
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
@@ -94,7 +94,8 @@ class ProbeHost:
         folder = Path(order.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / ANSWER).unlink(missing_ok=True)
+            for name in (ANSWER, CHILD_ANSWER):
+                (folder / name).unlink(missing_ok=True)
             write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
         except OSError as error:
             raise StorageFailed(
@@ -125,7 +126,7 @@ class ProbeHost:
         account = self.run(order)
         folder = Path(order.folder)
         try:
-            answer = read_json(folder / ANSWER)
+            answer = read_json(folder / CHILD_ANSWER)
         except (OSError, ValueError):
             tail = _log_tail(folder)
             failure = _failure(account, tail)
@@ -220,7 +221,7 @@ def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
     tail = _log_tail(folder)
     if account is None or account["ended"] == "exited":
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            answer = replace(Measurement.from_dict(read_json(folder / ANSWER)), probe_seconds=seconds)
+            answer = replace(Measurement.from_dict(read_json(folder / CHILD_ANSWER)), probe_seconds=seconds)
             return answer if answer.outcome is Outcome.COMPLETED else _with_log(answer, account, tail)
     failure = _failure(account, tail)
     if failure.outcome is Outcome.TIMED_OUT:

@@ -11,7 +11,7 @@ from autotune.environment import Environment
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
 from autotune.probe.launcher import ProbeHost, read_answer
-from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, write_json
+from autotune.probe.order import ANSWER, CHILD_ANSWER, CONFIRMATION, Order, Timing, write_json
 from autotune.training_arguments import model_arguments, process_environment, training_arguments
 from autotune.workload import Workload
 
@@ -48,6 +48,9 @@ class LiveProbe:
         if run < accumulation and not _loader_keeps_up(measurement, configuration):
             # Waiting cannot be composed where workers load beside the compute: run every micro-step.
             measurement = self._measure(self._order(configuration, options, accumulation))
+        folder = self.folder(options.number, options.confirmation)
+        write_json(folder / ANSWER, measurement.to_dict())
+        (folder / CHILD_ANSWER).unlink(missing_ok=True)
         return measurement
 
     def _order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
@@ -75,12 +78,11 @@ class LiveProbe:
         before = self.device_used()
         account = self.host.run(order)
         measurement = read_answer(order, account)
-        after = self.device_used()
-        if before is not None and after is not None:
-            self._wait_for_memory(before[0])
-            if foreign := sorted({*before[1], *after[1]}):
+        if before is not None:
+            self._wait_for_memory(before[0])  # else the probe that just died would count as a stranger
+            after = self.device_used()
+            if foreign := sorted({*before[1], *(after[1] if after else ())}):
                 measurement = _doubted(measurement, f"another process on the device: {', '.join(foreign)}")
-        write_json(Path(order.folder) / ANSWER, measurement.to_dict())
         return measurement
 
     def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:

@@ -1,8 +1,8 @@
 """The whole contract between parent and child: what is ordered, and how an answer comes back.
 
-    parent --order.json--> host --fork--> child --measurement.json--> parent
+    parent --order.json--> host --fork--> child --answer.json--> parent (measurement.json)
 
-Both files are written whole or not at all; standard output is a log for people and carries nothing.
+All files are written whole or not at all; standard output is a log for people and carries nothing.
 """
 
 import json
@@ -18,6 +18,8 @@ from autotune.measurement import Interval
 from autotune.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
+CHILD_ANSWER = "answer.json"
+"""What the child leaves; the parent judges it with what only it saw, and writes the measurement once."""
 
 
 @dataclass(frozen=True)

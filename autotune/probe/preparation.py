@@ -50,6 +50,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         sequence_length=length,
         parameters=parameters,
         parameter_bytes=parameter_bytes,
+        gradient_bytes=parameter_bytes,
         supports_checkpointing=supports_checkpointing(model),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",

@@ -69,12 +69,24 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         sequence_length=request.sequence_length,
         parameters=parameters,
         parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
+        gradient_bytes=sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad),
         supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
-        data_identity=getattr(user.train_dataset, "_fingerprint", None) or hashlib.sha256(objects).hexdigest()[:16],
+        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
         text_source="the caller's own dataset",
         samples=samples,
         user_objects=True,
     )
+
+
+def _identity_of(user: UserObjects, samples: int) -> str:
+    """What tells the caller's parts from others: names, length and first samples.
+
+    Their pickles will not do: a class of a script is pickled with a random number in it.
+    """
+    names = [getattr(one, "__qualname__", type(one).__qualname__) for one in (user.data_collator, user.trainer_class)]
+    first = [repr(user.train_dataset[number]) for number in range(min(3, samples))]
+    said = repr((type(user.train_dataset).__qualname__, samples, names, first))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def repeated(dataset: Any, samples_needed: int) -> Any:

@@ -54,6 +54,12 @@ def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value
     assert LEVER.read_back(observed(optimizer=SimpleNamespace(optimizer=optimizer))) == value
 
 
+@pytest.mark.parametrize("name", ["adamw_8bit", "lion_8bit"])
+def test_an_alias_of_an_eight_bit_optimizer_is_read_back_as_it_was_named(name: str) -> None:
+    assert LEVER.read_back(observed(optimizer=of_bitsandbytes("AdamW", 8), optim=name)) == name
+    assert LEVER.read_back(observed(optimizer=of_bitsandbytes("AdamW", 32), optim=name)) == "adamw_bnb_32bit"
+
+
 def test_a_class_of_its_own_is_read_back_by_the_name_that_made_it() -> None:
     assert LEVER.read_back(observed(optimizer=SimpleNamespace(), optim=Named.LION)) == "lion_32bit"
 

@@ -188,7 +188,7 @@ def leave_grandchildren() -> None:
 
 def claim(answer: str) -> Callable[[], None]:
     def claiming() -> None:
-        told("measurement.json").write_text(answer, encoding="utf-8")
+        told("answer.json").write_text(answer, encoding="utf-8")
         os._exit(0)
 
     return claiming

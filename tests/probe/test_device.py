@@ -129,7 +129,6 @@ def test_a_card_that_is_not_there_is_refused_naming_those_that_are(three_cards: 
         ("1,-1,0", [1]),
         ("0,9,1", [0]),
         ("NoDevFiles", []),
-        ("MIG-1234", []),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
@@ -187,3 +186,9 @@ def test_this_machine_answers_one_way_or_the_other() -> None:
     for card in visible_cards():
         assert card.uuid
     assert (driver_version() is None) <= (visible_cards() == [])
+
+
+def test_a_slice_of_a_card_is_refused_by_name(three_cards: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    with pytest.raises(InvalidRequest, match="MIG-1234"):
+        visible_cards()

@@ -18,7 +18,7 @@ from autotune.errors import ProbeHostFailed
 from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.log import LOG_HEAD, LOG_TAIL
-from autotune.probe.order import ANSWER, LOG
+from autotune.probe.order import CHILD_ANSWER, LOG
 from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER, OUT_OF_MEMORY
 from tests.probe.probes import configuration, make_order, measured
@@ -121,7 +121,7 @@ def test_a_child_that_claims_success_without_a_step_crashed(run: Run, behaviour:
 def test_an_answer_of_an_earlier_probe_is_not_taken_for_this_ones(run: Run, tmp_path: Path) -> None:
     good = run("")
     assert good.outcome is Outcome.COMPLETED
-    (tmp_path / ANSWER).write_text(json.dumps(good.to_dict()))
+    (tmp_path / CHILD_ANSWER).write_text(json.dumps(good.to_dict()))
     assert run("segfault").outcome is Outcome.CRASHED
 
 

@@ -21,7 +21,7 @@ from autotune.measurement import Outcome
 from autotune.probe import ProbeOptions, launcher
 from autotune.probe.launcher import ProbeHost, inherited, read_answer
 from autotune.probe.live import LiveProbe
-from autotune.probe.order import ANSWER, LOG, ORDER, Order, Timing, read_json
+from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing, read_json
 from autotune.request import tuning_request
 from autotune.workload import Workload
 from tests.probe import misbehaviours
@@ -199,7 +199,9 @@ def test_an_order_survives_its_way_to_the_child(environment: Environment, tmp_pa
 
 def test_an_answer_after_the_deadline_does_not_count(environment: Environment, tmp_path: Path) -> None:
     order = make_order(tmp_path, environment, asked=configuration(2, 3), allowed_bytes=MIB, deadline_s=3.0)
-    (tmp_path / ANSWER).write_text('{"outcome": "crashed", "reason": "too late", "steps": [], "observed_doubts": []}')
+    (tmp_path / CHILD_ANSWER).write_text(
+        '{"outcome": "crashed", "reason": "too late", "steps": [], "observed_doubts": []}'
+    )
     exited = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
     assert read_answer(order, exited).reason == "too late"
     late = read_answer(order, {"ended": "timed out", "code": None, "seconds": 3.1, "kernel_oom_kills": 0})
@@ -209,7 +211,7 @@ def test_an_answer_after_the_deadline_does_not_count(environment: Environment, t
 
 def test_the_kernels_counter_makes_a_killed_worker_an_out_of_memory(environment: Environment, tmp_path: Path) -> None:
     order = make_order(tmp_path, environment)
-    (tmp_path / ANSWER).write_text(
+    (tmp_path / CHILD_ANSWER).write_text(
         '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_doubts": []}'
     )
     (tmp_path / LOG).write_text("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n")
