@@ -17,7 +17,7 @@ from autotune.probe.order import read_json
 from autotune.result import TuningResult
 
 TESTS = Path(__file__).parent
-MINIMAL = {"device": "cpu", "sequence_length": 32}
+MINIMAL = {"device": "cpu", "sequence_length": 16}
 TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 
 
@@ -138,10 +138,11 @@ def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(t
         output_dir=str(tmp_path),
         memory_limit="230MiB",
         n_trials=3,
+        sequence_length=32,
+        device="cpu",
         training_args={"per_device_train_batch_size": 64},
         only={"micro_batch_size": (1, 2), "precision": ("fp32",), "checkpointing": ("none",)},
         space="quick",
-        **MINIMAL,
     )
     assert result.baseline.measurement.outcome == "out_of_memory"
     assert result.speedup is None
@@ -235,7 +236,7 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
                 os.kill(os.getpid(), signal.SIGKILL)
             if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 2:
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        autotune.search("gpt2-mini", 8, sequence_length=32, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
+        autotune.search("gpt2-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
             space="quick", watch=watch)
     """)
     killed = subprocess.run(

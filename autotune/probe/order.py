@@ -38,7 +38,7 @@ class Timing:
     seconds: float = 20.0
 
 
-CONFIRMATION = Timing(timed_least=8, timed_most=60, target=0.01, seconds=20.0)
+CONFIRMATION = Timing(timed_least=8, timed_most=40, target=0.01, seconds=20.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import pytest
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed
 from autotune.measurement import Outcome
-from autotune.probe import ProbeOptions, launcher
+from autotune.probe import ProbeOptions, launcher, live
 from autotune.probe.launcher import ProbeHost, inherited, read_answer
 from autotune.probe.live import LiveProbe
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing, read_json
@@ -235,12 +235,12 @@ def test_a_childs_own_error_is_raised_with_its_advice(host: ProbeHost, tmp_path:
     assert caught.value.advice
 
 
-def test_reading_that_dies_names_its_log(bad_host: ProbeHost, tmp_path: Path) -> None:
+def test_reading_that_dies_shows_the_end_of_its_output(bad_host: ProbeHost, tmp_path: Path) -> None:
     request = {"request": {"model": "bert-mini"}, "cache": str(tmp_path)}
     with pytest.raises(ProbeHostFailed) as caught:
         bad_host.ask(Order(kind="prepare", folder=str(tmp_path), deadline_s=60.0, request=request))
     assert caught.value.message.startswith("Reading the model and data failed: ended with exit code 1: TypeError")
-    assert str(tmp_path / LOG) in (caught.value.advice or "")
+    assert "Traceback" in caught.value.advice
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
@@ -315,7 +315,7 @@ def test_where_workers_do_not_keep_up_every_micro_step_is_run(
     patient = LiveProbe(**{**vars(probe), "workload": slow})
     with pytest.MonkeyPatch.context() as patch:
         # The tiny model computes for a millisecond: one worker cannot have six batches ready in that time.
-        patch.setattr(launcher, "READY_SHARE", 0.0)
+        patch.setattr(live, "READY_SHARE", 0.0)
         measurement = patient(asked, ProbeOptions(number=1, deadline_s=60.0))
     assert measurement.outcome is Outcome.COMPLETED
     assert measurement.accumulation_steps_run == 4
@@ -333,14 +333,14 @@ def test_the_measurement_lies_on_disk_as_it_was_returned(probe: LiveProbe, tmp_p
 def test_a_foreign_process_on_the_device_is_a_doubt(probe: LiveProbe) -> None:
     quiet = LiveProbe(**{**vars(probe), "device_used": lambda: (1000, [])})
     assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_doubts == ()
-    answers = iter([(1000, []), (1000, ["blender (4711)"]), (1000, [])])
+    answers = iter([(1000, []), (1000, []), (1000, ["blender (4711)"])])
     shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
     measurement = shared(configuration(), ProbeOptions(number=2, deadline_s=60.0))
     assert measurement.observed_doubts == ("another process on the device: blender (4711)",)
 
 
 def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None:
-    used = iter([1000 * MIB, 9000 * MIB, 9000 * MIB, 5000 * MIB, 1010 * MIB])
+    used = iter([1000 * MIB, 9000 * MIB, 9000 * MIB, 5000 * MIB, 1010 * MIB, 1010 * MIB])
     asked: list[int] = []
 
     def device_used() -> tuple[int, list[str]]:
