@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.levers import LEVERS
@@ -36,7 +36,6 @@ class Facts:
     notes: Sequence[str] = ()
     answered_at_once: int = 0
     device_note: str = ""
-    learns_differently: Sequence[str] = field(default_factory=tuple)
 
 
 def headline(facts: Facts) -> str:
