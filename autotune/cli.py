@@ -75,6 +75,9 @@ def search(
     training_args: Annotated[
         str | None, Option(help="Your own TrainingArguments, JSON or YAML: base of every trial, and the baseline.")
     ] = None,
+    require_parity: Annotated[
+        bool, Option("--require-parity", help="What does not learn as fp32 does over 30 steps cannot win.")
+    ] = False,
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -200,6 +203,29 @@ def report(
         result = TuningResult.load(folder)
         result.save(folder)
         print(json.dumps(result.to_dict(), indent=1) if as_json else summary(result.facts()))
+
+
+@app.command()
+def verify(
+    study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    steps: Annotated[str, Option(help="Timed steps; up to 10 before them do not count.")] = "500",
+    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
+    as_json: Annotated[bool, Option("--json", help="Print promised and got as one JSON object.")] = False,
+) -> None:
+    """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
+    with _plain_errors():
+        from autotune.verify import verification_lines, verify_study
+
+        folder = Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+        verification = verify_study(
+            folder,
+            _whole("steps", steps),
+            watch=lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True),
+        )
+        told = json.dumps(verification.to_dict(), indent=1) if as_json else "\n".join(verification_lines(verification))
+        print(told)
+        if not verification.completed:
+            raise typer.Exit(AutotuneError.exit_code)
 
 
 @app.command()

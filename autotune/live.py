@@ -56,7 +56,7 @@ class PlainLines:
             self._line(
                 f"{what} {trial.number}: {trial.configuration}: {done}{_best_so_far(progress)}; {_left(progress)}"
             )
-        elif progress.kind == "resumed":
+        elif progress.kind in ("resumed", "finishing"):
             self._line(progress.message)
 
     def _line(self, text: str) -> None:
@@ -98,6 +98,8 @@ class LiveTable:
             parts.append(
                 Text(f"{doing} ({format_seconds(time.monotonic() - self._since)})", overflow="ellipsis", no_wrap=True)
             )
+        if self._last.kind == "finishing":
+            parts.append(Text(f"{self._last.message} ({format_seconds(time.monotonic() - self._since)})"))
         parts.append(Text(_left(self._last) + _best_so_far(self._last), style="dim"))
         return Group(*parts)
 

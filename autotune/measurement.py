@@ -1,18 +1,26 @@
-"""Measurement: the raw facts that one probe brought back, and what follows from them.
+"""Measurement: the raw facts that one probe brought back, and what follows from them."""
 
-One optimizer step, from the end of the one before it to its own end:
-
-    | data wait | first micro-step | middle ... middle | last micro-step, clipping, optimizer |
-                  writes gradients   adds to them        synchronises ranks
-"""
-
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
+
+from autotune.interval import Interval, ratio_interval
+from autotune.step import Step, drift
+
+INPUT_BOUND = 0.10
+"""Share of a step spent waiting for data from which on a training is called input-bound."""
+
+ROUNDS_THAT_TELL = 3
+"""Rounds apart in time from which on their own differences give the interval, and not those of the steps inside them."""
+
+WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
+"""Full width of a speed's interval, as a share of it, from which on it is doubted: a probe's few steps, pooled rounds."""
+
+LEAST_EXCESS = 0.01
+"""By how much of the allowed memory something that ran out of it exceeds it at the least, in the study's constraint."""
 
 
 class Outcome(StrEnum):
@@ -28,76 +36,20 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One timed optimizer step as it was run; all times in seconds.
-
-    seconds: from the end of the step before to the end of this one.
-    data_wait_s: spent fetching its micro-batches.
-    first_s, middle_s, last_s: its first micro-step, the mean of those between, and its last with clipping and
-        optimizer. Where only one micro-step was run, it is the last and the other two are 0.
-    optimizer_s: the part of last_s after the last backward.
-    samples, tokens: processed by this rank in the step as it was run (tokens: padding included; 0 where a sample has none).
-    """
-
-    seconds: float
-    data_wait_s: float
-    first_s: float
-    middle_s: float
-    last_s: float
-    optimizer_s: float
-    samples: int
-    tokens: int
-
-    def composed(self, run: int, asked: int) -> "Step":
-        """This step with `asked` accumulation steps instead of the `run` it had (decision: first + (k - 2) middle + last).
-
-        Fetching is counted batch by batch; what the Trainer does once a step stays once.
-        """
-        if run == asked:
-            return self
-        more = asked - run
-        wait = self.data_wait_s * asked / run
-        return replace(
-            self,
-            seconds=self.seconds + more * self.middle_s + (wait - self.data_wait_s),
-            data_wait_s=wait,
-            samples=self.samples * asked // run,
-            tokens=self.tokens * asked // run,
-        )
-
-
-class Interval(float):
-    """A number that carries its two-sided 95 % interval, `low` and `high`, in the same unit."""
-
-    low: float
-    high: float
-
-    def __new__(cls, value: float, low: float, high: float) -> "Interval":
-        self = super().__new__(cls, value)
-        self.low, self.high = low, high
-        return self
-
-    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
-        return (float(self), self.low, self.high)
-
-    @property
-    def value(self) -> float:
-        """The number alone."""
-        return float(self)
-
-    @property
-    def relative_width(self) -> float:
-        """Full width of the interval as a share of the value."""
-        return (self.high - self.low) / self if self else math.inf
-
-
-@dataclass(frozen=True)
 class Measurement:
     """The raw facts of one probe. A completed one without a timed step cannot be built.
 
     accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
+    rounds: timed steps of each round where this pools several (empty: one round, all of them).
     allowed_bytes: what the probe was held to; peak_*_bytes: highest use, by the meaning of the device (None: unknown).
     peak_file_bytes: the part of a CPU's peak that is pages of library files: resident, but outside the limit.
+    stage_peak_bytes: highest use by stage (build, data, forward, backward, optimizer) over the steps on the worst batch.
+    worst_batch: how the batch on which memory was read was made; empty where all batches are alike.
+    allocator_retries: times the device's allocator had to free its cache and ask again (any: does not fit).
+    skipped_steps: optimizer steps that fp16's loss scaling left out.
+    joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
+    surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
+    repeated_because: doubts of the measurements that this one repeats.
     held_bytes, refused_bytes: for an out-of-memory, what was in use and the request that was refused.
     settings: read back from the running Trainer; asked: what the configuration asked for.
     """
@@ -109,6 +61,7 @@ class Measurement:
     accumulation_steps_run: int = 1
     data_parallel_size: int = 1
     steps: tuple[Step, ...] = ()
+    rounds: tuple[int, ...] = ()
     untimed_steps: int = 0
     ended_early: bool = False
     allowed_bytes: int | None = None
@@ -120,6 +73,13 @@ class Measurement:
     held_bytes: int | None = None
     refused_bytes: int | None = None
     micro_batch_bytes: int = 0
+    stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    worst_batch: str = ""
+    allocator_retries: int = 0
+    skipped_steps: int = 0
+    joules: float | None = None
+    surroundings: Mapping[str, Any] = field(default_factory=dict)
+    repeated_because: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
     seconds_to_first_line: float | None = None
@@ -146,12 +106,35 @@ class Measurement:
         """Tokens / second, padding included; None unless completed or where samples have no tokens."""
         return self._rate("tokens") if any(step.tokens for step in self.steps) else None
 
+    @property
+    def non_padding_tokens_per_second(self) -> Interval | None:
+        """Tokens / second, padding left out; None unless completed or where samples have no tokens."""
+        return self._rate("non_padding_tokens") if any(step.non_padding_tokens for step in self.steps) else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """The device's energy / sample, composed as the speed is at the power that was measured; None where unknown."""
+        if self.joules is None or not self.steps:
+            return None
+        watts = self.joules / sum(step.seconds for step in self.steps)
+        composed = self.composed_steps
+        return watts * sum(step.seconds for step in composed) / sum(step.samples for step in composed)
+
     def _rate(self, counted: str) -> Interval | None:
         steps = self.composed_steps
         if self.outcome is not Outcome.COMPLETED:
             return None
         counts = [getattr(step, counted) * self.data_parallel_size for step in steps]
-        return ratio_interval(counts, [step.seconds for step in steps])
+        seconds = [step.seconds for step in steps]
+        if len(self.rounds) < ROUNDS_THAT_TELL:
+            return ratio_interval(counts, seconds)
+        ends = [0, *accumulate(self.rounds)]
+        parts = list(pairwise(ends))
+        return ratio_interval(
+            [sum(counts[begin:end]) for begin, end in parts],
+            [sum(seconds[begin:end]) for begin, end in parts],
+            memory=0.5,
+        )
 
     @property
     def step_time_s(self) -> float | None:
@@ -170,12 +153,41 @@ class Measurement:
     @property
     def optimizer_step_time_s(self) -> float | None:
         """Mean seconds of clipping and the optimizer's step."""
-        return fmean(step.optimizer_s for step in self.steps) if self.steps else None
+        return self._mean("optimizer_s")
 
     @property
     def data_wait_s(self) -> float | None:
         """Mean seconds a step waits for its micro-batches, with the accumulation that was asked for."""
-        return fmean(step.data_wait_s for step in self.composed_steps) if self.steps else None
+        return self._mean("data_wait_s")
+
+    @property
+    def forward_time_s(self) -> float | None:
+        """Mean seconds a step spends in all its forward passes, with the accumulation that was asked for."""
+        return self._mean("forward_s")
+
+    @property
+    def backward_time_s(self) -> float | None:
+        """Mean seconds a step spends in all its backward passes, with the accumulation that was asked for."""
+        return self._mean("backward_s")
+
+    @property
+    def overhead_time_s(self) -> float | None:
+        """Mean seconds of a step that are none of the parts: the Trainer's own work."""
+        return self._mean("overhead_s")
+
+    def _mean(self, part: str) -> float | None:
+        return fmean(getattr(step, part) for step in self.composed_steps) if self.steps else None
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """The share of a step's time in which it waits for its micro-batches."""
+        wait, step = self.data_wait_s, self.step_time_s
+        return None if wait is None or not step else wait / step
+
+    @property
+    def input_bound(self) -> bool:
+        """Whether the data loader holds the training up."""
+        return (self.data_wait_share or 0.0) >= INPUT_BOUND
 
     @property
     def peak_bytes(self) -> int | None:
@@ -198,12 +210,13 @@ class Measurement:
         For an out-of-memory (held + refused) / allowed - 1, at least 0.01; 1.0 for other infeasible ends.
         """
         if self.outcome is Outcome.COMPLETED:
-            if self.peak_bytes is None or not self.allowed_bytes:
-                return 0.0
-            return self.peak_bytes / self.allowed_bytes - 1
+            known = self.peak_bytes is not None and self.allowed_bytes
+            over = self.peak_bytes / self.allowed_bytes - 1 if known else 0.0  # type: ignore[operator]
+            # An allocator that had to try again was at its end, whatever it held a moment later.
+            return max(over, LEAST_EXCESS) if self.allocator_retries else over
         if self.outcome is Outcome.OUT_OF_MEMORY:
             wanted = (self.held_bytes or 0) + (self.refused_bytes or 0)
-            return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, 0.01)
+            return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, LEAST_EXCESS)
         return 1.0
 
     @property
@@ -218,8 +231,12 @@ class Measurement:
         if speed and not self.ended_early:
             if len(self.steps) < 3:
                 doubts.append(f"only {len(self.steps)} timed step(s)")
-            elif speed.relative_width > 0.10:
+            elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
                 doubts.append(f"interval {speed.relative_width:.0%} wide")
+            if change := drift(self.composed_steps):
+                doubts.append(
+                    f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
+                )
         return tuple(doubts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,7 +250,9 @@ class Measurement:
                 **data,
                 "outcome": Outcome(data["outcome"]),
                 "steps": tuple(Step(**step) for step in data["steps"]),
+                "rounds": tuple(data.get("rounds", ())),
                 "observed_doubts": tuple(data["observed_doubts"]),
+                "repeated_because": tuple(data.get("repeated_because", ())),
             }
         )
 
@@ -249,52 +268,28 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
     def highest(name: str) -> int | None:
         return max((value for one in rounds if (value := getattr(one, name)) is not None), default=None)
 
+    hungriest = max(rounds, key=lambda one: one.peak_bytes or 0)
+    stages = dict.fromkeys(stage for one in rounds for stage in one.stage_peak_bytes)
     return replace(
         rounds[0],
         steps=tuple(step for one in rounds for step in one.steps),
+        rounds=tuple(len(one.steps) for one in rounds),
         untimed_steps=sum(one.untimed_steps for one in rounds),
         probe_seconds=sum(one.probe_seconds for one in rounds),
         peak_allocated_bytes=highest("peak_allocated_bytes"),
         peak_reserved_bytes=highest("peak_reserved_bytes"),
-        peak_device_bytes=highest("peak_device_bytes"),
+        peak_device_bytes=hungriest.peak_device_bytes,
+        peak_file_bytes=hungriest.peak_file_bytes,
+        stage_peak_bytes={stage: max(one.stage_peak_bytes.get(stage, 0) for one in rounds) for stage in stages},
+        allocator_retries=sum(one.allocator_retries for one in rounds),
+        skipped_steps=sum(one.skipped_steps for one in rounds),
+        joules=_summed([one.joules for one in rounds]),
         observed_doubts=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.observed_doubts)),
+        repeated_because=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.repeated_because)),
     )
 
 
-def ratio_interval(counts: Sequence[float], seconds: Sequence[float]) -> Interval:
-    """counts / seconds over all steps, with the 95 % interval of that ratio.
-
-    The variance is that of the ratio estimator (Cochran, Sampling Techniques, 3rd ed., section 6.4): residuals
-    count - ratio x seconds over n - 1 degrees of freedom. Neighbouring steps that resemble each other widen it by
-    (1 + r) / (1 - r), r their lag-one correlation where that is positive (first-order autoregression).
-    One step alone gives (0, infinity).
-    """
-    total, n = sum(seconds), len(seconds)
-    ratio = sum(counts) / total
-    if n < 2:
-        return Interval(ratio, 0.0, math.inf)
-    residuals = [count - ratio * second for count, second in zip(counts, seconds, strict=True)]
-    squares = sum(residual**2 for residual in residuals)
-    variance = squares / (n - 1)
-    if n >= 4 and squares > 0:
-        lagged = sum(a * b for a, b in pairwise(residuals)) / squares
-        correlation = min(max(0.0, lagged), 0.9)
-        variance *= (1 + correlation) / (1 - correlation)
-    half = student_t_975(n - 1) * math.sqrt(variance * n) / total
-    return Interval(ratio, max(0.0, ratio - half), ratio + half)
-
-
-def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, within 1 % from 3 degrees on (exact for 1 and 2).
-
-    Expansion in the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
-    """
-    if degrees < 3:
-        return {1: 12.706, 2: 4.303}[degrees]
-    z = 1.959964
-    return (
-        z
-        + (z**3 + z) / (4 * degrees)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
-    )
+def _summed(values: Sequence[float | None]) -> float | None:
+    """Their sum; None where one is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

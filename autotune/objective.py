@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from autotune.measurement import Interval, Measurement
+from autotune.interval import Interval, quotient_interval
+from autotune.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.trial import Trial
 
 SAME_MEMORY = 0.05
@@ -34,7 +35,7 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     (a single probe's interval does not cover what differs between two processes). For `memory` the smallest peak at
     no less than the baseline's speed.
     """
-    able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early]
+    able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early and not trial.barred]
     if any(trial.confirmed for trial in able):
         able = [trial for trial in able if trial.confirmed]
     if objective == "memory":
@@ -44,16 +45,26 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
     if fastest is None or not fastest.confirmed:
         return fastest
-    equal = [trial for trial in able if _within_noise(rates[fastest.number], rates[trial.number])]
+    equal = [trial for trial in able if trial == fastest or _quotient(fastest, trial, objective).low <= 1]
     least = min(trial.peak_bytes or 0 for trial in equal)
     lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
     return max(lean, key=lambda trial: rates[trial.number].value)
 
 
-def _within_noise(fastest: Interval, other: Interval) -> bool:
-    """Whether the 95 % interval of the difference holds zero: the half-widths of independent means add in squares."""
-    noise = (((fastest.high - fastest.low) / 2) ** 2 + ((other.high - other.low) / 2) ** 2) ** 0.5
-    return bool(fastest - other <= noise)
+def _quotient(above: Trial, below: Trial, objective: str) -> Interval:
+    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means.
+
+    The relative half-widths of a quotient of independent means add in squares (Gaussian propagation).
+    """
+    rounds = [[speed(one, objective) or 0.0 for one in trial.confirmations] for trial in (above, below)]
+    if len(rounds[0]) == len(rounds[1]) >= ROUNDS_THAT_TELL and all(map(all, rounds)):
+        return quotient_interval(*rounds)
+    one, other = speed(above.final, objective), speed(below.final, objective)
+    assert one is not None
+    assert other is not None
+    ratio = one.value / other.value
+    half = ratio * (one.relative_width**2 + other.relative_width**2) ** 0.5 / 2
+    return Interval(ratio, max(0.0, ratio - half), ratio + half)
 
 
 def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:
@@ -76,10 +87,7 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | None, str]:
-    """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed.
-
-    The interval of a quotient of independent means: relative half-widths add in squares (Gaussian propagation).
-    """
+    """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed."""
     if not baseline.feasible:
         return (
             None,
@@ -88,11 +96,9 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
     above, below = speed(best.final, objective), speed(baseline.final, objective)
     if above is None or below is None:
         return None, "the baseline has no speed to compare with"
-    ratio = above.value / below.value
     if best.number == baseline.number:
         return Interval(1.0, 1.0, 1.0), ""
-    half = ratio * (above.relative_width**2 + below.relative_width**2) ** 0.5 / 2
-    return Interval(ratio, max(0.0, ratio - half), ratio + half), ""
+    return _quotient(best, baseline, objective), ""
 
 
 def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Trial]:
@@ -102,7 +108,7 @@ def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Tr
     two processes of one configuration differ by more than the steps of one show. Once some are confirmed, those
     unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
     """
-    able = [t for t in trials if t.feasible and not t.measurement.ended_early]
+    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.barred]
     confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
     if objective == "memory":
         lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from autotune.configuration import Configuration
 from autotune.trial import Trial
 
-CONFIRMATION_ROUNDS = 2
+CONFIRMATION_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed, done."""
+    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed,
+    finishing (message: what is done), done."""
 
     kind: str
     trials: tuple[Trial, ...]

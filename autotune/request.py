@@ -39,7 +39,8 @@ class TuningRequest:
     headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, None for no limit and for
     the default (10 x the baseline's time, at least 60 s). fix, only: lever -> value, lever -> values.
     training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
-    n_trials: probes in all, the baseline's among them, confirmations not.
+    n_trials: probes in all, the baseline's among them, confirmations not. require_parity: what does not learn as fp32
+    does over its first steps cannot win.
     """
 
     model: str
@@ -64,6 +65,7 @@ class TuningRequest:
     objective: str = "samples_per_second"
     seed: int = 0
     training_args: Mapping[str, Any] = field(default_factory=dict)
+    require_parity: bool = False
     trust_remote_code: bool = False
     output_dir: str = "reports"
     study_name: str | None = None

@@ -2,20 +2,23 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
-from autotune.measurement import Interval
+from autotune.interval import Interval
+from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.order import read_json
+from autotune.rehearsal import Rehearsal
+from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.files import write_question, write_report
 from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
-from autotune.study_folder import REQUEST, read_trial
+from autotune.study_folder import REQUEST, VERIFICATION, read_trial
 from autotune.training_arguments import model_arguments, training_arguments
 from autotune.trial import Trial
 from autotune.workload import Workload
@@ -31,7 +34,9 @@ class TuningResult:
 
     trials: in the order of their numbers, 0 the baseline. statement: why the search ended. ruled_out: values that were
     never probed, with the reason. space_size: configurations that could be proposed. answered_at_once: proposals
-    that earlier trials already answered. allowed_bytes: limit x (1 - headroom). folder: where the report is, if saved.
+    that earlier trials already answered. allowed_bytes: limit x (1 - headroom). numerics: loss curves of the finalists and
+    of fp32; rehearsal: the winner's evaluation batch and checkpoint; verification: what `autotune verify` found; each
+    None where it was not made. folder: where the report is, if saved.
     """
 
     request: TuningRequest
@@ -46,6 +51,9 @@ class TuningResult:
     notes: Sequence[str] = ()
     answered_at_once: int = 0
     identity: Mapping[str, Any] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    rehearsal: Rehearsal | None = None
+    verification: Mapping[str, Any] | None = None
     folder: Path | None = None
 
     @property
@@ -79,8 +87,13 @@ class TuningResult:
         return pareto_front(self.trials)
 
     def training_argument_fields(self) -> dict[str, Any]:
-        """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set."""
-        return training_arguments(self.best.configuration, self.environment, self.request.training_args)
+        """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
+
+        With the evaluation's batch size that was checked, where one was.
+        """
+        fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
+        checked = self.rehearsal.eval_batch_size if self.rehearsal else None
+        return fields if checked is None else fields | {"per_device_eval_batch_size": checked}
 
     def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
         """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides."""
@@ -107,6 +120,9 @@ class TuningResult:
                 "samples_per_second_low": _finite(speed and speed.low),
                 "samples_per_second_high": _finite(speed and speed.high),
                 "peak_bytes": trial.peak_bytes,
+                "data_wait_share": trial.final.data_wait_share,
+                "input_bound": trial.final.input_bound,
+                "joules_per_sample": trial.final.joules_per_sample,
                 "confirmed": trial.confirmed,
                 "doubts": list(trial.final.doubts),
             }
@@ -117,6 +133,8 @@ class TuningResult:
             "best": told(facts.best),
             "baseline": told(facts.baseline),
             **_speedup_fields(facts),
+            "losses": numerics_lines(self.numerics, facts.best),
+            "also_checked": rehearsal_lines(self.rehearsal),
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
             "memory_limit_bytes": self.memory_limit_bytes,
@@ -163,6 +181,9 @@ class TuningResult:
             notes=[*self.notes, *workload.notes],
             answered_at_once=self.answered_at_once,
             device_note=_device_note(environment),
+            numerics=self.numerics,
+            rehearsal=self.rehearsal,
+            verification=self.verification,
         )
 
     def save(self, folder: str | Path) -> Path:
@@ -173,6 +194,9 @@ class TuningResult:
             "best": facts.best and facts.best.number,
             **_speedup_fields(facts),
             "answered_at_once": self.answered_at_once,
+            "barred": {str(trial.number): trial.barred for trial in self.trials if trial.barred},
+            "numerics": self.numerics and self.numerics.to_dict(),
+            "rehearsal": self.rehearsal and self.rehearsal.to_dict(),
         }
         self.begin(folder)
         return write_report(Path(folder), facts, ended)
@@ -199,12 +223,14 @@ class TuningResult:
             record = read_json(folder / REQUEST)
             ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
             numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
-            trials = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+            known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+            barred = ended.get("barred", {})
+            numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
             return cls(
                 request=TuningRequest.from_dict(record["request"]),
                 workload=Workload.from_dict(record["workload"]),
                 environment=Environment.from_dict(read_json(folder / "environment.json")),
-                trials=[trial for trial in trials if trial is not None],
+                trials=[replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
                 statement=ended.get("statement", "the search was interrupted"),
                 memory_limit_bytes=record["memory_limit_bytes"],
                 allowed_bytes=record["allowed_bytes"],
@@ -213,6 +239,9 @@ class TuningResult:
                 notes=record["notes"],
                 identity=record["identity"],
                 answered_at_once=ended.get("answered_at_once", 0),
+                numerics=Numerics.from_dict(numerics) if numerics else None,
+                rehearsal=Rehearsal.from_dict(rehearsal) if rehearsal else None,
+                verification=read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
                 folder=folder,
             )
         except FileNotFoundError as error:

@@ -18,13 +18,13 @@ from optuna.trial import TrialState
 
 from autotune.configuration import Configuration
 from autotune.confirmation import confirm
-from autotune.dominance import NEVER_PROBED, settled_by
+from autotune.dominance import settled_by
 from autotune.errors import SearchFailed
 from autotune.measurement import Measurement, Outcome
-from autotune.objective import best_trial, speed, value
+from autotune.measuring import measure, unsupported
+from autotune.objective import best_trial, value
 from autotune.plan import Plan, Progress, Watch
-from autotune.probe import Probe, ProbeOptions
-from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.probe import Probe
 from autotune.sampler import configuration_of, distributions, fixed_sampler, make_sampler, openings, parameters
 from autotune.search_space import SearchSpace
 from autotune.study_folder import probe_folder, read_trial, reporting_storage
@@ -39,9 +39,6 @@ WALKED_THROUGH = 5000
 
 SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
-
-LONGEST_BASELINE_S = 1800.0
-"""Deadline of the baseline's own probe, from which all others follow."""
 
 
 @dataclass
@@ -121,7 +118,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     """
     begun = time.monotonic()
     if study.trials:
-        watch(_progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
+        watch(progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
     statement = ""
     while not statement:
@@ -134,16 +131,16 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
             statement = _all_is_known(study)
             break
         number, running, configuration = asked
-        watch(_progress(study, "probing", begun, number=number, configuration=configuration))
+        watch(progress(study, "probing", begun, number=number, configuration=configuration))
         measurement = _measure(study, probe, configuration, number)
         with reporting_storage(study.folder):
             _tell(study, running, measurement)
         trial = Trial(number, configuration, measurement)
         study.trials.append(trial)
-        watch(_progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
+        watch(progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
         _stop_where_it_crashes(study)
-    _confirm(study, probe, watch, begun)
-    watch(_progress(study, "done", begun, message=statement))
+    confirm_finalists(study, probe, watch, begun)
+    watch(progress(study, "done", begun, message=statement))
     return statement
 
 
@@ -248,49 +245,8 @@ def _measure(
     study: Study, probe: Probe, configuration: Configuration, number: int, confirmation: int = 0
 ) -> Measurement:
     if number == 0 and study.space.baseline_problem:
-        return _unsupported(study, configuration)
-    best = best_trial(study.trials, study.plan.objective)
-    bar = speed(best.measurement, study.plan.objective) if best and study.plan.objective != "memory" else None
-    options = ProbeOptions(
-        number, _deadline_s(study, configuration, confirmation), confirmation, None if confirmation else bar
-    )
-    with reporting_storage(study.folder):
-        measurement = probe(configuration, options)
-    if measurement.outcome is Outcome.OUT_OF_MEMORY and measurement.observed_doubts:
-        measurement = probe(configuration, options)  # beside a foreign process it says nothing: once more
-    with reporting_storage(study.folder):
-        folder = study.probe_folder(number, confirmation)
-        if not (folder / ANSWER).exists():  # a probe that keeps no files of its own, such as a replay
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / ORDER, {"configuration": configuration.to_dict()})
-            write_json(folder / ANSWER, measurement.to_dict())
-    return measurement
-
-
-def _unsupported(study: Study, configuration: Configuration) -> Measurement:
-    """The baseline's measurement where the environment rules its own values out."""
-    measurement = Measurement(
-        Outcome.UNSUPPORTED, study.space.baseline_problem, where=NEVER_PROBED, asked=configuration.values
-    )
-    folder = study.probe_folder(0)
-    with reporting_storage(study.folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / ORDER, {"configuration": configuration.to_dict()})
-        write_json(folder / ANSWER, measurement.to_dict())
-    return measurement
-
-
-def _deadline_s(study: Study, configuration: Configuration, confirmation: int) -> float:
-    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more."""
-    plan = study.plan
-    if plan.probe_timeout_s is not None:
-        return plan.probe_timeout_s
-    if not study.trials or not study.trials[0].measurement.steps:
-        return LONGEST_BASELINE_S
-    seconds = max(60.0, 10 * study.trials[0].measurement.probe_seconds)
-    if confirmation:
-        seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
-    return seconds
+        return unsupported(study.folder, configuration, study.space.baseline_problem)
+    return measure(study.folder, study.plan, study.trials, probe, configuration, number, confirmation)
 
 
 def _stop_where_it_crashes(study: Study) -> None:
@@ -317,26 +273,32 @@ def _last_lines(path: Path, lines: int = 30) -> str:
     return ""
 
 
-def _confirm(study: Study, probe: Probe, watch: Watch, begun: float) -> None:
-    plan = study.plan
+def confirm_finalists(
+    study: Study, probe: Probe, watch: Watch = lambda progress: None, begun: float | None = None
+) -> None:
+    """Confirm the finalists and the baseline, as far as they are not yet; begun: when the search did (monotonic clock)."""
+    plan, begun = study.plan, time.monotonic() if begun is None else begun
 
-    def measure(trial: Trial, one_round: int) -> Measurement:
-        watch(_progress(study, "confirming", begun, number=trial.number, configuration=trial.configuration))
+    def once_more(trial: Trial, one_round: int) -> Measurement:
+        watch(progress(study, "confirming", begun, number=trial.number, configuration=trial.configuration))
         measurement = _measure(study, probe, trial.configuration, trial.number, one_round)
         done = replace(trial, confirmations=(*trial.confirmations, measurement))
-        told = _progress(study, "confirmed", begun, number=trial.number, configuration=trial.configuration, trial=done)
+        told = progress(study, "confirmed", begun, number=trial.number, configuration=trial.configuration, trial=done)
         watch(told)
         return measurement
 
-    confirm(study.trials, plan.objective, plan.confirmation_rounds, measure, lambda: _time_is_over(study, begun))
+    confirm(study.trials, plan.objective, plan.confirmation_rounds, once_more, lambda: _time_is_over(study, begun))
 
 
 # Small things --------------------------------------------------------------------------------------------------
 
 
-def _progress(study: Study, kind: str, begun: float, **what: Any) -> Progress:
+def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -> Progress:
+    """Where the study stands, for those who watch; begun: when the search did (monotonic clock)."""
     plan = study.plan
-    left = None if plan.timeout_s is None else max(0.0, plan.timeout_s - (time.monotonic() - begun))
+    left = None
+    if plan.timeout_s is not None and begun is not None:
+        left = max(0.0, plan.timeout_s - (time.monotonic() - begun))
     return Progress(
         kind,
         tuple(study.trials),

@@ -19,7 +19,10 @@ from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, read_json
 from autotune.trial import Trial
 
-REQUEST = "request.json"
+REQUEST, VERIFICATION = "request.json", "verification.json"
+FOLDERS = ("probes", "numerics", "rehearsal", "verification")
+"""What trainings of every kind leave in a study's folder."""
+
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
 
 
@@ -88,8 +91,9 @@ def _short(value: Any) -> str:
 def remove_study(folder: Path, reports: Sequence[str]) -> None:
     """Remove a study's own files and these reports from its folder, and nothing else."""
     with reporting_storage(folder):
-        if (folder / "probes").is_dir():
-            shutil.rmtree(folder / "probes")
+        for name in FOLDERS:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
         # What says which question it answers goes last: killed in between, the rest is still known for what it is.
         for name in ("study.db", "study.db-journal", *reports, REQUEST):
             (folder / name).unlink(missing_ok=True)

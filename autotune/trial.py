@@ -3,20 +3,23 @@
 from dataclasses import dataclass
 
 from autotune.configuration import Configuration
-from autotune.measurement import Interval, Measurement, pooled
+from autotune.interval import Interval
+from autotune.measurement import Measurement, pooled
 
 
 @dataclass(frozen=True)
 class Trial:
     """A configuration, its probe's measurement, and those of its confirmation rounds.
 
-    number: 0 is the baseline. confirmations: longer runs with the full accumulation, interleaved with rivals'.
+    number: 0 is the baseline. confirmations: runs with the full accumulation, in rounds interleaved with rivals'.
+    barred: why it cannot win although it fits; empty where it can.
     """
 
     number: int
     configuration: Configuration
     measurement: Measurement
     confirmations: tuple[Measurement, ...] = ()
+    barred: str = ""
 
     @property
     def final(self) -> Measurement:

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
+from autotune.finishing import finish
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -119,13 +120,13 @@ def _search(
         request.objective,
         device_used=(lambda: device.device_used(card)) if card else (lambda: None),
     )
-    statement = unmeasured.statement
+    known: dict[str, Any] = {}
     try:
-        statement = run_study(study, probe, watch)
+        known["statement"] = run_study(study, probe, watch)
+        known["numerics"], known["rehearsal"] = finish(study, probe, watch, request.require_parity)
     finally:
-        result = dataclasses.replace(
-            unmeasured, trials=tuple(study.trials), statement=statement, answered_at_once=study.answered_at_once
-        )
+        known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+        result = dataclasses.replace(unmeasured, **known)
         result.save(folder)
     if best_trial(result.trials, request.objective) is None:
         raise NothingFits(

@@ -19,6 +19,8 @@ class Workload:
     data_identity: what tells one dataset from another (path, size, time; or fingerprint).
     text_source: name of the tokenizer or image processor, for the report.
     samples: samples in the data before repetition.
+    longest: places of the samples that make the batch hungriest for memory; empty where all are alike or it is unknown.
+    weights: where the model's own weights lie (a folder, or a hub id that is in the cache); empty for random ones.
     user_objects: True where model_init, train_dataset, collator or Trainer class come from the caller.
     """
 
@@ -37,6 +39,8 @@ class Workload:
     data_identity: str = "synthetic"
     text_source: str = ""
     samples: int = 0
+    longest: tuple[int, ...] = ()
+    weights: str = ""
     user_objects: bool = False
     notes: tuple[str, ...] = ()
 
@@ -45,4 +49,4 @@ class Workload:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Workload":
-        return cls(**{**data, "notes": tuple(data["notes"])})
+        return cls(**{**data, "notes": tuple(data["notes"]), "longest": tuple(data.get("longest", ()))})

@@ -12,6 +12,7 @@ from autotune.probe.replay import recorded
 from autotune.request import tuning_request
 from autotune.result import TuningResult
 from autotune.search_space import RuledOut, SearchSpace
+from autotune.step import Step
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -103,6 +104,12 @@ def workload(**facts: Any) -> Workload:
 def configuration(micro_batch_size: int = 8, global_batch_size: int = 48, **levers: Value) -> Configuration:
     """A configuration of every lever; those not named are as on a plain CPU."""
     return Configuration.exact(global_batch_size, micro_batch_size, LEVERS | levers)
+
+
+def step(seconds: float = 1.0, **facts: float) -> Step:
+    """One step of a single micro-step that did nothing else, of 8 samples without tokens."""
+    known = {"data_wait_s": 0.0, "first_s": 0.0, "middle_s": 0.0, "last_s": seconds, "optimizer_s": 0.0}
+    return Step(seconds=seconds, **{"samples": 8, "tokens": 0, **known, **facts})  # type: ignore[arg-type]
 
 
 def completed(

@@ -1,8 +1,9 @@
 """A training script as anyone would write it: it knows torch and transformers, and reads the answer's files.
 
-plain_training.py FOLDER LIMIT_BYTES SECONDS: FOLDER holds best_training_arguments.json, best_model_arguments.json and
-request.json (for the model's config). Trains a causal language model on random tokens under RLIMIT_DATA and prints what
-it got as one JSON line. Imports no autotune.
+plain_training.py FOLDER LIMIT_BYTES SECONDS [STEPS [PAUSE_AFTER]]: FOLDER holds best_training_arguments.json,
+best_model_arguments.json and request.json (for the model's config, the task and the sequence length). Trains on random
+samples under RLIMIT_DATA, until the seconds or the steps are over, and prints what it got as one JSON line. Imports no
+autotune.
 """
 
 import json
@@ -13,7 +14,16 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+import transformers
+from transformers import AutoConfig, Trainer, TrainerCallback, TrainingArguments
+
+MODELS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "image-classification": "AutoModelForImageClassification",
+}
+POOL = 512
 
 
 def status(name: str) -> int:
@@ -21,58 +31,97 @@ def status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-class RandomTokens(torch.utils.data.Dataset):
-    def __init__(self, samples: int, length: int, vocabulary: int) -> None:
-        self.ids = torch.randint(1, vocabulary, (512, length), generator=torch.Generator().manual_seed(7))
+class RandomSamples(torch.utils.data.Dataset):
+    """As many samples as asked for, from a pool of random ones; all texts at full length."""
+
+    def __init__(self, task: str, config, samples: int, length: int | None) -> None:
+        drawn = torch.Generator().manual_seed(7)
         self.samples = samples
+        if task == "image-classification":
+            pixels = torch.randn(POOL, config.num_channels, config.image_size, config.image_size, generator=drawn)
+            self.pool = {
+                "pixel_values": pixels,
+                "labels": torch.randint(config.num_labels, (POOL,), generator=drawn),
+            }
+            return
+        ids = torch.randint(2, config.vocab_size, (POOL, length), generator=drawn)
+        self.pool = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        if task == "masked-lm":
+            self.pool["labels"] = ids.masked_fill(torch.rand(ids.shape, generator=drawn) >= 0.15, -100)
+        if task == "seq2seq-lm":
+            self.pool["labels"] = torch.randint(2, config.vocab_size, (POOL, length), generator=drawn)
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = self.ids[index % len(self.ids)]
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        return {name: values[index % POOL] for name, values in self.pool.items()}
 
 
 class Clock(TrainerCallback):
-    """Ends after some seconds of steps; the first few do not count."""
+    """Ends after some seconds or steps, of which the first few do not count; may stand still after every so many."""
 
-    def __init__(self, seconds: float, untimed: int = 5) -> None:
-        self.seconds, self.untimed, self.ends = seconds, untimed, []
+    def __init__(self, seconds: float, steps: int, pause_after: int, untimed: int = 5) -> None:
+        self.seconds, self.steps, self.pause_after, self.untimed = seconds, steps, pause_after, untimed
+        self.step_times: list[float] = []
+
+    @property
+    def timed(self) -> list[float]:
+        return self.step_times[self.untimed :]
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.ends = []
+        self.pause()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.ends.append(time.perf_counter())
-        if len(self.ends) > self.untimed + 3 and self.ends[-1] - self.ends[self.untimed] > self.seconds:
+        self.step_times.append(time.perf_counter() - self.begun)
+        count = len(self.timed)
+        if count >= self.steps or (count > 3 and sum(self.timed) > self.seconds):
             control.should_training_stop = True
+        elif count > 0 and self.pause_after and count % self.pause_after == 0:
+            self.pause()
+        else:
+            self.begun = time.perf_counter()
+
+    def pause(self) -> None:
+        """Say so and wait for a line on standard input: somebody else is measured meanwhile."""
+        if self.pause_after:
+            print("paused", flush=True)
+            sys.stdin.readline()
+        self.begun = time.perf_counter()
 
 
 def main() -> None:
     folder, limit, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    resident = status("VmRSS")
+    steps = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
+    pause_after = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+    resident, files = status("VmRSS"), status("RssFile")
     resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + limit, resource.RLIM_INFINITY))
     workload = json.loads((folder / "request.json").read_text())["workload"]
     tuned = json.loads((folder / "best_training_arguments.json").read_text())
     config = AutoConfig.for_model(**workload["model_config"])
     chosen = json.loads((folder / "best_model_arguments.json").read_text())
-    model = AutoModelForCausalLM.from_config(config, **chosen)
+    model = getattr(transformers, MODELS[workload["task"]]).from_config(config, **chosen)
     batch = tuned["per_device_train_batch_size"] * tuned["gradient_accumulation_steps"]
     with tempfile.TemporaryDirectory() as output:
         arguments = TrainingArguments(
             output_dir=output, **tuned, max_steps=1000, save_strategy="no", report_to="none", disable_tqdm=True
         )
-        clock = Clock(seconds)
-        data = RandomTokens(batch * 1000, workload["sequence_length"], config.vocab_size)
+        clock = Clock(seconds, steps, pause_after)
+        data = RandomSamples(workload["task"], config, batch * 1000, workload["sequence_length"])
         trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock])
         trainer.train()
     # What was really trained: auto_find_batch_size changes the batch behind the arguments.
     batch = trainer._train_batch_size * arguments.gradient_accumulation_steps
-    steps = len(clock.ends) - 1 - clock.untimed
-    took = clock.ends[-1] - clock.ends[clock.untimed]
-    got = {"samples_per_second": batch * steps / took, "steps": steps, "global_batch_size": batch}
-    print(json.dumps(got | {"peak_bytes": status("VmHWM") - resident, "imports_autotune": "autotune" in sys.modules}))
+    got = {
+        "samples_per_second": batch * len(clock.timed) / sum(clock.timed),
+        "steps": len(clock.timed),
+        "global_batch_size": batch,
+        "peak_bytes": status("VmHWM") - resident,
+        "peak_file_bytes": max(0, status("RssFile") - files),
+        "step_times_s": clock.step_times,
+        "imports_autotune": "autotune" in sys.modules,
+    }
+    print(json.dumps(got))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 
 FLOORS = (
     ("errors", "units", "cache"),
-    ("request", "configuration", "environment", "measurement", "trial", "workload"),
+    ("request", "configuration", "environment", "interval", "step", "measurement", "numerics", "rehearsal", "trial", "workload"),
     (
         "levers",
         "search_space",
@@ -24,7 +24,7 @@ FLOORS = (
         "own_arguments",
     ),
     ("sampler", "probe", "plan"),
-    ("study", "study_folder", "confirmation", "report"),
+    ("study", "study_folder", "confirmation", "measuring", "rehearsing", "parity", "finishing", "report"),
     ("workflow", "result", "verify", "guide", "explain"),
     ("cli", "service", "live", "__main__", "__init__"),
 )

@@ -1,22 +1,18 @@
 """The raw facts of a probe, and what follows from them."""
 
-import copy
 import json
-import math
-import pickle
-import random
 from dataclasses import replace
 
 import pytest
-from scipy import stats
 
-from autotune.measurement import Interval, Measurement, Outcome, Step, pooled, ratio_interval, student_t_975
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory
+from autotune.interval import ratio_interval
+from autotune.measurement import INPUT_BOUND, LEAST_EXCESS, Measurement, Outcome, pooled
+from autotune.step import Step
+from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, out_of_memory, step
 
 
-def step(seconds: float = 1.0, **facts: float) -> Step:
-    known = {"data_wait_s": 0.0, "first_s": 0.0, "middle_s": 0.0, "last_s": seconds, "optimizer_s": 0.0}
-    return Step(seconds=seconds, **{"samples": 8, "tokens": 0, **known, **facts})  # type: ignore[arg-type]
+def of_steps(*steps: Step, **facts: object) -> Measurement:
+    return Measurement(Outcome.COMPLETED, steps=steps, **facts)  # type: ignore[arg-type]
 
 
 # Evidence -------------------------------------------------------------------------------------------------------
@@ -43,33 +39,35 @@ def test_any_other_end_needs_no_step_and_has_no_speed(outcome: Outcome) -> None:
         completed(observed_doubts=("throttled",), ended_early=True, context_bytes=5, peak_reserved_bytes=7),
         out_of_memory(configuration()),
         ended(Outcome.CRASHED, log_tail="Traceback\n  line\n", where="build"),
+        completed(
+            rounds=(3, 3),
+            stage_peak_bytes={"build": 1, "forward": 2},
+            worst_batch="4 x sample 7, the longest of the data",
+            allocator_retries=2,
+            skipped_steps=1,
+            joules=12.5,
+            surroundings={"temperature_c": 61, "throttle_reasons": ["heat"]},
+            repeated_because=("a foreign process", "swapping"),
+        ),
+        of_steps(step(2.0, forward_s=0.5, backward_s=1.0, middle_forward_s=0.1, non_padding_tokens=3)),
     ],
 )
 def test_a_measurement_survives_json(made: Measurement) -> None:
     assert Measurement.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
-# Composed steps -------------------------------------------------------------------------------------------------
+def test_a_measurement_written_before_there_were_rounds_and_repeats_is_read() -> None:
+    old = completed().to_dict()
+    for name in ("rounds", "repeated_because", "stage_peak_bytes", "joules", "surroundings"):
+        del old[name]
+    old["steps"] = [
+        {k: v for k, v in one.items() if not k.startswith(("forward", "backward", "middle_f", "middle_b", "non"))}
+        for one in old["steps"]
+    ]
+    assert Measurement.from_dict(json.loads(json.dumps(old))) == completed()
 
 
-def test_a_step_of_three_micro_steps_becomes_one_of_many() -> None:
-    ran = step(10.0, data_wait_s=0.6, first_s=2.0, middle_s=3.0, last_s=4.4, optimizer_s=1.0, samples=12, tokens=120)
-    made = ran.composed(3, 8)
-    # first + 6 x middle + last, and waiting batch by batch
-    assert made.seconds == pytest.approx(0.6 / 3 * 8 + 2.0 + 6 * 3.0 + 4.4)
-    assert made.data_wait_s == pytest.approx(1.6)
-    assert (made.samples, made.tokens) == (32, 320)
-
-
-def test_what_the_trainer_does_once_a_step_stays_once() -> None:
-    overhead = 0.5
-    ran = step(2.0 + 3.0 + 4.0 + overhead, first_s=2.0, middle_s=3.0, last_s=4.0, samples=3)
-    assert ran.composed(3, 4).seconds == pytest.approx(2.0 + 2 * 3.0 + 4.0 + overhead)
-
-
-def test_a_step_that_ran_as_asked_stays_as_it_is() -> None:
-    ran = step(3.0, first_s=1.0, last_s=2.0)
-    assert ran.composed(2, 2) is ran
+# Composed speed and times ---------------------------------------------------------------------------------------
 
 
 def test_speed_and_times_speak_of_the_accumulation_that_was_asked_for() -> None:
@@ -89,6 +87,81 @@ def test_every_rank_counts_towards_the_speed() -> None:
 
 def test_there_are_no_tokens_where_samples_have_none() -> None:
     assert completed().tokens_per_second is None
+    assert completed().non_padding_tokens_per_second is None
+
+
+def test_tokens_are_told_with_padding_and_without() -> None:
+    made = of_steps(*[step(2.0, tokens=100, non_padding_tokens=60)] * 3, data_parallel_size=2)
+    assert made.tokens_per_second == pytest.approx(100.0)
+    assert made.non_padding_tokens_per_second == pytest.approx(60.0)
+    assert made.non_padding_tokens_per_second.low == pytest.approx(60.0)  # type: ignore[union-attr]
+
+
+def composed_of_three() -> Measurement:
+    """Three micro-steps of eight asked for: wait, forward, backward, optimizer and a rest of 0.25 s once a step."""
+    ran = step(
+        0.6 + 3 * 1.0 + 3 * 2.0 + 1.0 + 0.25,
+        data_wait_s=0.6,
+        first_s=3.0,
+        middle_s=3.0,
+        last_s=4.0,
+        optimizer_s=1.0,
+        samples=12,
+        forward_s=3.0,
+        backward_s=6.0,
+        middle_forward_s=1.0,
+        middle_backward_s=2.0,
+    )
+    return of_steps(ran, ran, ran, accumulation_steps=8, accumulation_steps_run=3)
+
+
+def test_the_parts_of_a_composed_step_are_told_and_add_up() -> None:
+    made = composed_of_three()
+    parts = (
+        made.data_wait_s,
+        made.forward_time_s,
+        made.backward_time_s,
+        made.optimizer_step_time_s,
+        made.overhead_time_s,
+    )
+    assert parts == pytest.approx((1.6, 8.0, 16.0, 1.0, 0.25))
+    assert made.step_time_s == pytest.approx(1.6 + 8.0 + 16.0 + 1.0 + 0.25)
+    assert made.micro_step_time_s == pytest.approx(3.0)
+
+
+def test_what_did_not_train_has_no_parts() -> None:
+    made = ended(Outcome.OUT_OF_MEMORY)
+    assert made.forward_time_s is made.backward_time_s is made.overhead_time_s is made.data_wait_share is None
+    assert not made.input_bound
+
+
+@pytest.mark.parametrize(("wait", "bound"), [(0.0, False), (0.09, False), (0.11, True), (0.9, True)])
+def test_a_training_that_waits_a_tenth_of_its_time_for_data_is_input_bound(wait: float, bound: bool) -> None:
+    made = of_steps(*[step(2.0, data_wait_s=2.0 * wait)] * 3)
+    assert made.data_wait_share == pytest.approx(wait)
+    assert made.input_bound is bound
+    assert INPUT_BOUND == 0.10
+
+
+def test_the_share_of_waiting_is_that_of_the_accumulation_asked_for() -> None:
+    assert composed_of_three().data_wait_share == pytest.approx(1.6 / 26.85)
+
+
+# Energy ---------------------------------------------------------------------------------------------------------
+
+
+def test_energy_a_sample_is_that_of_the_steps_that_ran() -> None:
+    made = of_steps(step(2.0), step(2.0), joules=320.0)
+    assert made.joules_per_sample == pytest.approx(320.0 / 16)
+    assert replace(made, joules=None).joules_per_sample is None
+    assert ended(Outcome.CRASHED, joules=1.0).joules_per_sample is None
+
+
+def test_energy_is_composed_as_the_speed_is_at_the_power_that_was_measured() -> None:
+    made = replace(composed_of_three(), joules=3 * 10.85 * 200.0)  # 200 watts
+    assert made.joules_per_sample == pytest.approx(200.0 * 26.85 / 32)
+    assert made.samples_per_second is not None
+    assert made.joules_per_sample == pytest.approx(200.0 / made.samples_per_second)
 
 
 # Memory ---------------------------------------------------------------------------------------------------------
@@ -116,6 +189,19 @@ def test_what_completed_fits_by_its_peak() -> None:
     above = completed(peak_bytes=ALLOWED, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=50 * MIB)
     assert above.fits == pytest.approx(0.35)
     assert not above.feasible
+
+
+def test_what_completed_only_because_the_allocator_tried_again_does_not_fit() -> None:
+    roomy = completed(peak_bytes=ALLOWED // 2, allocator_retries=1)
+    assert roomy.fits == LEAST_EXCESS > 0
+    assert not roomy.feasible
+    assert roomy.samples_per_second == pytest.approx(10.0), "how fast it was is known all the same"
+    far = completed(peak_bytes=ALLOWED, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=50 * MIB)
+    assert replace(far, allocator_retries=1).fits == far.fits == pytest.approx(0.35)
+
+
+def test_the_pages_of_library_files_are_no_part_of_a_peak() -> None:
+    assert completed(peak_bytes=700 * MIB, peak_file_bytes=150 * MIB).peak_bytes == 550 * MIB
 
 
 def test_what_completed_without_a_figure_is_taken_to_fit() -> None:
@@ -155,6 +241,13 @@ def test_a_measurement_doubts_itself() -> None:
     assert completed(spread=0.3, ended_early=True).doubts == ()
 
 
+@pytest.mark.parametrize(("factor", "said"), [(1.5, "33% slower"), (0.5, "100% faster")])
+def test_a_speed_that_drifts_is_doubted(factor: float, said: str) -> None:
+    half = [step(1.0 + 0.001 * n) for n in range(6)]
+    made = of_steps(*half, *[step(factor * one.seconds) for one in half])
+    assert f"the second half of the timed steps ran {said}" in made.doubts
+
+
 # Rounds ---------------------------------------------------------------------------------------------------------
 
 
@@ -163,11 +256,65 @@ def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_doubt() -> 
     two = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_doubts=("b", "c"), probe_seconds=2.0)
     made = pooled([one, two])
     assert made.steps == (*one.steps, *two.steps)
+    assert made.rounds == (6, 6)
     assert made.peak_bytes == 600 * MIB
     assert made.observed_doubts == ("a", "b", "c")
     assert made.probe_seconds == 3.0
     assert made.samples_per_second == pytest.approx(2 * 48 / (4.8 + 2.4))
-    assert pooled([one]) == one
+    assert pooled([one]) == replace(one, rounds=(6,))
+
+
+def test_counts_of_rounds_are_added_and_their_energy_too_where_all_know_it() -> None:
+    one = completed(allocator_retries=1, skipped_steps=2, joules=10.0, untimed_steps=3, repeated_because=("a",))
+    two = completed(allocator_retries=2, skipped_steps=0, joules=20.0, untimed_steps=4, repeated_because=("b", "a"))
+    made = pooled([one, two])
+    assert (made.allocator_retries, made.skipped_steps, made.untimed_steps) == (3, 2, 7)
+    assert made.joules == 30.0
+    assert made.repeated_because == ("a", "b")
+    assert pooled([one, replace(two, joules=None)]).joules is None
+    assert not made.feasible
+
+
+def test_the_peak_of_rounds_is_the_highest_that_one_of_them_had() -> None:
+    """Not one's resident memory less another's library files."""
+    one = completed(peak_bytes=700 * MIB, peak_file_bytes=300 * MIB, stage_peak_bytes={"build": 1, "forward": 9})
+    two = completed(peak_bytes=600 * MIB, peak_file_bytes=100 * MIB, stage_peak_bytes={"build": 2, "forward": 8})
+    for rounds in ([one, two], [two, one]):
+        made = pooled(rounds)
+        assert made.peak_bytes == 500 * MIB
+        assert made.stage_peak_bytes == {"build": 2, "forward": 9}
+    reserved = [
+        replace(r, peak_device_bytes=None, peak_file_bytes=0, peak_reserved_bytes=n * GIB, context_bytes=MIB)
+        for n, r in ((3, one), (2, two))
+    ]
+    assert pooled(reserved).peak_bytes == 3 * GIB + MIB
+
+
+def rounds_at(*speeds: float, spread: float = 0.001) -> list[Measurement]:
+    return [completed(samples_per_second=speed, spread=spread) for speed in speeds]
+
+
+def test_from_three_rounds_on_their_own_differences_give_the_interval() -> None:
+    apart = rounds_at(10.0, 10.5, 11.0)
+    speed = pooled(apart).samples_per_second
+    assert speed is not None
+    counts, seconds = [6 * 48.0] * 3, [sum(step.seconds for step in one.steps) for one in apart]
+    expected = ratio_interval(counts, seconds, memory=0.5)
+    assert (speed.low, speed.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert speed.relative_width > 0.2, "three rounds that differ say little, however many steps each had"
+
+
+def test_rounds_that_agree_give_a_narrow_interval_whatever_their_steps_did() -> None:
+    speed = pooled(rounds_at(10.0, 10.0, 10.0, spread=0.1)).samples_per_second
+    assert speed is not None
+    assert speed.relative_width < 1e-6
+
+
+def test_of_fewer_rounds_than_three_the_steps_give_the_interval() -> None:
+    made = pooled(rounds_at(10.0, 11.0))
+    expected = ratio_interval([48.0] * 12, [step.seconds for step in made.steps])
+    assert made.samples_per_second is not None
+    assert made.samples_per_second.relative_width == pytest.approx(expected.relative_width)
 
 
 def test_rounds_of_another_accumulation_do_not_mix() -> None:
@@ -175,66 +322,3 @@ def test_rounds_of_another_accumulation_do_not_mix() -> None:
         pooled([completed(), completed(accumulation_steps_run=3)])
     with pytest.raises(ValueError, match="accumulation"):
         pooled([])
-
-
-# The interval ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("steps", "spread"), [(5, 0.05), (8, 0.2), (24, 0.05), (24, 0.3)])
-def test_the_interval_covers_the_true_speed_in_95_of_100_cases(steps: int, spread: float) -> None:
-    draw = random.Random(steps)
-    runs, held = 3000, 0
-    for _ in range(runs):
-        seconds = [max(0.01, draw.gauss(1.0, spread)) for _ in range(steps)]
-        interval = ratio_interval([8] * steps, seconds)
-        held += interval.low <= 8.0 <= interval.high
-    # Widened for the correlation that chance alone shows in few steps, hence rather above.
-    assert 0.92 <= held / runs <= 0.985
-
-
-def test_steps_of_different_size_share_one_speed() -> None:
-    draw = random.Random(1)
-    counts = [draw.randint(4, 40) for _ in range(30)]
-    interval = ratio_interval(counts, [count / 16 for count in counts])
-    assert interval == pytest.approx(16)
-    assert interval.high - interval.low < 1e-6
-
-
-def test_steps_that_resemble_their_neighbours_widen_the_interval() -> None:
-    slow_then_fast = [1.1] * 10 + [0.9] * 10
-    alternating = [1.1, 0.9] * 10
-    assert (
-        ratio_interval([8] * 20, slow_then_fast).relative_width
-        > 2 * ratio_interval([8] * 20, alternating).relative_width
-    )
-
-
-def test_one_step_alone_has_an_endless_interval() -> None:
-    interval = ratio_interval([8], [2.0])
-    assert (interval.value, interval.low, interval.high) == (4.0, 0.0, math.inf)
-
-
-def test_the_interval_never_goes_below_nothing() -> None:
-    assert ratio_interval([8, 8], [0.1, 10.0]).low == 0.0
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 23, 59, 500])
-def test_student_s_quantile_is_right_within_one_percent(degrees: int) -> None:
-    assert student_t_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=0.01)
-
-
-def test_an_interval_is_a_number() -> None:
-    speed = Interval(4.0, 3.5, 4.5)
-    assert speed + 1 == 5
-    assert speed == 4.0
-    assert f"{speed:.2f}" == "4.00"
-    assert max([Interval(1.0, 0, 2), speed]).high == 4.5
-    assert speed.relative_width == pytest.approx(0.25)
-    assert json.dumps(speed) == "4.0"
-    assert Interval(0.0, 0.0, 1.0).relative_width == math.inf
-
-
-@pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, copy.copy])
-def test_an_interval_keeps_its_ends_when_copied(again: object) -> None:
-    made = again(Interval(4.0, 3.5, 4.5))  # type: ignore[operator]
-    assert (type(made), made.value, made.low, made.high) == (Interval, 4.0, 3.5, 4.5)

@@ -1,10 +1,13 @@
 """Which trial is best, which are rivals, and how much faster than the baseline."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from autotune.measurement import Outcome
+from autotune.interval import quotient_interval
+from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, finalists, pareto_front, speed, speed_up, value
 from autotune.trial import Trial
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
@@ -88,6 +91,22 @@ def test_a_trial_that_ended_early_never_wins() -> None:
     assert numbers(finalists([trial(0, 10.0), hopeless], SPEED)) == [0]
 
 
+def test_a_barred_trial_never_wins_nor_is_it_confirmed() -> None:
+    barred = replace(trial(1, 30.0, 100 * MIB, confirmed=30.0), barred="its loss differs from the baseline's")
+    trials = [trial(0, 10.0), barred, trial(2, 20.0)]
+    assert best_trial(trials, SPEED) is trials[2], "its confirmation puts no other behind"
+    assert best_trial(trials, "memory") is not barred
+    assert best_trial([barred], SPEED) is None
+    unconfirmed = replace(trial(1, 30.0), barred="its loss differs from the baseline's")
+    assert numbers(finalists([trials[0], unconfirmed, trials[2]], SPEED)) == [2]
+
+
+def test_what_fitted_only_because_the_allocator_tried_again_never_wins() -> None:
+    tight = trial(1, 30.0, allocator_retries=3)
+    assert best_trial([trial(0, 10.0), tight], SPEED).number == 0  # type: ignore[union-attr]
+    assert value(tight.measurement, SPEED, ALLOWED) == 0.0
+
+
 def test_the_least_memory_wins_at_no_less_than_the_baseline_s_speed() -> None:
     trials = [trial(0, 10, 800 * MIB), trial(1, 5, 100 * MIB), trial(2, 12, 500 * MIB), trial(3, 11, 600 * MIB)]
     assert best_trial(trials, "memory") is trials[2]
@@ -111,6 +130,67 @@ def test_the_speed_up_is_a_quotient_with_its_interval() -> None:
         2**0.5 * trial(0, 10.0, spread=0.01).samples_per_second.relative_width,  # type: ignore[union-attr]
         rel=0.01,
     )
+
+
+def in_rounds(number: int, speeds: Sequence[float], peak_bytes: int = 500 * MIB, **facts: Any) -> Trial:
+    """A trial that was confirmed in rounds of these speeds."""
+    rounds = tuple(completed(configuration(), one, peak_bytes, spread=1e-4, **facts) for one in speeds)
+    return replace(trial(number, speeds[0], peak_bytes), confirmations=rounds)
+
+
+def test_what_slows_both_in_a_round_cancels_from_the_speed_up() -> None:
+    weather = (1.0, 0.5, 0.8)
+    best, baseline = in_rounds(1, [20 * one for one in weather]), in_rounds(0, [10 * one for one in weather])
+    gain, _ = speed_up(best, baseline, SPEED)
+    assert gain is not None
+    assert gain == pytest.approx(2.0)
+    assert gain.relative_width < 1e-6
+    for one in (best, baseline):
+        assert one.samples_per_second.relative_width > 0.5, "alone it is hardly known"  # type: ignore[union-attr]
+
+
+def test_a_speed_up_that_differs_from_round_to_round_is_as_uncertain_as_that() -> None:
+    gain, _ = speed_up(in_rounds(1, [20.0, 22.0, 21.0]), in_rounds(0, [10.0, 10.0, 10.0]), SPEED)
+    expected = quotient_interval([20.0, 22.0, 21.0], [10.0] * 3)
+    assert gain is not None
+    assert (gain, gain.low, gain.high) == pytest.approx((expected, expected.low, expected.high), rel=1e-6)
+
+
+@pytest.mark.parametrize(("above", "below"), [(2, 2), (3, 4), (1, 3)])
+def test_too_few_rounds_or_unequal_ones_are_no_pairs(above: int, below: int) -> None:
+    best, baseline = in_rounds(1, [20.0] * above), in_rounds(0, [10.0, 11.0, 10.5, 10.2][:below])
+    gain, _ = speed_up(best, baseline, SPEED)
+    one, other = best.samples_per_second, baseline.samples_per_second
+    assert gain is not None
+    assert one is not None
+    assert other is not None
+    assert gain == pytest.approx(one / other)
+    half = (one.relative_width**2 + other.relative_width**2) ** 0.5 / 2
+    assert gain.high == pytest.approx(gain * (1 + half))
+
+
+def test_tokens_are_paired_where_tokens_are_compared() -> None:
+    def of_length(tokens: int, one: Trial) -> Trial:
+        def told(measurement: Measurement) -> Measurement:
+            steps = tuple(replace(step, tokens=tokens * step.samples) for step in measurement.steps)
+            return replace(measurement, steps=steps)
+
+        return replace(one, confirmations=tuple(map(told, one.confirmations)))
+
+    best, baseline = of_length(7, in_rounds(1, [20.0, 10.0, 16.0])), of_length(14, in_rounds(0, [10.0, 5.0, 8.0]))
+    assert speed_up(best, baseline, SPEED)[0] == pytest.approx(2.0)
+    gain = speed_up(best, baseline, "tokens_per_second")[0]
+    assert gain is not None
+    assert (gain.low, gain.high) == pytest.approx((1.0, 1.0))
+
+
+def test_rivals_that_every_round_puts_in_the_same_order_are_not_equal_however_the_rounds_differ() -> None:
+    weather = (1.0, 0.6, 0.8)
+    fast = in_rounds(0, [20 * one for one in weather], 800 * MIB)
+    lean = in_rounds(1, [19 * one for one in weather], 300 * MIB)
+    assert best_trial([fast, lean], SPEED) is fast
+    changing = in_rounds(1, [20.5, 11.6, 15.7], 300 * MIB)
+    assert best_trial([fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"
 
 
 def test_the_baseline_is_exactly_as_fast_as_itself() -> None:

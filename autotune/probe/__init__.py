@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.configuration import Configuration
-from autotune.measurement import Interval, Measurement
+from autotune.interval import Interval
+from autotune.measurement import Measurement
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,21 @@ def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[in
 
 def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
     from autotune.errors import AutotuneError
-    from autotune.probe import capabilities, preparation, training
+    from autotune.probe import capabilities, failures, numerics, preparation, rehearsal, training, verification
     from autotune.probe.user_objects import user_workload
     from autotune.request import TuningRequest
 
     try:
         if order.kind == "probe":
             return training.run(order, objects, started, scratch).to_dict()
+        trains = {"numerics": numerics, "rehearsal": rehearsal, "verification": verification}
+        if order.kind in trains:
+            try:
+                return {"value": trains[order.kind].run(order, objects, scratch)}
+            except Exception as error:
+                traceback.print_exc()
+                failure = failures.from_exception(error, order.kind)
+                return {"outcome": failure.outcome.value, "reason": failure.reason, "where": failure.where}
         if order.kind == "capabilities":
             return {"value": capabilities.read(order).to_dict()}
         request = TuningRequest.from_dict(order.request["request"])

@@ -115,6 +115,18 @@ class ProbeHost:
             self.close()
         return account
 
+    def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
+        """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
+        account = self.run(order)
+        folder = Path(order.folder)
+        if account is None or account["ended"] == "exited":
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                answer = read_json(folder / CHILD_ANSWER)
+                if "value" in answer:
+                    return answer["value"], None
+                return None, failures.Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
+        return None, _failure(account, _log_tail(folder))
+
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
         if self._process is None:

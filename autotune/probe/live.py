@@ -44,31 +44,43 @@ class LiveProbe:
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
         run = accumulation if options.confirmation else min(accumulation, MICRO_STEPS)
-        measurement = self._measure(self._order(configuration, options, run))
+        measurement = self._measure(self._probe_order(configuration, options, run))
         if run < accumulation and not _loader_keeps_up(measurement, configuration):
             # Waiting cannot be composed where workers load beside the compute: run every micro-step.
-            measurement = self._measure(self._order(configuration, options, accumulation))
+            measurement = self._measure(self._probe_order(configuration, options, accumulation))
         folder = self.folder(options.number, options.confirmation)
         write_json(folder / ANSWER, measurement.to_dict())
         (folder / CHILD_ANSWER).unlink(missing_ok=True)
         return measurement
 
-    def _order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
-        fields = training_arguments(configuration, self.environment, self.base)
+    def order(self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any) -> Order:
+        """An order to train this configuration, with these further fields; all micro-steps unless they say otherwise."""
         return Order(
-            kind="probe",
-            folder=str(self.folder(options.number, options.confirmation).absolute()),
-            deadline_s=options.deadline_s,
+            **{
+                "kind": kind,
+                "folder": str(folder.absolute()),
+                "deadline_s": deadline_s,
+                "configuration": configuration,
+                "training_arguments": training_arguments(configuration, self.environment, self.base),
+                "model_arguments": model_arguments(configuration, self.environment),
+                "process_environment": process_environment(configuration, self.environment),
+                "workload": self.workload,
+                "environment": self.environment,
+                "accumulation_steps_run": configuration.gradient_accumulation_steps,
+                "allowed_bytes": self.allowed_bytes,
+                **more,
+            }
+        )
+
+    def _probe_order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
+        return self.order(
+            configuration,
+            "probe",
+            self.folder(options.number, options.confirmation),
+            options.deadline_s,
             number=options.number,
             confirmation=options.confirmation,
-            configuration=configuration,
-            training_arguments=fields,
-            model_arguments=model_arguments(configuration, self.environment),
-            process_environment=process_environment(configuration, self.environment),
-            workload=self.workload,
-            environment=self.environment,
             accumulation_steps_run=accumulation_steps_run,
-            allowed_bytes=self.allowed_bytes,
             timing=self.timings[bool(options.confirmation)],
             count_tokens=self.objective == "tokens_per_second",
             best_so_far=options.best_so_far,
@@ -76,7 +88,7 @@ class LiveProbe:
 
     def _measure(self, order: Order) -> Measurement:
         before = self.device_used()
-        account = self.host.run(order)
+        account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
         measurement = read_answer(order, account)
         if before is not None:
             self._wait_for_memory(before[0])  # else the probe that just died would count as a stranger

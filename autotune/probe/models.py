@@ -1,4 +1,4 @@
-"""Chooses a model's task and builds it from its config alone, with random weights."""
+"""Chooses a model's task and builds it from its config, with random weights or its own that lie here."""
 
 import json
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from transformers.models.auto import modeling_auto
 
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
+from autotune.probe.weights import weights_folder
 from autotune.workload import Workload
 
 __all__ = [
@@ -105,19 +106,26 @@ def build_model(
     *,
     device: str = "cpu",
     model_arguments: Mapping[str, Any] | None = None,
+    weights: str = "",
 ) -> Any:
-    """The workload's model with random float32 weights, in training mode, checkpointing off.
+    """The workload's model with float32 weights, in training mode, checkpointing off.
 
-    device: where the weights are made; model_arguments: further arguments of `from_config`.
+    device: where random weights are made; model_arguments: further arguments of `from_config`; weights: where the
+    model's own lie, as `local_weights` found them, empty for random ones. What they lack (a new head) is random.
     """
     config = config_of(workload) if config is None else config
-    with torch.device(device):
-        model = auto_class(workload.task).from_config(
-            config,
-            trust_remote_code=workload.trust_remote_code,
-            **_dtype_argument(torch.float32),
-            **(model_arguments or {}),
+    arguments = {
+        "trust_remote_code": workload.trust_remote_code,
+        **_dtype_argument(torch.float32),
+        **(model_arguments or {}),
+    }
+    if weights:
+        model = auto_class(workload.task).from_pretrained(
+            weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
         )
+    else:
+        with torch.device(device):
+            model = auto_class(workload.task).from_config(config, **arguments)
     _disable_checkpointing(model)
     return model.train()
 

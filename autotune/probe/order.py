@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
-from autotune.measurement import Interval
+from autotune.interval import Interval
 from autotune.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
@@ -30,7 +30,7 @@ class Timing:
     below `target` (a share of the speed) or `seconds` are over; both between their least and most.
     """
 
-    untimed_least: int = 2
+    untimed_least: int = 3
     untimed_most: int = 8
     timed_least: int = 5
     timed_most: int = 24
@@ -38,18 +38,21 @@ class Timing:
     seconds: float = 20.0
 
 
-CONFIRMATION = Timing(timed_least=8, timed_most=40, target=0.01, seconds=20.0)
+CONFIRMATION = Timing(timed_least=10, timed_most=20, target=0.01, seconds=8.0)
+"""One round of several: rounds apart in time tell more of a speed than as many steps in a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """What the child is to do.
 
-    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment.
+    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; `numerics`,
+    `rehearsal` and `verification` each with the plain data that the module of that name in this room describes.
     folder: absolute; where order, answer and log go (not written down: a report folder may move).
     sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
-    allowed_bytes: limit x (1 - headroom). request: for `prepare` and `capabilities`, their own options.
+    allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before, None on a CPU or where unknown.
+    request: the own options of every other kind than `probe`.
     """
 
     kind: str
@@ -66,6 +69,7 @@ class Order:
     environment: Environment | None = None
     accumulation_steps_run: int = 1
     allowed_bytes: int | None = None
+    device_used_bytes: int | None = None
     timing: Timing = Timing()
     count_tokens: bool = False
     best_so_far: Interval | None = None

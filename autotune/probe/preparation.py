@@ -16,6 +16,7 @@ from autotune.probe.models import (
     supports_checkpointing,
 )
 from autotune.probe.prepared import PreparedData, prepare_data
+from autotune.probe.weights import local_weights
 from autotune.request import TuningRequest
 from autotune.workload import Workload
 
@@ -56,6 +57,8 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",
         samples=data.samples if data else 0,
+        longest=data.longest if data else (),
+        weights=local_weights(request.model),
         notes=tuple(notes),
     )
 

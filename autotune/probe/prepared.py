@@ -26,7 +26,7 @@ from autotune.request import TuningRequest
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as those of all."""
-_FORMAT = 1
+_FORMAT = 2
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -36,7 +36,8 @@ class PreparedData:
 
     folder: holds `data` and, for text, `tokenizer`; identity: what tells this data from another; text_source: tokenizer
     or image transform, for people; samples: in `data`; num_labels: classes to set in the model's config, None to
-    leave it; special_ids: token ids that the config must share with the tokenizer.
+    leave it; special_ids: token ids that the config must share with the tokenizer; longest: places of the samples with
+    the most tokens and the most labels, empty where all are alike.
     """
 
     folder: str
@@ -45,6 +46,7 @@ class PreparedData:
     samples: int
     num_labels: int | None = None
     special_ids: tuple[tuple[str, int], ...] = ()
+    longest: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -154,6 +156,7 @@ def _prepare(asked: _Asked, source: DataSource, identity: str, data: Any, folder
         samples=len(data),
         num_labels=_classes_to_set(labels, asked.config.num_labels),
         special_ids=special_ids,
+        longest=_longest(data),
         notes=tuple(notes),
     )
 
@@ -212,6 +215,22 @@ def _image_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: An
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
 
 
+def _longest(data: Any) -> tuple[int, ...]:
+    """Places of the rows with the longest lists, column by column: together they pad a batch to all its maxima."""
+    import pyarrow.compute as arrow
+    from pyarrow import types
+
+    places = []
+    for name in data.column_names:
+        column = data.with_format("arrow")[name]
+        if types.is_list(column.type) or types.is_large_list(column.type):
+            lengths = arrow.list_value_length(column)
+            extremes = arrow.min_max(lengths).as_py()
+            if extremes["min"] != extremes["max"]:
+                places.append(arrow.index(lengths, extremes["max"]).as_py())
+    return tuple(dict.fromkeys(places))
+
+
 def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
     """The config's number of classes where the data needs another one; more than the data has do no harm."""
     if labels is None or labels.count == classes:
@@ -233,7 +252,8 @@ def _found(folder: Path) -> PreparedData | None:
     except (OSError, ValueError):
         return None
     special_ids = tuple((name, number) for name, number in facts["special_ids"])
-    return PreparedData(**{**facts, "folder": str(folder), "special_ids": special_ids, "notes": tuple(facts["notes"])})
+    lists = {name: tuple(facts[name]) for name in ("longest", "notes")}
+    return PreparedData(**{**facts, "folder": str(folder), "special_ids": special_ids, **lists})
 
 
 @contextmanager

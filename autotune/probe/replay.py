@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome, Step
+from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
+from autotune.step import Step
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 from autotune.errors import InvalidRequest
 from autotune.request import TuningRequest
 from autotune.workload import Workload
+
+LOOK_S = 2.0
+"""How long the caller's dataset is looked through for its largest sample: one that decodes files has no lengths to ask."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
         text_source="the caller's own dataset",
         samples=samples,
+        longest=_longest(user.train_dataset, samples),
         user_objects=True,
     )
 
@@ -87,6 +92,29 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     first = [repr(user.train_dataset[number]) for number in range(min(3, samples))]
     said = repr((type(user.train_dataset).__qualname__, samples, names, first))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def _longest(dataset: Any, samples: int) -> tuple[int, ...]:
+    """The place of the largest sample among those that can be looked at in a moment; empty where all are alike."""
+    until = time.monotonic() + LOOK_S
+    sizes: list[int] = []
+    for place in range(samples):
+        sizes.append(_size(dataset[place]))
+        if time.monotonic() > until:
+            break
+    return (sizes.index(max(sizes)),) if sizes and min(sizes) != max(sizes) else ()
+
+
+def _size(sample: Any) -> int:
+    """Numbers in a sample: of its tensors and arrays, and the lengths of its lists and texts."""
+    if isinstance(sample, torch.Tensor):
+        return int(sample.numel())
+    if isinstance(sample, Mapping):
+        return sum(_size(value) for value in sample.values())
+    size = getattr(sample, "size", None)  # numpy's arrays; an image's is its width and height
+    if isinstance(size, int):
+        return size
+    return len(sample) if hasattr(sample, "__len__") else 1
 
 
 def repeated(dataset: Any, samples_needed: int) -> Any:

@@ -9,5 +9,7 @@ FILES = (
     "best_model_arguments.json",
     "summary.md",
     "speed_against_memory.svg",
+    "loss_curves.svg",
+    "verification.json",
 )
 """What a report folder holds beside request.json, study.db and probes/."""

@@ -10,6 +10,7 @@ from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.report.figures import speed_against_memory
+from autotune.report.loss_curves import loss_curves
 from autotune.report.summary import Facts, summary
 from autotune.report.table import frame
 from autotune.trial import Trial
@@ -28,6 +29,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
 
     ended: what result.json holds. Raises StorageFailed.
     """
+    numerics = facts.numerics
     with _storage(folder):
         write_json(folder / "result.json", ended)
         for name, answer in (("training", facts.answer), ("model", facts.model_answer)):
@@ -44,6 +46,9 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
             folder / "speed_against_memory.svg",
             lambda path: speed_against_memory(path, facts.trials, facts.best, facts.allowed_bytes, facts.name),
         )
+        if numerics is not None and numerics.references:
+            names = {trial.number: f"trial {trial.number}: {trial.configuration}" for trial in facts.trials}
+            _whole(folder / "loss_curves.svg", lambda path: loss_curves(path, numerics, names))
         _write_probes(folder, facts.trials)
     return folder
 

@@ -5,8 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.interval import Interval
 from autotune.levers import LEVERS
-from autotune.measurement import Interval, Outcome
+from autotune.measurement import Outcome
+from autotune.numerics import Numerics
+from autotune.rehearsal import Rehearsal
+from autotune.report.evidence import (
+    input_bound_text,
+    measurement_lines,
+    numerics_lines,
+    rehearsal_lines,
+    verification_lines,
+)
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
@@ -36,6 +46,9 @@ class Facts:
     notes: Sequence[str] = ()
     answered_at_once: int = 0
     device_note: str = ""
+    numerics: Numerics | None = None
+    rehearsal: Rehearsal | None = None
+    verification: Mapping[str, Any] | None = None
 
 
 def headline(facts: Facts) -> str:
@@ -81,14 +94,25 @@ def answer_lines(facts: Facts) -> list[str]:
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
         lines += [f"  baseline  {facts.baseline.configuration}", f"            {how}"]
-    for doubt in facts.best.final.doubts if facts.best else ():
-        lines.append(f"  doubt     {doubt}")
+    if facts.best is not None and facts.best.final.input_bound:
+        lines.append(f"  data      {input_bound_text(facts.best.final)}")
+    lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]
+    lines += [f"  also      {line}" for line in rehearsal_lines(facts.rehearsal)]
+    lines += [f"  doubt     {doubt}" for doubt in doubts(facts)]
     if learned := changed_learning(facts):
         lines.append(f"  note      learns differently from your settings: {learned}")
     if facts.device_note:
         lines.append(f"  note      {facts.device_note}")
     lines.append(f"Why it ended: {facts.statement}.")
     return lines
+
+
+def doubts(facts: Facts) -> list[str]:
+    """What speaks against trusting the result: the best trial's doubts, then the baseline's, each once."""
+    told = list(facts.best.final.doubts) if facts.best else []
+    if facts.baseline and facts.best and facts.baseline.number != facts.best.number:
+        told += [f"baseline: {doubt}" for doubt in facts.baseline.final.doubts]
+    return list(dict.fromkeys(told))
 
 
 def changed_learning(facts: Facts) -> str:
@@ -127,6 +151,10 @@ def summary(facts: Facts) -> str:
             "```",
             "",
         ]
+    if facts.best is not None:
+        parts += ["## How it was measured", "", *(f"- {line}" for line in _evidence(facts, facts.best)), ""]
+        if facts.numerics and facts.numerics.references:
+            parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
     parts += ["## Trials", "", *_trials_table(facts), ""]
     parts += [f"Why it ended: {facts.statement}. Proposals answered by earlier trials: {facts.answered_at_once}.", ""]
     if facts.ruled_out:
@@ -140,24 +168,51 @@ def summary(facts: Facts) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _evidence(facts: Facts, best: Trial) -> list[str]:
+    return [
+        *measurement_lines(best),
+        *numerics_lines(facts.numerics, best),
+        *rehearsal_lines(facts.rehearsal),
+        *verification_lines(facts.verification),
+    ]
+
+
 def _trials_table(facts: Facts) -> list[str]:
-    header = "| trial | configuration | outcome | samples/s | peak | probe | doubts |"
+    header = "| trial | configuration | outcome | samples/s | data wait | peak | probe | doubts |"
     rows = [
         f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
         f"| {_cell(str(trial.configuration))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
-        f"| {format_bytes(trial.peak_bytes)} | {format_seconds(trial.measurement.probe_seconds)} "
-        f"| {_cell('; '.join(trial.final.doubts))} |"
+        f"| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} | {format_seconds(trial.measurement.probe_seconds)} "
+        f"| {_cell(doubts_text(trial))} |"
         for trial in facts.trials
     ]
-    return [header, "|---|---|---|---|---|---|---|", *rows]
+    return [header, "|---|---|---|---|---|---|---|---|", *rows]
+
+
+def wait_text(trial: Trial) -> str:
+    """Share of a step spent waiting for data: `3 %`, `62 % (input-bound)`, or a dash."""
+    share = trial.final.data_wait_share
+    if share is None:
+        return "-"
+    return f"{share:.0%}{' (input-bound)' if trial.final.input_bound else ''}"
+
+
+def doubts_text(trial: Trial) -> str:
+    """The doubts about a trial's numbers, and those for which it was measured again."""
+    again = [f"measured again because {doubt}" for doubt in trial.final.repeated_because]
+    return "; ".join([*trial.final.doubts, *again])
 
 
 def outcome_text(trial: Trial) -> str:
     """`completed`, `completed (confirmed)`, `out of memory in forward: 16 MiB more were refused`."""
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
+        if final.allocator_retries and not final.feasible:
+            return f"completed, but the allocator was at its end {final.allocator_retries} time(s)"
         if not final.feasible:
             return f"completed, but {final.fits:.0%} above what is allowed"
+        if trial.barred:
+            return f"completed (cannot win: {trial.barred})"
         if trial.confirmed:
             return "completed (confirmed)"
         return "completed (ended early: cannot win)" if final.ended_early else "completed"

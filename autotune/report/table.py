@@ -37,6 +37,18 @@ AFTER = {
     "probe_seconds": "float64",
     "doubts": "string",
     "confirmed": "bool",
+    "non_padding_tokens_per_second": "float64",
+    "forward_time_s": "float64",
+    "backward_time_s": "float64",
+    "overhead_time_s": "float64",
+    "data_wait_share": "float64",
+    "input_bound": "bool",
+    "joules_per_sample": "float64",
+    "allocator_retries": "int64",
+    "skipped_steps": "int64",
+    "rounds": "int64",
+    "repeated_because": "string",
+    "barred": "string",
 }
 
 
@@ -60,7 +72,7 @@ def _lever_dtype(name: str) -> str:
 
 def _row(trial: Trial) -> dict[str, Any]:
     configuration, final = trial.configuration, trial.final
-    speed, tokens = final.samples_per_second, final.tokens_per_second
+    speed, tokens, real = final.samples_per_second, final.tokens_per_second, final.non_padding_tokens_per_second
     return {
         "number": trial.number,
         "outcome": final.outcome.value,
@@ -87,6 +99,18 @@ def _row(trial: Trial) -> dict[str, Any]:
         "probe_seconds": trial.measurement.probe_seconds + sum(one.probe_seconds for one in trial.confirmations),
         "doubts": "; ".join(final.doubts),
         "confirmed": trial.confirmed,
+        "non_padding_tokens_per_second": None if real is None else real.value,
+        "forward_time_s": final.forward_time_s,
+        "backward_time_s": final.backward_time_s,
+        "overhead_time_s": final.overhead_time_s,
+        "data_wait_share": final.data_wait_share,
+        "input_bound": final.input_bound,
+        "joules_per_sample": final.joules_per_sample,
+        "allocator_retries": final.allocator_retries,
+        "skipped_steps": final.skipped_steps,
+        "rounds": len(trial.confirmations),
+        "repeated_because": "; ".join(final.repeated_because),
+        "barred": trial.barred,
     }
 
 

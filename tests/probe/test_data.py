@@ -303,6 +303,49 @@ def test_words_that_look_like_tags_are_not_special_tokens(tmp_path: Path) -> Non
     assert [one for one in dataset[0]["input_ids"] if one in tokenizer.all_special_ids] == [tokenizer.eos_token_id]
 
 
+# The longest samples
+
+
+def test_the_longest_text_is_known_by_its_place(tmp_path: Path) -> None:
+    texts = [f"a line of text, number {number}" for number in range(30)]
+    texts[17] = "word " * 100
+    data = prepared_by(tmp_path / "cache", text_file(tmp_path, texts), model="gpt2-mini", sequence_length=64)
+    assert data.longest == (17,)
+    assert prepared_by(tmp_path / "cache", text_file(tmp_path, texts), model="gpt2-mini", sequence_length=64) == data, (
+        "found the second time, too"
+    )
+    workload = Workload("x", "causal-lm", data=data.folder)
+    rows, _, _ = training_data(workload, 30, 0)
+    assert [len(row["input_ids"]) for row in rows].index(64) == 17
+
+
+def test_the_place_is_that_in_the_data_without_its_blank_rows(tmp_path: Path) -> None:
+    texts = ["short one", "", "   ", "word " * 50, "short two"]
+    assert prepared_by(tmp_path / "cache", text_file(tmp_path, texts), global_batch_size=2).longest == (1,)
+
+
+def test_a_translation_s_longest_source_and_longest_target_may_be_different_rows(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "summary": f"sum {number}"} for number in range(20)]
+    rows[5]["text"] = "word " * 40
+    rows[11]["summary"] = "word " * 40
+    data = prepared_by(
+        tmp_path / "cache", csv_file(tmp_path, rows), model="t5-mini", text_column="text", label_column="summary"
+    )
+    assert sorted(data.longest) == [5, 11]
+    dataset, collator, _ = training_data(Workload("x", "seq2seq-lm", data=data.folder), 20, 0)
+    both = collator([dataset[place] for place in data.longest])
+    every = collator([dataset[place] for place in range(20)])
+    assert both["input_ids"].shape[1] == every["input_ids"].shape[1]
+    assert both["labels"].shape[1] == every["labels"].shape[1]
+
+
+def test_samples_that_are_all_alike_have_no_longest(tmp_path: Path) -> None:
+    cut = prepared_by(tmp_path / "cache", text_file(tmp_path, ["word " * 100] * 8), sequence_length=16)
+    assert cut.longest == ()
+    images = prepared_by(tmp_path / "images", image_folder(tmp_path / "pets"), model="vit-mini", sequence_length=None)
+    assert images.longest == ()
+
+
 # Tasks with labels
 
 

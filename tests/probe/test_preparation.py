@@ -1,17 +1,24 @@
 """From a request to the workload that every probe gets."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import datasets
+import numpy as np
 import pytest
+import torch
 from transformers import AutoConfig
 
 from autotune.errors import InvalidRequest
+from autotune.probe import user_objects
 from autotune.probe.data import training_data
 from autotune.probe.models import build_model
 from autotune.probe.preparation import prepare
 from autotune.probe.shapes import BUILT_IN
+from autotune.probe.user_objects import user_workload
 from autotune.request import tuning_request
 from autotune.workload import Workload
 
@@ -38,6 +45,7 @@ def test_a_built_in_model_becomes_a_workload_that_survives_json(name: str, tmp_p
     assert workload.parameter_bytes == 4 * workload.parameters > 0
     assert workload.supports_checkpointing is True
     assert workload.data_identity == "synthetic"
+    assert workload.longest == ()
     assert "random weights" in workload.notes
     assert not list(tmp_path.iterdir()), "random samples leave nothing on disk"
 
@@ -115,6 +123,8 @@ def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
     assert str(tmp_path) not in workload.data_identity
     assert "split train" in workload.data_identity
     assert "trained on the data" in workload.text_source
+    assert len(workload.longest) == 1
+    assert Workload.from_dict(json.loads(json.dumps(workload.to_dict()))) == workload
     assert one_loss(workload) > 0
 
 
@@ -125,6 +135,63 @@ def test_more_classes_than_the_config_has_change_the_model_that_is_counted(tmp_p
     workload = prepared(tmp_path / "cache", "bert-mini", **options)
     two_classes = prepared(tmp_path / "cache", "bert-mini", task="sequence-classification")
     assert workload.parameters - two_classes.parameters == 48 * (256 + 1)
+
+
+# A caller's own dataset -----------------------------------------------------------------------------------------
+
+
+class Slow(torch.utils.data.Dataset):
+    """Samples that take a while, each larger than the one before."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.01)
+        return {"x": [0] * (index + 1)}
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        yield from ({"x": [0] * number} for number in range(10**9))
+
+
+def own_workload(dataset: Any) -> Workload:
+    objects = {"model_init": lambda: torch.nn.Linear(2, 2), "train_dataset": dataset}
+    return user_workload(tuning_request("mine", 4), cloudpickle.dumps(objects))
+
+
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [
+        (torch.ones(9, 2), torch.ones(2, 2)),
+        (np.ones((9, 2)), np.ones((2, 2))),
+        ([0] * 9, [0] * 3),
+        ("a long text", "short"),
+        ({"inner": torch.ones(9)}, {"inner": torch.ones(2)}),
+    ],
+    ids=["tensors", "arrays", "lists", "texts", "nested"],
+)
+def test_the_largest_sample_of_a_caller_s_own_dataset_is_found(large: Any, small: Any) -> None:
+    samples = [{"x": small, "labels": 1} for _ in range(12)]
+    assert own_workload(samples).longest == ()
+    samples[7] = {"x": large, "labels": 1}
+    workload = own_workload(samples)
+    assert workload.longest == (7,)
+    assert workload.samples == 12
+    assert workload.user_objects
+    assert own_workload(datasets.Dataset.from_dict({"x": [[0], [0] * 5, [0], [0]]})).longest == (1,)
+
+
+def test_a_caller_s_own_dataset_is_looked_through_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_objects, "LOOK_S", 0.2)
+    (place,) = own_workload(Slow()).longest
+    assert 0 < place < 1000
+
+
+def test_a_stream_has_no_largest_sample() -> None:
+    workload = own_workload(Endless())
+    assert (workload.longest, workload.samples) == ((), 0)
 
 
 def one_loss(workload: Workload) -> float:

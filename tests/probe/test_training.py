@@ -10,7 +10,8 @@ import cloudpickle
 import pytest
 
 from autotune.environment import Environment
-from autotune.measurement import Interval, Measurement, Outcome
+from autotune.interval import Interval
+from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.workload import Workload
 from tests.probe import misbehaviours

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from autotune.configuration import Configuration
-from autotune.measurement import Outcome, Step
+from autotune.measurement import Outcome
 from autotune.report.table import frame
+from autotune.step import Step
 from autotune.trial import Trial
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 
@@ -18,10 +19,12 @@ COLUMNS = [
     *("data_parallel_size", "global_batch_size", *LEVERS, "samples_per_second", "samples_per_second_low"),
     *("samples_per_second_high", "tokens_per_second", "step_time_s", "micro_step_time_s", "optimizer_step_time_s"),
     *("data_wait_s", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "untimed_steps"),
-    *("timed_steps", "ended_early", "probe_seconds", "doubts"),
+    *("timed_steps", "ended_early", "probe_seconds", "doubts", "confirmed", "non_padding_tokens_per_second"),
+    *("forward_time_s", "backward_time_s", "overhead_time_s", "data_wait_share", "input_bound", "joules_per_sample"),
+    *("allocator_retries", "skipped_steps", "rounds", "repeated_because", "barred"),
 ]
 BYTES = ["peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "workers"]
-WORDS = ["outcome", "reason", "where", "checkpointing", "precision", "optimizer", "doubts"]
+WORDS = ["outcome", "reason", "where", "checkpointing", "precision", "optimizer", "doubts", "repeated_because", "barred"]
 
 MIXED = [
     trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
@@ -29,7 +32,17 @@ MIXED = [
     trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_doubts=("throttled", "a, b")),
     Trial(3, configuration(48), out_of_memory(configuration(48))),
     Trial(4, configuration(24), ended(Outcome.CRASHED, reason='it said "no", twice\nand\r\nmore | é')),
-    Trial(5, configuration(24, workers=2), completed(steps=(Step(1, 0, 0, 0, 1, 0, 48, 480),))),
+    Trial(
+        5,
+        configuration(24, workers=2),
+        completed(
+            steps=(Step(2.0, 0.5, 0, 0, 1.5, 0.25, 48, 480, 0.4, 0.75, non_padding_tokens=240),),
+            joules=96.0,
+            skipped_steps=1,
+            repeated_because=("a foreign process", "throttled"),
+        ),
+        barred="its loss differs",
+    ),
 ]
 
 
@@ -65,7 +78,26 @@ def test_what_is_unknown_is_missing_and_never_nothing() -> None:
     assert row["peak_device_bytes"] is pd.NA
     assert (row["timed_steps"], bool(row["feasible"])) == (0, False)
     assert np.isnan(frame(MIXED).iloc[0]["tokens_per_second"])
-    assert frame(MIXED).iloc[5]["tokens_per_second"] == 480
+    assert frame(MIXED).iloc[5]["tokens_per_second"] == 240
+
+
+def test_the_parts_of_a_step_and_what_became_of_the_measurement_are_shown() -> None:
+    row = frame(MIXED).iloc[5]
+    parts = [row[f"{name}_time_s"] for name in ("forward", "backward", "overhead", "optimizer_step")]
+    assert parts == pytest.approx([0.4, 0.75, 0.1, 0.25])
+    assert sum(parts) + row["data_wait_s"] == pytest.approx(row["step_time_s"])
+    assert row["non_padding_tokens_per_second"] == pytest.approx(120.0)
+    assert (row["data_wait_share"], bool(row["input_bound"])) == (pytest.approx(0.25), True)
+    assert row["joules_per_sample"] == pytest.approx(2.0)
+    assert (row["skipped_steps"], row["allocator_retries"], row["rounds"]) == (1, 0, 0)
+    assert row["repeated_because"] == "a foreign process; throttled"
+    assert row["barred"] == "its loss differs"
+    confirmed = frame(MIXED).iloc[0]
+    assert (confirmed["rounds"], confirmed["repeated_because"], confirmed["barred"]) == (2, "", "")
+    failed = frame(MIXED).iloc[3]
+    assert np.isnan(failed["joules_per_sample"])
+    assert np.isnan(failed["data_wait_share"])
+    assert not failed["input_bound"]
 
 
 def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes() -> None:

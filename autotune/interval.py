@@ -1,0 +1,96 @@
+"""Interval: a number with its 95 % interval; that of a rate over steps, and that of a quotient of pairs."""
+
+import math
+from collections.abc import Sequence
+
+
+class Interval(float):
+    """A number that carries its two-sided 95 % interval, `low` and `high`, in the same unit."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> "Interval":
+        self = super().__new__(cls, value)
+        self.low, self.high = low, high
+        return self
+
+    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
+        return (float(self), self.low, self.high)
+
+    @property
+    def value(self) -> float:
+        """The number alone."""
+        return float(self)
+
+    @property
+    def relative_width(self) -> float:
+        """Full width of the interval as a share of the value."""
+        return (self.high - self.low) / self if self else math.inf
+
+
+MEMORY = 0.87
+"""Hurst exponent of the times of steps that follow each other in one process (0.5: independent).
+
+A shared machine is now faster, now slower, for seconds and for minutes: the mean of n neighbouring steps errs like
+n^(MEMORY - 1), not like 1 / sqrt(n). Fitted so that 95 % intervals of 5 to 24 steps cover the value of the whole run in
+95 % of windows of recorded runs: tests/benchmarks/stopping.py, whose table is in reports/stopping.md.
+"""
+
+
+def ratio_interval(counts: Sequence[float], seconds: Sequence[float], memory: float = MEMORY) -> Interval:
+    """counts / seconds over all entries, with the 95 % interval of that ratio.
+
+    memory: the Hurst exponent of the entries' noise; 0.5 for independent ones, such as rounds apart in time. The variance
+    is that of the ratio estimator (Cochran, Sampling Techniques, 3rd ed., section 6.4) with residuals
+    count - ratio x seconds; of n entries with long memory the mean has the variance s^2 n^(2H-2), and their own spread
+    shows s^2 (n - n^(2H-1)) / (n - 1) of it (Beran, Statistics for Long-Memory Processes, sections 1.1 and 8.2).
+    One entry alone gives (0, infinity).
+    """
+    total, n = sum(seconds), len(seconds)
+    ratio = sum(counts) / total
+    if n < 2:
+        return Interval(ratio, 0.0, math.inf)
+    squares = sum((count - ratio * second) ** 2 for count, second in zip(counts, seconds, strict=True))
+    variance = squares / (n - n ** (2 * memory - 1)) * n ** (2 * memory - 2)
+    half = student_t_975(n - 1) * math.sqrt(variance) * n / total
+    return Interval(ratio, max(0.0, ratio - half), ratio + half)
+
+
+def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMORY) -> float:
+    """The relative width that the interval of so many steps will have after `more`, should they vary as those before."""
+
+    def width(n: int) -> float:
+        return student_t_975(n - 1) * math.pow(n, memory - 1) / math.sqrt((n - math.pow(n, 2 * memory - 1)) / (n - 1))
+
+    return speed.relative_width * width(steps + more) / width(steps)
+
+
+def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """above / below of numbers taken in pairs, with the 95 % interval of their geometric mean.
+
+    What slows both of a pair at a time cancels. One pair alone gives (0, infinity).
+    """
+    logarithms = [math.log(one / two) for one, two in zip(above, below, strict=True)]
+    n, mean = len(logarithms), sum(logarithms) / len(logarithms)
+    if n < 2:
+        return Interval(math.exp(mean), 0.0, math.inf)
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in logarithms) / (n - 1))
+    half = student_t_975(n - 1) * deviation / math.sqrt(n)
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def student_t_975(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t, within 1 % from 3 degrees on (exact for 1 and 2).
+
+    Expansion in the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    if degrees < 3:
+        return {1: 12.706, 2: 4.303}[degrees]
+    z = 1.959964
+    return (
+        z
+        + (z**3 + z) / (4 * degrees)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
+    )

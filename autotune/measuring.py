@@ -1,0 +1,94 @@
+"""How one trial is measured: within its deadline, once more where it was disturbed, and kept on disk."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.configuration import Configuration
+from autotune.dominance import NEVER_PROBED
+from autotune.measurement import Measurement, Outcome
+from autotune.objective import best_trial, speed
+from autotune.plan import Plan
+from autotune.probe import Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.study_folder import probe_folder, reporting_storage
+from autotune.trial import Trial
+
+LONGEST_BASELINE_S = 1800.0
+"""Deadline of the baseline's own probe, from which all others follow."""
+
+REPEATS = 2
+"""How often a disturbed measurement is made anew at the most."""
+
+STAYS_DISTURBED = 3
+"""Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
+
+
+def measure(
+    folder: Path,
+    plan: Plan,
+    trials: Sequence[Trial],
+    probe: Probe,
+    configuration: Configuration,
+    number: int,
+    confirmation: int = 0,
+) -> Measurement:
+    """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
+
+    What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
+    out: it is measured again. Raises StorageFailed where the disk refuses.
+    """
+    best = best_trial(trials, plan.objective)
+    bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
+    deadline = _deadline_s(plan, trials, configuration, confirmation)
+    options = ProbeOptions(number, deadline, confirmation, None if confirmation else bar)
+    with reporting_storage(folder):
+        measurement = probe(configuration, options)
+        for _ in range(0 if _stays_disturbed(trials) else REPEATS):
+            if not _disturbed(measurement):
+                break
+            said = (*measurement.repeated_because, *measurement.observed_doubts)
+            measurement = replace(probe(configuration, options), repeated_because=said)
+        _keep(probe_folder(folder, number, confirmation), configuration, measurement)
+    return measurement
+
+
+def unsupported(folder: Path, configuration: Configuration, why: str) -> Measurement:
+    """The baseline's measurement where the environment rules its own values out; kept like any other."""
+    measurement = Measurement(Outcome.UNSUPPORTED, why, where=NEVER_PROBED, asked=configuration.values)
+    with reporting_storage(folder):
+        _keep(probe_folder(folder, 0), configuration, measurement)
+    return measurement
+
+
+def _keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
+    """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; why it was repeated."""
+    if not (place / ANSWER).exists():
+        place.mkdir(parents=True, exist_ok=True)
+        write_json(place / ORDER, {"configuration": configuration.to_dict()})
+    elif not measurement.repeated_because:
+        return
+    write_json(place / ANSWER, measurement.to_dict())
+
+
+def _disturbed(measurement: Measurement) -> bool:
+    """Whether something beside the training may have made this measurement what it is."""
+    kinds = (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
+    return bool(measurement.observed_doubts) and measurement.outcome in kinds
+
+
+def _stays_disturbed(trials: Sequence[Trial]) -> bool:
+    last = [trial.measurement for trial in trials[-STAYS_DISTURBED:]]
+    return len(last) == STAYS_DISTURBED and all(one.observed_doubts for one in last)
+
+
+def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
+    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more."""
+    if plan.probe_timeout_s is not None:
+        return plan.probe_timeout_s
+    if not trials or not trials[0].measurement.steps:
+        return LONGEST_BASELINE_S
+    seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)
+    if confirmation:
+        seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
+    return seconds

@@ -1,0 +1,47 @@
+"""What is in a step's micro-batches: samples, tokens with and without padding, bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Counted:
+    """samples: None where the batches do not show it. real_tokens: a tensor where it is still being summed on the device.
+
+    largest_bytes: of the largest micro-batch, all its tensors together.
+    """
+
+    samples: int | None = 0
+    tokens: int = 0
+    real_tokens: Any = 0
+    largest_bytes: int = 0
+
+    @property
+    def non_padding_tokens(self) -> int:
+        """Tokens that are no padding; waits for the device."""
+        return int(self.real_tokens)
+
+
+def count(batches: Sequence[Any]) -> Counted:
+    """Count micro-batches: mappings of tensors whose first dimension is the sample.
+
+    Tokens are the entries of `input_ids`; those that are no padding the ones of `attention_mask`, or all without one.
+    """
+    samples: int | None = 0
+    tokens, real, largest = 0, 0, 0
+    for batch in batches:
+        named = batch if isinstance(batch, Mapping) else {}
+        tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
+        first = next((len(tensor) for tensor in tensors if tensor.dim()), None)
+        samples = None if first is None or samples is None else samples + first
+        ids = named.get("input_ids")
+        if isinstance(ids, torch.Tensor):
+            tokens += ids.numel()
+            mask = named.get("attention_mask")
+            same = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
+            real = real + (mask.sum() if same else ids.numel())
+        largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+    return Counted(samples, tokens, real, largest)

@@ -1,0 +1,57 @@
+"""The batch that needs the most memory of all that the data can give: the longest samples, as many as fit a batch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.probe.order import Order
+
+WORST_STEPS = 2
+"""Optimizer steps on it: the optimizer's state is made in the first, and lies beside everything in the second."""
+
+
+@dataclass(frozen=True)
+class WorstBatch:
+    """batch: on the host, as the loader's collator makes it. origin: how it was made, for people."""
+
+    batch: Any
+    origin: str
+
+    def micro_batches(self, count: int, device: Any) -> list[Any]:
+        """So many of them on the device, each with memory of its own, as the Trainer holds a step's micro-batches."""
+        from accelerate.utils import send_to_device
+
+        return [send_to_device(_copied(self.batch), device) for _ in range(count)]
+
+
+def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
+    """Made by the Trainer's own loader from the longest samples; None where all samples are alike or none is known."""
+    assert order.workload is not None
+    assert order.configuration is not None
+    longest, size = order.workload.longest, order.configuration.micro_batch_size
+    if not longest:
+        return None
+    loader = trainer.get_train_dataloader()
+    samples = [loader.dataset[longest[place % len(longest)]] for place in range(size)]
+    named = " and ".join(str(one) for one in longest[:size])
+    return WorstBatch(loader.collate_fn(samples), f"{size} x sample {named}, the longest of the data")
+
+
+def feed(trainer: Any, worst: WorstBatch, steps: int) -> None:
+    """Make the Trainer take its first so many steps on this batch; call before `train()`."""
+    fetch, left = trainer.get_batch_samples, steps
+
+    def fetching(batches: Any, number: int, device: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            batches = iter(worst.micro_batches(number, device))
+        return fetch(batches, number, device, *args, **kwargs)
+
+    trainer.get_batch_samples = fetching
+
+
+def _copied(batch: Any) -> Any:
+    import torch
+    from accelerate.utils import recursively_apply
+
+    return recursively_apply(torch.clone, batch)

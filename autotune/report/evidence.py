@@ -1,0 +1,90 @@
+"""What a trial's numbers stand on, in words: parts of a step, memory by stage, rounds, losses, evaluation, checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.measurement import INPUT_BOUND, Measurement
+from autotune.numerics import STEPS, Numerics
+from autotune.rehearsal import Rehearsal
+from autotune.trial import Trial
+from autotune.units import format_bytes, format_seconds
+
+
+def measurement_lines(trial: Trial) -> list[str]:
+    """How the trial was measured and what a step of it consists of; empty where no step was timed."""
+    final = trial.final
+    if not final.steps or not final.step_time_s:
+        return []
+    lines = [_rounds(trial), f"a step of {format_seconds(final.step_time_s)}: {_parts(final)}"]
+    if final.input_bound:
+        lines.append(input_bound_text(final))
+    if (tokens := final.tokens_per_second) is not None:
+        real = final.non_padding_tokens_per_second
+        lines.append(f"{tokens:,.0f} tokens/s{f', {real:,.0f} of them no padding' if real is not None else ''}")
+    probed = trial.measurement
+    if probed.stage_peak_bytes:
+        stages = ", ".join(f"{stage} {format_bytes(size)}" for stage, size in probed.stage_peak_bytes.items())
+        on = probed.worst_batch or "batches that are all alike"
+        lines.append(f"memory by stage: {stages} (read over two steps on {on})")
+    if final.joules_per_sample is not None:
+        lines.append(f"{final.joules_per_sample:.3g} J a sample")
+    if final.skipped_steps:
+        lines.append(f"{final.skipped_steps} step(s) skipped by fp16's loss scaling")
+    return lines
+
+
+def input_bound_text(measurement: Measurement) -> str:
+    """`input-bound: 62 % of a step is waiting for data (...)`, empty where it is not."""
+    share = measurement.data_wait_share
+    if share is None or not measurement.input_bound:
+        return ""
+    return f"input-bound: {share:.0%} of a step is waiting for data (called so from {INPUT_BOUND:.0%} on)"
+
+
+def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
+    """Whether the trial learns as float32 does over the first steps."""
+    if numerics is None or trial is None:
+        return []
+    if numerics.problem:
+        return [f"losses not compared with fp32: {numerics.problem}"]
+    if not numerics.is_checked(trial.number):
+        curve = numerics.curves.get(trial.number)
+        return [f"losses not compared with fp32: {curve.problem if curve else 'not a finalist'}"]
+    flag = numerics.flag(trial.number)
+    if flag:
+        return [f"FLAGGED: {flag} ({numerics.weights})"]
+    level = numerics.curves[trial.number].level
+    return [
+        f"losses as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
+        f"± {numerics.deviation:.2g} over the seeds ({numerics.weights})"
+    ]
+
+
+def rehearsal_lines(rehearsal: Rehearsal | None) -> list[str]:
+    """What one evaluation batch and one checkpoint came to."""
+    return rehearsal.lines() if rehearsal else []
+
+
+def verification_lines(verification: Mapping[str, Any] | None) -> list[str]:
+    """What a real training got against what was promised, where one was run."""
+    return [f"verified: {verification['sentence']}"] if verification and verification.get("sentence") else []
+
+
+def _rounds(trial: Trial) -> str:
+    steps = len(trial.final.steps)
+    how = "the probe alone"
+    if trial.confirmed:
+        how = f"{len(trial.confirmations)} rounds in turns with its rivals, every micro-step run"
+    return f"{steps} timed steps, {how}; the data is repeated, so that no timed step touches an epoch's end"
+
+
+def _parts(measurement: Measurement) -> str:
+    whole = measurement.step_time_s or 1.0
+    named = {
+        "forward": measurement.forward_time_s,
+        "backward": measurement.backward_time_s,
+        "clipping and optimizer": measurement.optimizer_step_time_s,
+        "waiting for data": measurement.data_wait_s,
+        "Trainer": measurement.overhead_time_s,
+    }
+    return ", ".join(f"{name} {(seconds or 0.0) / whole:.0%}" for name, seconds in named.items())

@@ -1,0 +1,337 @@
+"""Verify: train a study's answer for real, as a plain Trainer does, and hold what was promised against what it got."""
+
+import math
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.cache import cache_folder
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest
+from autotune.interval import Interval
+from autotune.measurement import Measurement, Outcome
+from autotune.probe import device
+from autotune.probe.failures import Failure
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.live import LiveProbe
+from autotune.probe.order import CHILD_ANSWER, Order, write_json
+from autotune.result import TuningResult
+from autotune.step import Step
+from autotune.study_folder import locked, probe_folder, reporting_storage
+from autotune.trial import Trial
+from autotune.units import format_bytes, format_interval, format_seconds
+from autotune.workflow import examine
+
+VERIFICATION = "verification.json"
+"""What is left in the study's folder: `Verification.to_dict()` and the time of every step."""
+
+MOST_STEPS = 100_000
+"""The order in which samples are drawn lies in the training's memory: beyond this it would be felt there."""
+
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a study promised, and what a plain training of its answer got.
+
+    promised: the recommended trial. got: the plain training; of its steps only time, data wait and samples are known,
+    and one that did not complete says why. notes: what to bear in mind when comparing the two.
+    """
+
+    promised: Trial
+    got: Measurement
+    notes: tuple[str, ...] = ()
+
+    @property
+    def completed(self) -> bool:
+        return self.got.outcome is Outcome.COMPLETED
+
+    @property
+    def difference(self) -> Interval | None:
+        """Speed got / promised - 1, with its 95 % interval; None where one of them is unknown.
+
+        For a quotient of independent means relative half-widths add in squares (Gaussian propagation).
+        """
+        promised, got = self.promised.samples_per_second, self.got.samples_per_second
+        if not promised or not got:
+            return None
+        ratio = got / promised
+        half = ratio * math.hypot(got.relative_width, promised.relative_width) / 2
+        return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether it ran within the memory allowed and, but for noise, no slower than promised; None: cannot be told."""
+        if not self.got.feasible:
+            return False
+        if self.difference is None or not math.isfinite(self.difference.high):
+            return None
+        return self.difference.high >= 0
+
+    @property
+    def sentence(self) -> str:
+        """Whether the promise held, and by how much."""
+        got, difference = self.got, self.difference
+        if not self.completed:
+            return f"Not held: {got.outcome.value.replace('_', ' ')}: {got.reason.rstrip('.')}."
+        if not got.feasible:
+            peak, allowed = format_bytes(got.peak_bytes), format_bytes(got.allowed_bytes)
+            return f"Not held: the run went to the limit of its memory (peak {peak} of {allowed} allowed)."
+        if self.held is None or difference is None:
+            return "Open: a single timed step has no interval; take more steps."
+        change = f"the run was {100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
+        noise = f"the interval of ± {50 * (difference.high - difference.low):.1f} %"
+        if difference.low <= 0 <= difference.high:
+            return f"Held: {change}, inside {noise}."
+        return f"{'Held' if self.held else 'Not held'}: {change}, outside {noise}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
+        promised, got = _figures(self.promised.final, self.promised.peak_bytes), _figures(self.got, self.got.peak_bytes)
+        compared = [name for name in promised if not name.endswith(("_low", "_high"))]
+        return {
+            "sentence": self.sentence,
+            "held": self.held,
+            "outcome": self.got.outcome.value,
+            "reason": self.got.reason,
+            "trial": self.promised.number,
+            "configuration": self.promised.configuration.to_dict(),
+            "promised": promised,
+            "got": got,
+            "difference": {name: _change(promised[name], got[name]) for name in compared},
+            "timed_steps": len(self.got.steps),
+            "untimed_steps": self.got.untimed_steps,
+            "seconds": self.got.probe_seconds,
+            "doubts": list(self.got.doubts),
+            "notes": list(self.notes),
+        }
+
+
+def verify_study(
+    folder: str | Path,
+    steps: int = 500,
+    seconds: float | None = None,
+    watch: Callable[[str], None] | None = None,
+) -> Verification:
+    """Train the answer of the study in this folder for so many timed steps, or until the seconds are over.
+
+    A training that fails is an answer too, and comes back as one. Leaves verification.json in the folder, and order and
+    log in probes/verification. watch: called with what is to be shown before the training starts.
+
+    Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without an answer,
+    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running.
+    """
+    folder = Path(folder)
+    _check_length(steps, seconds)
+    result = TuningResult.load(folder)
+    best = result.best
+    _check_trainable(result)
+    predicted = min(steps * (best.final.step_time_s or 1.0), seconds or math.inf)
+    with locked(folder):
+        if watch is not None:
+            watch(_announcement(best, steps, predicted))
+        here = _environment_here(result.environment)
+        with ProbeHost() as host:
+            got = _trained(host, result, here, {"steps": steps, "seconds": seconds}, 20 * predicted + 600)
+        verification = Verification(best, got, _notes(result, here))
+        with reporting_storage(folder):
+            times = [step.seconds for step in got.steps]
+            write_json(folder / VERIFICATION, verification.to_dict() | {"step_times_s": times})
+    return verification
+
+
+# Before the training ----------------------------------------------------------------------------------------------
+
+
+def _check_length(steps: int, seconds: float | None) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise InvalidRequest(
+            f"The steps must be a whole number from 1 to {MOST_STEPS}, not {steps!r}.", "500 are the default."
+        )
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
+
+
+def _check_trainable(result: TuningResult) -> None:
+    """Raise InvalidRequest where model or data of the study are not at hand."""
+    if result.workload.user_objects:
+        raise InvalidRequest(
+            "The model of this study is the caller's own code, which is not in the study.",
+            "Verify it by running the training itself with best_training_arguments.json.",
+        )
+    if result.workload.data and not (cache_folder() / result.workload.data / "data").is_dir():
+        raise InvalidRequest(
+            f"The data of this study, as it was prepared for training, is no longer in {cache_folder()}.",
+            "Run the same search command again: it prepares the data anew.",
+        )
+
+
+def _environment_here(measured: Environment) -> Environment:
+    """What the study's device can do now; raises InvalidRequest where there is none of that kind."""
+    try:
+        return examine(measured.device)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"The study was measured on {measured.device_name}. {error.message}", "Verify it on such a machine."
+        ) from error
+
+
+def _announcement(best: Trial, steps: int, predicted: float) -> str:
+    sizes, _, levers = str(best.configuration).partition(", ")
+    return _wrapped(
+        f"Training the answer for {steps} step(s) (about {format_seconds(predicted)}): "
+        f"{sizes} = {best.configuration.global_batch_size}{', ' if levers else ''}{levers}"
+    )
+
+
+def _notes(result: TuningResult, here: Environment) -> tuple[str, ...]:
+    best = result.best
+    notes = []
+    if differing := _differing(result.environment.identity(), here.identity()):
+        notes.append(f"another machine or versions: {'; '.join(differing)}")
+    if not best.confirmed:
+        notes.append("what was promised is from one probe and was not confirmed")
+    if best.measurement.worst_batch or best.final.worst_batch:
+        notes.append("the peak was promised for the largest batch of the data, which this run need not have met")
+    return tuple(notes)
+
+
+def _differing(measured: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """`torch 2.12.0, here 2.13.0` for each fact that is another one here."""
+    before, now = ({**facts, **facts["versions"], "versions": None} for facts in (measured, here))
+    return [
+        f"{name.replace('_', ' ')} {before.get(name)}, here {now.get(name)}"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]
+
+
+# The training -----------------------------------------------------------------------------------------------------
+
+
+def _trained(
+    host: ProbeHost, result: TuningResult, here: Environment, request: dict[str, Any], deadline_s: float
+) -> Measurement:
+    """The plain training of the answer, with exactly the arguments that the study hands out."""
+    assert result.folder is not None
+    place = result.folder / "probes" / "verification"
+    card = device.choose_device(here.device)
+    used, others = (card and device.device_used(card)) or (None, [])
+    base, folders = result.request.training_args, partial(probe_folder, result.folder)
+    probe = LiveProbe(host, here, result.workload, base, result.allowed_bytes, folders)
+    order = probe.order(
+        result.best.configuration,
+        "verification",
+        place,
+        deadline_s,
+        number=result.best.number,
+        training_arguments=result.training_argument_fields(),
+        model_arguments=result.model_arguments(),
+        device_used_bytes=used,
+        request=request,
+    )
+    begun = time.monotonic()
+    value, failure = host.attempt(order)
+    (place / CHILD_ANSWER).unlink(missing_ok=True)
+    doubts = (f"another process on the device: {', '.join(others)}",) if others else ()
+    return _measurement(order, value, failure, time.monotonic() - begun, doubts)
+
+
+def _measurement(
+    order: Order, value: Any, failure: Failure | None, seconds: float, doubts: tuple[str, ...]
+) -> Measurement:
+    """What the child brought back, with the meanings that a probe's measurement has."""
+    assert order.configuration is not None
+    assert order.environment is not None
+    known: dict[str, Any] = {
+        "accumulation_steps": order.configuration.gradient_accumulation_steps,
+        "accumulation_steps_run": order.accumulation_steps_run,
+        "data_parallel_size": order.configuration.data_parallel_size,
+        "allowed_bytes": order.allowed_bytes,
+        "context_bytes": order.environment.context_bytes,
+        "probe_seconds": seconds,
+        "observed_doubts": doubts,
+    }
+    if failure is not None:
+        return Measurement(failure.outcome, reason=failure.reason, refused_bytes=failure.refused_bytes, **known)
+    times = value["step_times_s"]
+    return Measurement(
+        Outcome.COMPLETED,
+        steps=tuple(
+            _step(step_s, wait_s, value["samples"] // len(times))
+            for step_s, wait_s in zip(times, value["data_wait_s"], strict=True)
+        ),
+        untimed_steps=value["untimed_steps"],
+        **value["peaks"],
+        **known,
+    )
+
+
+def _step(seconds: float, data_wait_s: float, samples: int) -> Step:
+    """A step of which only this is known."""
+    return Step(seconds, data_wait_s, first_s=0.0, middle_s=0.0, last_s=0.0, optimizer_s=0.0, samples=samples, tokens=0)
+
+
+# For people -------------------------------------------------------------------------------------------------------
+
+
+def verification_lines(verification: Verification) -> list[str]:
+    """Promised against got for a terminal of 80 columns: a small table, whether it held, doubts and notes."""
+    promised, got = verification.promised, verification.got
+    rows = [
+        ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
+        ("step time", _duration, promised.final.step_time_s, got.step_time_s),
+        ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
+        ("data wait a step", _duration, promised.final.data_wait_s, got.data_wait_s),
+    ]
+    lines = [_row("", "promised", "got", "difference")]
+    lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
+    lines += ["", *_wrapped(verification.sentence).splitlines()]
+    told = [*(("doubt", doubt) for doubt in got.doubts), *(("note", note) for note in verification.notes)]
+    return lines + [line for kind, text in told for line in _wrapped(f"{kind}: {text}").splitlines()]
+
+
+def _row(*cells: str) -> str:
+    return "{:<18}{:>20}{:>20}{:>14}".format(*cells)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
+
+
+def _speed(speed: Any) -> str:
+    return "-" if speed is None else format_interval(speed, speed.low, speed.high)
+
+
+def _duration(seconds: float | None) -> str:
+    """`1.165 s`, `165.2 ms`, or a dash."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+
+def _change(promised: float | None, got: float | None) -> float | None:
+    """got / promised - 1; None where one is unknown or nothing was promised."""
+    return got / promised - 1 if promised and got is not None else None
+
+
+def _percent(change: float | None) -> str:
+    return "-" if change is None else f"{100 * change:+.1f} %"
+
+
+def _figures(measurement: Measurement, peak_bytes: int | None) -> dict[str, float | None]:
+    speed = measurement.samples_per_second
+    return {
+        "samples_per_second": speed and speed.value,
+        "samples_per_second_low": speed and speed.low,
+        # JSON has no infinity: one step alone has no upper bound.
+        "samples_per_second_high": speed.high if speed and math.isfinite(speed.high) else None,
+        "step_time_s": measurement.step_time_s,
+        "peak_bytes": peak_bytes,
+        "data_wait_s": measurement.data_wait_s,
+    }

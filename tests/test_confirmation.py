@@ -1,0 +1,263 @@
+"""Confirmation: who is measured again, in which order, how often, and when it is enough."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from autotune import confirmation
+from autotune.confirmation import EXACT, FURTHER_S, MOST_GROUPS, confirm, is_settled, rotated
+from autotune.measurement import Measurement, Outcome
+from autotune.objective import best_trial
+from autotune.trial import Trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
+
+SPEED = "samples_per_second"
+World = Callable[[Trial, int], Measurement]
+
+
+def steady(speeds: dict[int, float] | None = None, spread: float = 1e-4) -> World:
+    """Each trial as fast as its probe was, or as said, in every round."""
+
+    def world(one: Trial, _: int) -> Measurement:
+        probed = float(one.measurement.samples_per_second or 0)
+        peak = one.measurement.peak_bytes or 0
+        return completed(one.configuration, (speeds or {}).get(one.number, probed), peak, spread)
+
+    return world
+
+
+def restless(spread: float = 0.2, seed: int = 0) -> World:
+    """Every round at another speed."""
+    chance = random.Random(seed)
+
+    def world(one: Trial, _: int) -> Measurement:
+        return completed(one.configuration, 10 * chance.uniform(1 - spread, 1 + spread))
+
+    return world
+
+
+def failing(*numbers: int, at: int = 1) -> World:
+    """These trials run out of memory in this round."""
+
+    def world(one: Trial, one_round: int) -> Measurement:
+        failed = one.number in numbers and one_round == at
+        return out_of_memory(one.configuration) if failed else steady()(one, one_round)
+
+    return world
+
+
+def confirmed(
+    trials: list[Trial],
+    world: World | None = None,
+    rounds: int = 2,
+    objective: str = SPEED,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> list[tuple[int, int]]:
+    """Confirm the trials in place; the (number, round) of every measurement, in their order."""
+    asked: list[tuple[int, int]] = []
+    world = world or steady()
+
+    def measure(one: Trial, one_round: int) -> Measurement:
+        asked.append((one.number, one_round))
+        assert len(asked) < 200, "the confirmation does not end"
+        return world(one, one_round)
+
+    confirm(trials, objective, rounds, measure, out_of_time)
+    return asked
+
+
+def rounds_of(trials: list[Trial]) -> list[int]:
+    return [len(one.confirmations) for one in trials]
+
+
+# Who, and in which order ----------------------------------------------------------------------------------------
+
+
+def test_rivals_and_the_baseline_are_confirmed_in_interleaved_rotated_rounds() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
+    assert confirmed(trials) == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
+    assert all(one.confirmed for one in trials)
+
+
+def test_no_rival_always_runs_on_the_warmer_machine() -> None:
+    assert [rotated([1, 2, 3], by) for by in range(4)] == [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]
+    assert rotated([], 2) == []
+
+
+def test_trials_far_behind_ended_early_or_barred_are_not_confirmed() -> None:
+    trials = [
+        trial(0, 5.0),
+        trial(1, 10.0),
+        trial(2, 7.0),
+        trial(3, 11.0, ended_early=True),
+        replace(trial(4, 12.0), barred="its loss differs from the baseline's"),
+        Trial(5, configuration(), ended(Outcome.OUT_OF_MEMORY)),
+    ]
+    assert {number for number, _ in confirmed(trials)} == {0, 1}
+
+
+def test_the_baseline_alone_is_confirmed_where_it_is_best() -> None:
+    assert confirmed([trial(0, 10.0), trial(1, 5.0)]) == [(0, 1), (0, 2)]
+
+
+def test_a_baseline_that_does_not_run_is_not_tried_again() -> None:
+    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), trial(1, 10.0)]
+    assert confirmed(trials) == [(1, 1), (1, 2)]
+
+
+def test_without_rounds_or_without_anything_feasible_nothing_is_confirmed() -> None:
+    assert confirmed([trial(0), trial(1)], rounds=0) == []
+    assert confirmed([Trial(0, configuration(), ended(Outcome.CRASHED))]) == []
+    assert confirmed([]) == []
+
+
+# How often ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_rivals_that_are_known_exactly_have_no_more_rounds_than_needed(rounds: int) -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0)]
+    confirmed(trials, rounds=rounds)
+    assert rounds_of(trials) == [rounds, rounds]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_rivals_that_stay_uncertain_have_up_to_twice_as_many_rounds(rounds: int) -> None:
+    trials = [trial(0, 10.0), trial(1, 10.0)]
+    asked = confirmed(trials, restless(), rounds=rounds)
+    assert rounds_of(trials) == [2 * rounds, 2 * rounds]
+    assert len(asked) == len(set(asked)) == 4 * rounds
+
+
+def test_one_uncertain_rival_gives_all_a_further_round_so_that_they_stay_pairs() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0)]
+
+    def world(one: Trial, one_round: int) -> Measurement:
+        off = one.number == 1 and one_round == 1
+        return completed(one.configuration, (9.0 if off else 10.0) * (0.5 if one.number == 0 else 1.0), spread=1e-4)
+
+    confirmed(trials, world, rounds=3)
+    assert rounds_of(trials) == [6, 6]
+
+
+def test_further_rounds_end_once_every_rival_is_exact() -> None:
+    trials = [trial(0, 10.0)]
+
+    def world(one: Trial, one_round: int) -> Measurement:
+        return completed(one.configuration, 10.0, spread=0.05 if one_round < 3 else 1e-4)
+
+    confirmed(trials, world, rounds=2)
+    assert rounds_of(trials) == [3], "wide by its steps in two rounds, exact by the third round"
+    assert trials[0].samples_per_second.relative_width <= EXACT  # type: ignore[union-attr]
+
+
+def test_no_further_round_begins_when_the_time_is_over() -> None:
+    trials = [trial(0, 10.0), trial(1, 10.0)]
+    confirmed(trials, restless(), rounds=2, out_of_time=lambda: True)
+    assert rounds_of(trials) == [2, 2], "those that are needed are run all the same"
+
+
+def test_no_further_round_begins_when_the_group_has_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = count(0.0, 0.6 * FURTHER_S)
+    monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
+    trials = [trial(0, 10.0)]
+    confirmed(trials, restless(), rounds=2)
+    # 0 at the beginning, 0.6 before the third round, 1.2 before the fourth.
+    assert rounds_of(trials) == [3]
+
+
+def test_a_rival_that_failed_keeps_no_other_waiting_for_an_exact_speed() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0)]
+    confirmed(trials, failing(1))
+    assert rounds_of(trials) == [2, 1]
+
+
+# What comes next ------------------------------------------------------------------------------------------------
+
+
+def test_a_finalist_that_fails_gives_way_to_the_next_and_is_not_tried_again() -> None:
+    trials = [trial(0, 1.0), trial(1, 80.0), trial(2, 60.0), trial(3, 40.0), trial(4, 20.0)]
+    asked = confirmed(trials, failing(1, 2))
+    assert rounds_of(trials) == [2, 1, 1, 2, 2]
+    assert len(asked) == len(set(asked))
+    assert best_trial(trials, SPEED) is trials[3]
+
+
+def test_one_that_fails_in_a_later_round_fails() -> None:
+    trials = [trial(0, 1.0), trial(1, 80.0), trial(2, 60.0)]
+    confirmed(trials, failing(1, at=2))
+    assert rounds_of(trials) == [2, 2, 2]
+    assert not trials[1].feasible
+    assert best_trial(trials, SPEED) is trials[2]
+
+
+@pytest.mark.parametrize("objective", [SPEED, "memory"])
+def test_where_every_confirmation_fails_it_ends(objective: str) -> None:
+    trials = [trial(number, 10.0 - number, (9 - number) * 100 * MIB) for number in range(6)]
+    asked = confirmed(trials, failing(*range(6)), objective=objective)
+    assert len(asked) == len(set(asked))
+    assert max(rounds_of(trials)) == 1
+
+
+def test_no_more_than_a_few_groups_are_confirmed() -> None:
+    trials = [trial(number, 100.0 * 0.8**number) for number in range(10)]
+    confirmed(trials, failing(*range(10)))
+    assert sum(map(bool, rounds_of(trials))) == MOST_GROUPS
+
+
+def test_the_leanest_that_fails_gives_way_to_the_next_leanest() -> None:
+    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY))]
+    trials += [trial(number, 10.0, number * 100 * MIB) for number in (1, 2, 3)]
+    confirmed(trials, failing(1), objective="memory")
+    assert rounds_of(trials) == [0, 1, 2, 0]
+    assert best_trial(trials, "memory") is trials[2]
+
+
+def test_a_finalist_that_comes_out_slower_is_measured_against_those_behind_it() -> None:
+    trials = [trial(0, 1.0), trial(1, 50.0), trial(2, 30.0), trial(3, 5.0)]
+    confirmed(trials, steady({1: 10.0}))
+    assert rounds_of(trials) == [2, 2, 2, 0]
+    assert best_trial(trials, SPEED) is trials[2]
+
+
+def test_when_the_time_is_over_the_first_group_is_confirmed_and_no_other() -> None:
+    trials = [trial(0, 1.0), trial(1, 50.0), trial(2, 30.0)]
+    confirmed(trials, steady({1: 10.0}), out_of_time=lambda: True)
+    assert rounds_of(trials) == [2, 2, 0]
+
+
+# Going on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_rounds_that_an_interrupted_search_has_behind_it_are_not_run_again(at: int) -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
+    before: list[tuple[int, int]] = []
+
+    def stops(one: Trial, one_round: int) -> Measurement:
+        if len(before) == at:
+            raise KeyboardInterrupt
+        before.append((one.number, one_round))
+        return steady()(one, one_round)
+
+    with pytest.raises(KeyboardInterrupt):
+        confirm(trials, SPEED, 2, stops)
+    after = confirmed(trials)
+    assert sorted([*before, *after]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_what_is_confirmed_is_not_confirmed_again() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0)]
+    confirmed(trials, restless())
+    assert confirmed(trials, restless()) == []
+
+
+def test_a_trial_is_settled_by_all_its_rounds_or_by_a_failure() -> None:
+    one = trial(0)
+    assert not is_settled(one, 2)
+    assert not is_settled(replace(one, confirmations=(completed(),)), 2)
+    assert is_settled(replace(one, confirmations=(completed(), completed())), 2)
+    assert is_settled(replace(one, confirmations=(ended(Outcome.TIMED_OUT),)), 2)

@@ -1,0 +1,83 @@
+"""A real competitor on every core during a real probe: the measurement carries the doubt and is made again."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.measurement import Measurement, Outcome
+from autotune.measuring import REPEATS, measure
+from autotune.plan import Plan
+from autotune.probe import ProbeOptions
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.live import LiveProbe
+from autotune.probe.order import Timing
+from autotune.study_folder import probe_folder, read_trial
+from autotune.workload import Workload
+from tests.probe.probes import configuration
+
+GIB = 2**30
+LONG_ENOUGH = Timing(untimed_least=1, untimed_most=1, timed_least=15, timed_most=15, seconds=1.5)
+"""Steps for more than the half second from which foreign work can be told."""
+
+
+@contextmanager
+def competitor() -> Iterator[None]:
+    """A foreign process on every core."""
+    burning = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(burning, start_new_session=True) for _ in range(len(os.sched_getaffinity(0)))]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def measured_beside(competing: int, live: LiveProbe, folder: Path) -> Measurement:
+    """A trial's measurement of which the first so many probes run beside a competitor."""
+    probes = 0
+
+    def probe(asked: Configuration, options: ProbeOptions) -> Measurement:
+        nonlocal probes
+        probes += 1
+        if probes > competing:
+            return live(asked, options)
+        with competitor():
+            return live(asked, options)
+
+    plan = Plan(n_trials=1, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    return measure(folder, plan, [], probe, configuration(8), 0)
+
+
+def live_probe(host: ProbeHost, environment: Environment, workload: Workload, folder: Path) -> LiveProbe:
+    def place(number: int, confirmation: int) -> Path:
+        return probe_folder(folder, number, confirmation)
+
+    return LiveProbe(host, environment, workload, {}, GIB, place, timings=(LONG_ENOUGH, LONG_ENOUGH))
+
+
+def test_a_probe_beside_a_competitor_is_doubted_and_made_again_when_it_is_gone(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
+    measurement = measured_beside(1, live, tmp_path)
+    assert measurement.outcome is Outcome.COMPLETED
+    assert any("other processes used" in doubt for doubt in measurement.repeated_because)
+    assert not any("other processes used 2" in doubt for doubt in measurement.observed_doubts)
+    trial = read_trial(probe_folder(tmp_path, 0), 0)
+    assert trial is not None
+    assert trial.measurement.repeated_because == measurement.repeated_because
+
+
+def test_a_competitor_that_stays_leaves_its_doubt_on_the_measurement(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
+    measurement = measured_beside(1 + REPEATS, live, tmp_path)
+    assert any("other processes used" in doubt for doubt in measurement.doubts)
+    assert len(measurement.repeated_because) >= REPEATS

@@ -1,0 +1,358 @@
+"""Promised against got: a real study verified, and what is said where that cannot be or does not hold."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune import verify
+from autotune.cli import app
+from autotune.environment import Environment
+from autotune.errors import AutotuneError, InvalidRequest, NothingFits, StudyInUse
+from autotune.measurement import Measurement, Outcome
+from autotune.probe.order import read_json, write_json
+from autotune.result import TuningResult
+from autotune.step import Step
+from autotune.trial import Trial
+from autotune.verify import Verification, verification_lines, verify_study
+from tests.makers import ALLOWED, MIB, completed, configuration, cpu, ended, gpu, out_of_memory, result, trial, workload
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real small study, named `small`, in a folder `reports`."""
+    reports = tmp_path_factory.mktemp("verify") / "reports"
+    autotune.search(
+        "bert-mini",
+        4,
+        sequence_length=16,
+        device="cpu",
+        n_trials=2,
+        space="quick",
+        only={"micro_batch_size": (2, 4), "checkpointing": ("none",), "precision": ("fp32",)},
+        output_dir=str(reports),
+        study_name="small",
+    )
+    return reports / "small"
+
+
+@pytest.fixture
+def copied(study: Path, tmp_path: Path) -> Path:
+    """The study, free to be changed."""
+    return Path(shutil.copytree(study, tmp_path / "reports" / "small"))
+
+
+@pytest.fixture
+def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was read already: each reading takes a host of its own."""
+    monkeypatch.setattr(verify, "examine", lambda device: environment)
+
+
+def command(folder: Path, *words: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of `autotune verify` beside the folder `reports` of the study."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        done = CliRunner().invoke(app, ["verify", *words])
+    finally:
+        os.chdir(before)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: int = 48, **facts: Any) -> Measurement:
+    """A plain training at this speed."""
+    parts = dict.fromkeys(("first_s", "middle_s", "last_s", "optimizer_s"), 0.0)
+    times = [samples / speed * (1 + 0.01 * (-1) ** number) for number in range(count)]
+    return Measurement(
+        Outcome.COMPLETED,
+        steps=tuple(Step(seconds=one, data_wait_s=0.001, samples=samples, tokens=0, **parts) for one in times),
+        allowed_bytes=ALLOWED,
+        peak_device_bytes=peak_bytes,
+        **facts,
+    )
+
+
+# A real study ---------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_of_a_study_is_trained_and_held_against_its_promise(study: Path) -> None:
+    lines: list[str] = []
+    verification = verify_study(study, steps=5, watch=lines.append)
+    got, best = verification.got, TuningResult.load(study).best
+    assert verification.promised == best
+    assert got.outcome is Outcome.COMPLETED
+    assert (len(got.steps), got.untimed_steps) == (5, 1)
+    assert {step.samples for step in got.steps} == {4}
+    assert got.samples_per_second is not None
+    assert got.peak_bytes is not None
+    assert 0 < got.peak_bytes <= (got.allowed_bytes or 0)
+    assert got.allowed_bytes == TuningResult.load(study).allowed_bytes
+    assert verification.difference is not None
+    assert verification.notes == ()
+    assert lines[0].startswith("Training the answer for 5 step(s) (about ")
+    assert " = 4, " in lines[0]
+
+
+def test_it_leaves_its_numbers_order_and_log_in_the_study(study: Path, known_machine: None) -> None:
+    verification = verify_study(study, steps=5)
+    told = read_json(study / "verification.json")
+    assert told == verification.to_dict() | {"step_times_s": [step.seconds for step in verification.got.steps]}
+    assert {path.name for path in (study / "probes" / "verification").iterdir()} == {"order.json", "log.txt"}
+    assert str(study.parent) not in (study / "probes" / "verification" / "order.json").read_text()
+    order = read_json(study / "probes" / "verification" / "order.json")
+    assert order["training_arguments"] == read_json(study / "best_training_arguments.json")
+    assert len(TuningResult.load(study).trials) == 2, "the study itself is as it was"
+
+
+def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> None:
+    assert len(verify_study(study, steps=50, seconds=0.001).got.steps) == 1
+
+
+def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, known_machine: None) -> None:
+    code, out, err = command(study.parent.parent, "small", "--steps", "5")
+    assert (code, err) == (0, "")
+    for words in ("Training the answer for 5 step(s)", "promised", "samples/s", "peak memory", "data wait a step"):
+        assert words in out
+    assert "eld: " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_command_s_json_is_one_object_alone_on_standard_output(study: Path) -> None:
+    code, out, err = command(study.parent.parent, "reports/small", "--steps", "5", "--json")
+    assert code == 0
+    assert json.loads(out)["timed_steps"] == 5
+    assert err.startswith("Training the answer")
+
+
+def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise(
+    copied: Path, known_machine: None
+) -> None:
+    record = read_json(copied / "request.json")
+    write_json(copied / "request.json", record | {"allowed_bytes": 10 * MIB})
+    code, out, err = command(copied.parent.parent, "small", "--steps", "5")
+    assert (code, err) == (1, "")
+    assert "Not held: out of memory: " in out
+    assert "Traceback" not in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("peak memory"))
+    assert row[2].isdigit()
+    assert row[-2:] == ["-", "-"]
+    assert read_json(copied / "verification.json")["held"] is False
+
+
+def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: None) -> None:
+    known = read_json(copied / "environment.json")
+    write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
+    verification = verify_study(copied, steps=1)
+    assert verification.got.outcome is Outcome.COMPLETED
+    assert len(verification.notes) == 1
+    assert verification.notes[0].startswith("another machine or versions: threads 99, here ")
+    assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
+    assert "note: another machine or versions:" in "\n".join(verification_lines(verification))
+
+
+def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
+        cwd=copied.parent.parent,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "AUTOTUNE_TEST": str(copied)},
+    )
+    log = copied / "probes" / "verification" / "log.txt"
+    until = time.monotonic() + 120
+    while not log.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not (copied / "verification.json").exists() or (copied / "verification.json").stat().st_mtime < until - 120
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, str(copied))]
+
+
+def marked(path: Path, mark: str) -> bool:
+    try:
+        return f"AUTOTUNE_TEST={mark}\0".encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+# What cannot be verified ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["small", "--steps", "0"], "whole number from 1 to 100000, not 0"),
+        (["small", "--steps", "-3"], "whole number from 1 to 100000, not -3"),
+        (["small", "--steps", "100001"], "whole number from 1 to 100000, not 100001"),
+        (["small", "--steps", "many"], "--steps must be a whole number, not 'many'"),
+        (["nowhere"], "There is no study in reports/nowhere"),
+        (["small", "--output-dir", "elsewhere"], "There is no study in elsewhere/small"),
+    ],
+)
+def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: str, tmp_path: Path) -> None:
+    result().save(tmp_path / "reports" / "small")
+    code, out, err = command(tmp_path, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
+def test_seconds_that_are_none_are_refused(seconds: float, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="must be above 0"):
+        verify_study(result().save(tmp_path), seconds=seconds)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
+    "no answer": (
+        {"trials": [Trial(0, configuration(), out_of_memory(configuration()))]},
+        NothingFits,
+        "No configuration that was tried fits",
+    ),
+    "the caller's own model": ({"workload": workload(user_objects=True)}, InvalidRequest, "the caller's own code"),
+    "data that is gone": ({"workload": workload(data="gone")}, InvalidRequest, "Run the same search command again"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_study_alone_cannot_train_is_refused_with_advice(what: str, tmp_path: Path) -> None:
+    facts, kind, said = REFUSED[what]
+    folder = result(**facts).save(tmp_path / "reports" / "small")
+    with pytest.raises(kind) as caught:
+        verify_study(folder)
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    code, out, err = command(tmp_path, "small")
+    assert (code, out) == (kind.exit_code, "")
+    assert len(err.strip().splitlines()) == 1
+    assert not (folder / "verification.json").exists()
+
+
+def test_a_study_that_is_being_searched_is_refused(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StudyInUse, match="Another process works on the study"):
+            verify_study(folder)
+
+
+def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    from autotune.probe.device import visible_cards
+
+    if visible_cards():
+        pytest.skip("this machine has a GPU")
+    folder = result(environment=gpu()).save(tmp_path)
+    with pytest.raises(InvalidRequest, match=r"measured on a plain card\. There is no device cuda:0") as caught:
+        verify_study(folder)
+    assert caught.value.advice == "Verify it on such a machine."
+
+
+def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = result().save(tmp_path)
+    monkeypatch.setattr(verify, "examine", lambda device: cpu())
+    monkeypatch.setattr(verify, "_trained", lambda *_: plain(40.0))
+    monkeypatch.setattr(verify, "write_json", refuse)
+    with pytest.raises(AutotuneError, match="cannot be written: No space left"):
+        verify_study(folder)
+
+
+def refuse(path: Path, data: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+# What is said ---------------------------------------------------------------------------------------------------
+
+PROMISED = trial(1, 40.0, confirmed=40.0)
+
+
+@pytest.mark.parametrize(
+    ("got", "held", "said"),
+    [
+        (plain(40.1), True, r"Held: the run was 0\.2 % faster than promised, inside the interval of ± \d\.\d %\."),
+        (plain(39.9), True, r"Held: the run was 0\.3 % slower than promised, inside the interval of ± \d\.\d %\."),
+        (plain(50.0), True, r"Held: the run was 25\.0 % faster than promised, outside the interval of ± \d\.\d %\."),
+        (
+            plain(30.0),
+            False,
+            r"Not held: the run was 25\.0 % slower than promised, outside the interval of ± \d\.\d %\.",
+        ),
+        (plain(40.0, count=1), None, r"Open: a single timed step has no interval"),
+        (plain(40.0, ALLOWED + MIB), False, r"Not held: the run went to the limit of its memory \(peak 1001 MiB of"),
+        (ended(Outcome.OUT_OF_MEMORY, reason="No."), False, r"Not held: out of memory: No\."),
+        (
+            ended(Outcome.TIMED_OUT, reason="not done after 700 s"),
+            False,
+            r"Not held: timed out: not done after 700 s\.",
+        ),
+    ],
+)
+def test_one_sentence_says_whether_the_promise_held(got: Measurement, held: bool | None, said: str) -> None:
+    import re
+
+    verification = Verification(PROMISED, got)
+    assert verification.held is held
+    assert re.match(said, verification.sentence), verification.sentence
+    assert json.loads(json.dumps(verification.to_dict(), allow_nan=False))["held"] is held
+
+
+def test_the_interval_of_the_difference_holds_the_noise_of_both() -> None:
+    verification = Verification(PROMISED, plain(40.0))
+    difference, got, promised = verification.difference, plain(40.0).samples_per_second, PROMISED.samples_per_second
+    assert difference is not None
+    assert got is not None
+    assert promised is not None
+    assert difference == pytest.approx(0.0, abs=1e-3)
+    width = difference.high - difference.low
+    assert max(got.relative_width, promised.relative_width) < width < got.relative_width + promised.relative_width
+
+
+def test_the_table_shows_all_four_numbers_with_their_difference() -> None:
+    lines = verification_lines(Verification(PROMISED, plain(44.0, 550 * MIB), ("it rained",)))
+    table = {line[:18].strip(): line[18:].split() for line in lines[:5]}
+    assert table[""] == ["promised", "got", "difference"]
+    assert table["samples/s"][0].startswith("40.")
+    assert table["samples/s"][-2:] == ["+10.0", "%"]
+    assert table["step time"][-2:] == ["-9.1", "%"]
+    assert table["peak memory"] == ["500", "MiB", "550", "MiB", "+10.0", "%"]
+    assert table["data wait a step"][-3:-1] == ["ms", "-"] or table["data wait a step"][-1] == "%"
+    assert lines[-1] == "note: it rained"
+    assert max(map(len, lines)) <= 80
+
+
+def test_unknown_numbers_are_dashes_and_the_promise_stays() -> None:
+    promised = Trial(1, configuration(), replace(completed(), peak_device_bytes=None, peak_reserved_bytes=None))
+    lines = verification_lines(Verification(promised, ended(Outcome.CRASHED, reason="RuntimeError: " + "word " * 50)))
+    table = {line[:18].strip(): line[18:].split() for line in lines[1:5]}
+    assert table["samples/s"][0].startswith("10.")
+    assert table["samples/s"][-2:] == ["-", "-"]
+    assert table["peak memory"] == ["-", "-", "-"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_weakens_the_comparison_is_noted() -> None:
+    unconfirmed = trial(1, 40.0, worst_batch="8 x sample 3, the longest of the data")
+    notes = verify._notes(result([trial(0, 10.0), unconfirmed]), cpu())
+    assert any("not confirmed" in note for note in notes)
+    assert any("largest batch" in note for note in notes)
+    assert verify._notes(result(), cpu()) == ()
+
+
+def test_an_allocator_at_its_limit_is_no_promise_held() -> None:
+    assert Verification(PROMISED, plain(40.0, allocator_retries=3)).held is False
