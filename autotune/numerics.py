@@ -55,6 +55,7 @@ class Numerics:
 
     references: float32's, one a seed. curves: trial number -> its curve. reference_levers: what the references trained
     with. weights: where the model's weights came from, for people. problem: why nothing can be compared; else empty.
+    note: what else was noticed.
     """
 
     references: tuple[Curve, ...] = ()
@@ -62,6 +63,7 @@ class Numerics:
     reference_levers: Mapping[str, Any] = field(default_factory=dict)
     weights: str = "random weights"
     problem: str = ""
+    note: str = ""
 
     @property
     def level(self) -> float:
@@ -108,6 +110,7 @@ class Numerics:
             "reference_levers": dict(self.reference_levers),
             "weights": self.weights,
             "problem": self.problem,
+            "note": self.note,
         }
 
     @classmethod

@@ -5,7 +5,8 @@
          trial-0007/losses.json     a finalist
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from autotune.probe.order import CHILD_ANSWER, read_json, write_json
 from autotune.trial import Trial
 
 KEPT = "losses.json"
+
+ADDED_UP = (
+    "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "
+    "the losses compared are averages"
+)
 
 Attempt = Callable[[Configuration, int, Path], tuple[Any, Failure | None]]
 """(configuration, seed, folder for its files) -> the answer to a `numerics` order of STEPS steps, or why there is none."""
@@ -53,7 +59,9 @@ def check_numerics(
         else _train(configuration, SEEDS[0], attempt, folder / f"trial-{number:04d}")[0]
         for number, configuration in zip(finalists, chosen, strict=True)
     }
-    return replace(numerics, curves=curves)
+    numerics = replace(numerics, curves=curves)
+    steps = {number: known[number].configuration.gradient_accumulation_steps for number in finalists}
+    return _averaged(numerics, reference.gradient_accumulation_steps, steps)
 
 
 def in_float32(configuration: Configuration) -> Configuration:
@@ -106,6 +114,33 @@ def kept(configuration: Configuration, seed: int, folder: Path) -> Curve | None:
         return curve if same and len(curve.losses) == STEPS else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _averaged(numerics: Numerics, reference_steps: int, steps: Mapping[int, int]) -> Numerics:
+    """With losses averaged over the micro-steps where the Trainer added them up. steps: trial number -> micro-steps.
+
+    It does so for a model that takes the number of items in the whole step and then ignores it. The first step shows
+    it: there all have the same weights and samples, so that their losses are equal, or as their numbers of micro-steps.
+    """
+    first = numerics.references[0].losses[0]
+    told = {n: curve.losses[0] / first for n, curve in numerics.curves.items() if curve.losses and first}
+    apart = {n: ratio for n, ratio in told.items() if steps[n] != reference_steps and 0 < ratio < math.inf}
+    if not apart:
+        return numerics
+    farthest = max(apart, key=lambda n: abs(math.log(steps[n] / reference_steps)))
+    as_steps, ratio = math.log(steps[farthest] / reference_steps), math.log(apart[farthest])
+    if abs(ratio - as_steps) >= abs(ratio):
+        return numerics
+    return replace(
+        numerics,
+        references=tuple(_divided(curve, reference_steps) for curve in numerics.references),
+        curves={number: _divided(curve, steps[number]) for number, curve in numerics.curves.items()},
+        note=ADDED_UP,
+    )
+
+
+def _divided(curve: Curve, by: int) -> Curve:
+    return replace(curve, losses=tuple(loss / by for loss in curve.losses))
 
 
 def _problem(references: Sequence[Curve]) -> str:

@@ -309,11 +309,11 @@ def test_words_that_look_like_tags_are_not_special_tokens(tmp_path: Path) -> Non
 def test_the_longest_text_is_known_by_its_place(tmp_path: Path) -> None:
     texts = [f"a line of text, number {number}" for number in range(30)]
     texts[17] = "word " * 100
-    data = prepared_by(tmp_path / "cache", text_file(tmp_path, texts), model="gpt2-mini", sequence_length=64)
+    file = text_file(tmp_path, texts)
+    data = prepared_by(tmp_path / "cache", file, model="gpt2-mini", sequence_length=64)
     assert data.longest == (17,)
-    assert prepared_by(tmp_path / "cache", text_file(tmp_path, texts), model="gpt2-mini", sequence_length=64) == data, (
-        "found the second time, too"
-    )
+    again = prepared_by(tmp_path / "cache", file, model="gpt2-mini", sequence_length=64)
+    assert again == data, "found the second time, too"
     workload = Workload("x", "causal-lm", data=data.folder)
     rows, _, _ = training_data(workload, 30, 0)
     assert [len(row["input_ids"]) for row in rows].index(64) == 17

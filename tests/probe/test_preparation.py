@@ -115,7 +115,7 @@ def test_a_translator_without_a_first_token_gets_one(tmp_path: Path) -> None:
 
 
 def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("".join(f"line number {number}\n" for number in range(20)))
+    (tmp_path / "lines.txt").write_text("".join(f"line number {number}\n" for number in range(19)) + "word " * 30)
     workload = prepared(tmp_path / "cache", "gpt2-mini", dataset=str(tmp_path / "lines.txt"), sequence_length=16)
     assert workload.samples == 20
     assert Path(workload.data).parent == tmp_path / "cache"
@@ -123,7 +123,7 @@ def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
     assert str(tmp_path) not in workload.data_identity
     assert "split train" in workload.data_identity
     assert "trained on the data" in workload.text_source
-    assert len(workload.longest) == 1
+    assert workload.longest == (19,)
     assert Workload.from_dict(json.loads(json.dumps(workload.to_dict()))) == workload
     assert one_loss(workload) > 0
 

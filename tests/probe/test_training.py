@@ -4,15 +4,22 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 
 from autotune.environment import Environment
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
+from autotune.probe.stopwatch import Stopwatch
+from autotune.probe.training import arguments_of, trainer_of
+from autotune.probe.user_objects import UserObjects
+from autotune.probe.worst_batch import WORST_STEPS, worst_batch
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
@@ -89,7 +96,12 @@ def test_every_value_that_a_cpu_knows_is_really_trained_with(
     assert dict(measurement.settings) == dict(measurement.asked) == asked.values
     assert {step.samples for step in measurement.steps} == {4}
     assert {step.tokens for step in measurement.steps} == {64}
-    assert all(step.seconds >= step.data_wait_s + step.first_s + step.last_s - 1e-6 for step in measurement.steps)
+    for step in measurement.steps:
+        assert step.seconds >= step.data_wait_s + step.first_s + step.last_s - 1e-6
+        parts = step.data_wait_s + step.forward_s + step.backward_s + step.optimizer_s + step.overhead_s
+        assert parts == pytest.approx(step.seconds)
+        assert min(step.forward_s, step.backward_s, step.optimizer_s) > 0
+        assert step.non_padding_tokens == step.tokens
     assert measurement.samples_per_second is not None
     assert measurement.peak_bytes is not None
     assert measurement.peak_bytes > 0
@@ -150,6 +162,56 @@ def test_a_schedule_that_needs_evaluations_becomes_constant(own: Train, tmp_path
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     kind = own_trainer(tmp_path)["arguments"]["lr_scheduler_type"]
     assert kind == ("constant" if scheduler == "reduce_lr_on_plateau" else "cosine")
+
+
+# Which samples --------------------------------------------------------------------------------------------------
+
+
+def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
+    """The samples, as their tokens without padding, in the order in which a probe's Trainer takes them after the worst."""
+    trainer = trainer_of(order, UserObjects(), arguments_of(order, folder, 10))
+    fetch, seen = trainer.get_batch_samples, []
+
+    def noting(*args: Any) -> Any:
+        fetched, items = fetch(*args)
+        seen.append(fetched)
+        return fetched, items
+
+    trainer.get_batch_samples = noting
+    memory: Any = SimpleNamespace(enter=lambda stage: None)
+    Stopwatch(order, memory).attach(trainer, worst_batch(order, trainer))
+    trainer.train()
+    told = []
+    for batch in (batch for step in seen[WORST_STEPS:] for batch in step):
+        # What a masked model is to guess stands in the labels.
+        ids = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+        for row, mask in zip(ids, batch["attention_mask"], strict=True):
+            told.append(tuple(row[mask.bool()].tolist()))
+    return told
+
+
+@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini"])
+def test_all_configurations_of_one_global_batch_see_the_same_samples_in_the_same_order(
+    model: str, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    lines = [f"{'word ' * (number % 7)}number {number}" for number in range(50)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    dataset = str(tmp_path / "lines.txt")
+    workload = workload_of(model, dataset=dataset, sequence_length=24, global_batch_size=8)
+    assert workload.longest
+
+    def seen(micro: int, **fields: Any) -> list[tuple[int, ...]]:
+        asked = configuration(micro, 8 // micro, **fields)
+        run = min(8 // micro, 3)
+        order = make_order(tmp_path, environment, workload=workload, asked=asked, accumulation_steps_run=run)
+        return samples_trained_on(order, tmp_path)
+
+    whole = seen(8)
+    assert len(whole) == 4 * 8
+    assert len(set(whole[:50])) == 4 * 8, "no sample twice within an epoch"
+    for samples in (seen(4), seen(2), seen(1), seen(4, optimizer="sgd")):
+        assert len(samples) >= 12
+        assert samples == whole[: len(samples)]
 
 
 # Out of memory --------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ def bert(host: ProbeHost, environment: Environment, workload_of: Callable[..., W
             environment,
             kind="verification",
             workload=workload_of("bert-mini", sequence_length=16),
+            deadline_s=300.0,
             request={"steps": steps, "seconds": seconds},
             **fields,
         )
@@ -65,11 +66,7 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt, micro: int, ac
     assert value["samples"] == 7 * micro * accumulation
     assert value["seconds"] == pytest.approx(sum(value["step_times_s"]))
     assert all(0 <= wait <= step for wait, step in zip(value["data_wait_s"], value["step_times_s"], strict=True))
-
-
-def test_the_peak_has_a_probe_s_meaning_and_no_stages(bert: Attempt) -> None:
-    value, _ = bert(5, asked=configuration(4))
-    assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}
+    assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}, "no stages: it is not the worst batch"
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]
 
 
