@@ -1,6 +1,7 @@
 """The child's first and last moments: it becomes a process of its own, carries the order out, answers and leaves."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[in
         print(f"{order.kind} {order.number} started", flush=True)
         _enter_surroundings(parent.surroundings, scratch)
         forget_opened_later()
+        _give_free_heap_back()
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         answer = _answer(order, parent.objects, started, scratch)
@@ -104,6 +106,15 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
     with contextlib.suppress(OSError):
         os.chdir(parent["folder"])
     _give_threads_back()
+
+
+def _give_free_heap_back() -> None:
+    """What the host's imports freed lies in its heap, ready and resident: a fresh interpreter would have to ask for it.
+
+    Kept, it would hide some ten MiB of a training's peak and spare its steps page faults.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # glibc's own
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _give_threads_back() -> None:
