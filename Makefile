@@ -34,8 +34,12 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# About 40 minutes, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/start_latency.py
+	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
+	$(BIN)/python tests/benchmarks/stopping.py
+	$(BIN)/python tests/benchmarks/loaders.py
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.
 gpu-check:

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.result import TuningResult
+    from autotune.verify import verify_study
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "search"]
+__all__ = ["TuningResult", "search", "verify_study"]
 
-_ROOMS = {"search": "autotune.workflow", "TuningResult": "autotune.result"}
+_ROOMS = {"search": "autotune.workflow", "TuningResult": "autotune.result", "verify_study": "autotune.verify"}
 
 
 def __getattr__(name: str) -> Any:

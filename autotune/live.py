@@ -50,12 +50,12 @@ class PlainLines:
     def _say(self, progress: Progress) -> None:
         if progress.kind in ("trial", "confirmed") and progress.trial:
             trial = progress.trial
-            what = "confirmed" if progress.kind == "confirmed" else "trial"
+            what = f"round {len(trial.confirmations)}, trial" if progress.kind == "confirmed" else "trial"
             speed = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
             done = speed if trial.feasible else outcome_text(trial)
-            self._line(
-                f"{what} {trial.number}: {trial.configuration}: {done}{_best_so_far(progress)}; {_left(progress)}"
-            )
+            doubts = f"; doubt: {'; '.join(trial.final.doubts)}" if trial.final.doubts else ""
+            left = f"; {_left(progress)}" if progress.kind == "trial" else ""
+            self._line(f"{what} {trial.number}: {trial.configuration}: {done}{doubts}{_best_so_far(progress)}{left}")
         elif progress.kind in ("resumed", "finishing"):
             self._line(progress.message)
 
@@ -84,6 +84,8 @@ class LiveTable:
             self._live.stop()
         if self._last is not None:
             self._console.print(trials_table(list(self._last.trials), self._last.best))
+            if any(trial.final.doubts for trial in self._last.trials):
+                self._console.print(Text("? in doubt: the report says why", style="dim"))
 
     def _take(self, progress: Progress) -> None:
         self._last, self._since = progress, time.monotonic()
@@ -120,7 +122,7 @@ def trials_table(trials: list[Trial], best: Trial | None) -> Table:
             mark,
             Text(short(trial)),
             _short_outcome(trial),
-            speed_text(trial),
+            f"{speed_text(trial)}{' ?' if trial.final.doubts else ''}",
             format_bytes(trial.peak_bytes),
             style=style,
         )

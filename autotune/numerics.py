@@ -19,6 +19,11 @@ DEVIATIONS = 3.0
 """Standard deviations of the float32 trainings' means from which on a mean lies outside."""
 
 
+LEAST_DIFFERENCE = 0.001
+"""Share of the loss that is never flagged: a model's own weights without dropout leave the seeds little or nothing to vary,
+and three seeds can be close by chance."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """The loss of each optimizer step of one training, in their order; what is not finite stays as it was.
@@ -80,7 +85,7 @@ class Numerics:
         """Lowest and highest mean of the last ten losses that counts as float32's; None where it is unknown."""
         if self.problem or len(self.references) < 2:
             return None
-        width = DEVIATIONS * self.deviation
+        width = max(DEVIATIONS * self.deviation, LEAST_DIFFERENCE * abs(self.level))
         return self.level - width, self.level + width
 
     def is_checked(self, number: int) -> bool:
@@ -99,7 +104,9 @@ class Numerics:
         low, high = self.band
         if low <= curve.level <= high:
             return ""
-        away = abs(curve.level - self.level) / self.deviation if self.deviation else math.inf
+        if not self.deviation:
+            return f"loss {curve.level:.5g} is not fp32's {self.level:.5g}, which is the same with every seed"
+        away = abs(curve.level - self.level) / self.deviation
         return f"loss {curve.level:.5g} lies {away:.3g} standard deviations from fp32's {self.level:.5g}"
 
     def to_dict(self) -> dict[str, Any]:

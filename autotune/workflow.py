@@ -123,7 +123,10 @@ def _search(
     known: dict[str, Any] = {}
     try:
         known["statement"] = run_study(study, probe, watch)
-        known["numerics"], known["rehearsal"] = finish(study, probe, watch, request.require_parity)
+        weights = _weights_text(unmeasured.workload)
+        known["numerics"], known["rehearsal"] = finish(
+            study, probe, probe.train, weights, watch, request.require_parity
+        )
     finally:
         known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
         result = dataclasses.replace(unmeasured, **known)
@@ -133,6 +136,13 @@ def _search(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."
         )
     return result
+
+
+def _weights_text(workload: Workload) -> str:
+    """Where the weights of the losses that are compared come from."""
+    if workload.user_objects:
+        return "weights as model_init makes them"
+    return "the model's own weights" if workload.weights else "random weights"
 
 
 def _unmeasured(

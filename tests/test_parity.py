@@ -41,7 +41,9 @@ class Trainings:
         return Curve(losses, skipped_steps=3 if of == FAST else 0).to_dict(), None
 
 
-def check(folder: Path, trainings: Trainings, finalists: tuple[int, ...] = (1, 2), trials: list[Trial] = TRIALS) -> Numerics:
+def check(
+    folder: Path, trainings: Trainings, finalists: tuple[int, ...] = (1, 2), trials: list[Trial] = TRIALS
+) -> Numerics:
     return check_numerics(trials, finalists, trainings, folder, "random weights")
 
 

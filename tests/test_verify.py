@@ -49,8 +49,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(study: Path, tmp_path: Path) -> Path:
-    """The study, free to be changed."""
-    return Path(shutil.copytree(study, tmp_path / "reports" / "small"))
+    """The study as its search left it, free to be changed."""
+    left_out = shutil.ignore_patterns("verification*")
+    return Path(shutil.copytree(study, tmp_path / "reports" / "small", ignore=left_out))
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert not (copied / "verification.json").exists() or (copied / "verification.json").stat().st_mtime < until - 120
+    assert not (copied / "verification.json").exists()
     assert not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, str(copied))]
 
 

@@ -10,6 +10,7 @@ from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
+from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost, read_answer
 from autotune.probe.order import ANSWER, CHILD_ANSWER, CONFIRMATION, Order, Timing, write_json
 from autotune.training_arguments import model_arguments, process_environment, training_arguments
@@ -17,6 +18,9 @@ from autotune.workload import Workload
 
 MICRO_STEPS = 3
 """Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
+
+PREFETCH_FACTOR = 2
+"""Batches that each worker of torch's DataLoader prepares ahead where nothing else is asked for."""
 
 READY_SHARE = 0.01
 """Share of a step spent waiting for workers' batches up to which the loader counts as keeping up."""
@@ -72,6 +76,12 @@ class LiveProbe:
             }
         )
 
+    def train(
+        self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
+    ) -> tuple[Any, Failure | None]:
+        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why there is none)."""
+        return self.host.attempt(self.order(configuration, kind, folder, deadline_s, request=request))
+
     def _probe_order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
         return self.order(
             configuration,
@@ -81,9 +91,21 @@ class LiveProbe:
             number=options.number,
             confirmation=options.confirmation,
             accumulation_steps_run=accumulation_steps_run,
-            timing=self.timings[bool(options.confirmation)],
+            timing=self._timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
             best_so_far=options.best_so_far,
+        )
+
+    def _timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
+        """The timing, with untimed steps enough to use up what the loader's workers had ready at the start.
+
+        They fill their queues while the model is built: steps that draw on these would look faster than they stay.
+        """
+        fields = training_arguments(configuration, self.environment, self.base)
+        ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
+        timing, least = self.timings[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
+        return replace(
+            timing, untimed_least=max(timing.untimed_least, least), untimed_most=max(timing.untimed_most, least)
         )
 
     def _measure(self, order: Order) -> Measurement:

@@ -1,4 +1,4 @@
-"""Trains a configuration for a few steps, always on the same data in the same order, and brings back its losses."""
+"""Trains a configuration for a few steps, on the same samples as every other one, and brings back its losses."""
 
 import os
 from collections.abc import Callable
@@ -25,14 +25,15 @@ that does nothing would look as good as any."""
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Train `order.request["steps"]` optimizer steps from `order.request["seed"]`: a Curve as plain data.
 
-    The seed is that of random weights and of dropout; the model's own weights are used where they are local. Raises
-    what the training meets, and RuntimeError where it ends before its last step.
+    The seed is that of random weights and of dropout; the model's own weights are used where they are local. Of one
+    seed, every configuration of a global batch size sees the same samples in each step. Raises what the training
+    meets, and RuntimeError where it ends before its last step.
     """
     steps, seed = order.request["steps"], order.request["seed"]
     memory = memory_of(order)
     try:
         os.environ.update(order.process_environment)
-        arguments = arguments_of(order, scratch, steps, seed=seed, data_seed=order.request.get("data_seed", DATA_SEED))
+        arguments = arguments_of(order, scratch, steps, seed=seed, data_seed=_data_seed(order))
         open_optimizers_library(arguments)
         memory.hold()
         set_seed(seed)  # the model is built before the Trainer would do it
@@ -48,6 +49,13 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     if len(curve.losses) < steps:
         raise RuntimeError(f"the training ended after {len(curve.losses)} of {steps} steps")
     return curve.to_dict()
+
+
+def _data_seed(order: Order) -> int:
+    """The same for every seed, but where the weights may be the same too: without dropout only the order is left to vary."""
+    assert order.workload is not None
+    varied = order.workload.weights or order.workload.user_objects
+    return int(order.request["seed"]) if varied else DATA_SEED
 
 
 class Repeated(torch.utils.data.Dataset):  # type: ignore[misc]

@@ -34,6 +34,9 @@ PROBE_FIELDS: dict[str, Any] = {
     "skip_memory_metrics": True,
     "enable_jit_checkpoint": False,
 }
+DEFAULT_SEED = 42
+"""`TrainingArguments.seed` where nobody sets it."""
+
 PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
 """Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
 
@@ -52,7 +55,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     held = None
     try:
         os.environ.update(order.process_environment)
-        arguments = arguments_of(order, scratch, order.timing.untimed_most + order.timing.timed_most + WORST_STEPS)
+        arguments = arguments_of(order, scratch, most_steps(order), **data_order(order))
         open_optimizers_library(arguments)
         memory.hold()
         trainer = trainer_of(order, UserObjects.opened(objects), arguments)
@@ -96,6 +99,22 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         observed_doubts=watch.surroundings.doubts() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
     )
+
+
+def most_steps(order: Order) -> int:
+    """As many optimizer steps as the probe can take."""
+    return WORST_STEPS + order.timing.untimed_most + order.timing.timed_most
+
+
+def data_order(order: Order) -> dict[str, Any]:
+    """Each confirmation round draws the samples in an order of its own, the same for every rival.
+
+    Rounds on one and the same few samples would agree with each other, and not with the rest of the data.
+    """
+    if not order.confirmation:
+        return {}
+    seed = order.training_arguments.get("data_seed", order.training_arguments.get("seed", DEFAULT_SEED))
+    return {"data_seed": int(seed or DEFAULT_SEED) + order.confirmation}
 
 
 def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> TrainingArguments:

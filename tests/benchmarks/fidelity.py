@@ -42,7 +42,7 @@ CONFIGURATIONS: list[tuple[int, dict[str, Any]]] = [
     (2, {"optimizer": "adafactor"}),
 ]
 LIMIT = 4 * 2**30
-ROUNDS, STEPS, SECONDS = 10, 200, 30
+ROUNDS, STEPS, SECONDS = 8, 200, 30
 SLICE = STEPS // ROUNDS
 TIMING = Timing(timed_least=12, timed_most=12, seconds=3.0)
 """One round: short, so that both sides see the same moods of the machine."""
@@ -198,7 +198,8 @@ def table(every: list[Case]) -> list[str]:
     rows += [
         "",
         f"Speed within 3 %: {within} of {len(every)}; median error {bias:+.1%}; "
-        f"the plain script agrees with itself (even slices against odd ones) within 3 % in {alone}. What was got lies in the promised interval in {covered}. Peak within 3 %: {peaks} of {len(every)}. "
+        f"the plain script agrees with itself (even slices against odd ones) within 3 % in {alone}. "
+        f"What was got lies in the promised interval in {covered}. Peak within 3 %: {peaks} of {len(every)}. "
         f"Composed from three micro-steps: within 2 % of the full accumulation in {sum(one <= 0.02 for one in parts)} "
         f"of {len(parts)}, median {statistics.median(parts):.1%}.",
         "",

@@ -29,7 +29,13 @@ def drawn(path: Path, numerics: Numerics, names: dict[int, str]) -> str:
 def test_every_curve_and_the_band_have_their_name(tmp_path: Path) -> None:
     numerics = Numerics(REFERENCES, {3: falling(8.01), 5: falling(8.6)})
     said = drawn(tmp_path / "one.svg", numerics, {3: "trial 3: bf16", 5: "trial 5: sgd"})
-    for words in ("fp32, 3 seeds", "mean ± 3 standard deviations", "trial 3: bf16", "trial 5: sgd (flagged)", "random weights"):
+    for words in (
+        "fp32, 3 seeds",
+        "mean ± 3 standard deviations",
+        "trial 3: bf16",
+        "trial 5: sgd (flagged)",
+        "random weights",
+    ):
         assert words in said
     assert "trial 3: bf16 (flagged)" not in said
     loss_curves(tmp_path / "two.svg", numerics, {3: "trial 3: bf16", 5: "trial 5: sgd"})

@@ -1,0 +1,160 @@
+"""After the confirmation: losses compared, what is flagged barred where parity is required, the winner rehearsed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.finishing import NUMERICS_MOST_S, finish
+from autotune.measurement import Measurement, Outcome
+from autotune.numerics import STEPS, Curve, Numerics
+from autotune.objective import best_trial
+from autotune.plan import Plan
+from autotune.probe.failures import Failure
+from autotune.probe.replay import ReplayProbe
+from autotune.rehearsal import Rehearsal
+from autotune.study import Study, open_study, search
+from tests.makers import ALLOWED, MIB, machine, out_of_memory, space
+
+World = Callable[[Configuration], Measurement]
+
+
+class Trainings:
+    """Answers numerics and rehearsal orders: losses of 5, or of 6 for the precisions that are `wrong`."""
+
+    def __init__(self, *wrong: str) -> None:
+        self.wrong = wrong
+        self.asked: list[tuple[str, Configuration]] = []
+
+    def __call__(
+        self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
+    ) -> tuple[Any, Failure | None]:
+        assert deadline_s >= 60
+        self.asked.append((kind, configuration))
+        if kind == "rehearsal":
+            return Rehearsal(eval_batch_size=configuration.micro_batch_size).to_dict(), None
+        loss = 6.0 if configuration.values["precision"] in self.wrong else 5.0
+        return Curve((loss + 0.01 * request["seed"],) * request["steps"]).to_dict(), None
+
+    def of(self, kind: str) -> list[Configuration]:
+        return [configuration for asked, configuration in self.asked if asked == kind]
+
+
+def searched(folder: Path, world: World = machine) -> tuple[Study, ReplayProbe]:
+    """A finished search of 2 micro-batch sizes in fp32 and bf16, the latter 1.3x as fast."""
+    plan = Plan(n_trials=4, objective="samples_per_second", memory_limit_bytes=1100 * MIB, allowed_bytes=ALLOWED)
+    among = space(micro_batch_size=(1, 2), precision=("fp32", "bf16"))
+    study = open_study(folder, among, replace(plan, sampler="brute-force", confirmation_rounds=1))
+    probe = ReplayProbe(world)
+    search(study, probe)
+    return study, probe
+
+
+def finished(
+    study: Study, probe: ReplayProbe, train: Trainings, require_parity: bool = False
+) -> tuple[Numerics | None, Rehearsal | None]:
+    return finish(study, probe, train, "random weights", lambda progress: None, require_parity)
+
+
+def winner(study: Study) -> Configuration:
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    return best.configuration
+
+
+def test_every_finalist_and_three_seeds_of_fp32_are_trained_and_the_winner_is_rehearsed(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    train = Trainings()
+    numerics, rehearsal = finished(study, probe, train)
+    assert numerics is not None
+    assert len(numerics.references) == 3
+    assert set(numerics.curves) == {trial.number for trial in study.trials if trial.confirmed}
+    assert winner(study).values["precision"] == "bf16"
+    assert train.of("rehearsal") == [winner(study)]
+    assert rehearsal is not None
+    assert rehearsal.eval_batch_size == winner(study).micro_batch_size
+
+
+def test_what_is_flagged_still_wins_unless_parity_is_required(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    numerics, _ = finished(study, probe, Trainings("bf16"))
+    best = best_trial(study.trials, "samples_per_second")
+    assert numerics is not None
+    assert best is not None
+    assert "standard deviations" in numerics.flag(best.number)
+    assert best.configuration.values["precision"] == "bf16"
+
+
+def test_with_parity_required_the_fastest_that_learns_as_fp32_wins_and_is_confirmed(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    train = Trainings("bf16")
+    finished(study, probe, train, require_parity=True)
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.configuration.values["precision"] == "fp32"
+    assert best.confirmed
+    assert train.of("rehearsal") == [best.configuration]
+    barred = [trial for trial in study.trials if trial.barred]
+    assert barred
+    assert {trial.configuration.values["precision"] for trial in barred} == {"bf16"}
+
+
+def test_where_everything_is_flagged_nothing_wins(tmp_path: Path) -> None:
+    class Diverging(Trainings):
+        def __call__(self, kind: str, *more: Any) -> tuple[Any, Failure | None]:
+            answer, failure = super().__call__(kind, *more)
+            fp32_itself = "reference" in str(more[1])
+            return (answer if fp32_itself else Curve((float("nan"),) * STEPS).to_dict()), failure
+
+    study, probe = searched(tmp_path)
+    numerics, rehearsal = finished(study, probe, Diverging(), require_parity=True)
+    assert numerics is not None
+    # The baseline is fp32 itself: it is the reference, and stays.
+    assert winner(study) == study.trials[0].configuration
+    assert rehearsal is not None
+
+
+def test_losses_that_would_take_too_long_are_left_out_and_said_so_unless_parity_is_required(tmp_path: Path) -> None:
+    def slow(configuration: Configuration) -> Measurement:
+        known = machine(configuration)
+        return replace(known, steps=tuple(replace(step, seconds=NUMERICS_MOST_S) for step in known.steps))
+
+    study, probe = searched(tmp_path, slow)
+    train = Trainings()
+    numerics, _ = finished(study, probe, train)
+    assert numerics is not None
+    assert "would take about" in numerics.problem
+    assert not train.of("numerics")
+    numerics, _ = finished(study, probe, train, require_parity=True)
+    assert numerics is not None
+    assert not numerics.problem
+
+
+def test_nothing_is_trained_where_nothing_fits(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path, out_of_memory)
+    train = Trainings()
+    assert finished(study, probe, train) == (None, None)
+    assert not train.asked
+
+
+def test_what_was_done_before_an_interruption_is_not_done_again(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    first, again = Trainings(), Trainings()
+    assert finished(study, probe, first) == finished(study, probe, again)
+    assert first.asked
+    assert not again.asked
+
+
+def test_a_training_that_fails_is_told_and_flags_nothing(tmp_path: Path) -> None:
+    class Failing(Trainings):
+        def __call__(self, kind: str, *more: Any) -> tuple[Any, Failure | None]:
+            return None, Failure(Outcome.CRASHED, "it broke", "training")
+
+    study, probe = searched(tmp_path)
+    numerics, rehearsal = finished(study, probe, Failing(), require_parity=True)
+    assert numerics is not None
+    assert "it broke" in numerics.problem
+    assert not any(trial.barred for trial in study.trials)
+    assert rehearsal is not None
+    assert "it broke" in " ".join(rehearsal.lines())
