@@ -84,9 +84,9 @@ class Watched(TrainerCallback):  # type: ignore[misc]
         trainer.add_callback(self)
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        assert self._step is not None
-        self._losses.append(self._step)
-        self._step = None
+        if self._step is not None:  # else a caller's own Trainer goes another way, and the curve stays too short
+            self._losses.append(self._step)
+            self._step = None
         self._skipped += bool(getattr(self._trainer.accelerator, "optimizer_step_was_skipped", False))
 
     def curve(self) -> Curve:

@@ -38,7 +38,7 @@ class Timing:
     seconds: float = 20.0
 
 
-CONFIRMATION = Timing(timed_least=10, timed_most=20, target=0.01, seconds=8.0)
+CONFIRMATION = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01, seconds=8.0)
 """One round of several: rounds apart in time tell more of a speed than as many steps in a row."""
 
 

@@ -6,8 +6,8 @@ from statistics import median
 from autotune.interval import Interval, foreseen_width
 from autotune.probe.order import Timing
 
-SETTLED = 1.10
-"""A step's time has settled once it is no longer than this many times the untimed steps' median."""
+SETTLED = 0.10
+"""A step's time has settled once it lies within this share of the steps' before it, the first left out."""
 
 HOPELESS_LEAST = 3
 """Timed steps before a probe may call itself hopeless: two tell too little of how much they vary."""
@@ -17,11 +17,14 @@ def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
     """Whether timing may begin after these untimed steps (seconds each).
 
     The first step is slow (1.06 to 1.4 times as long, measured) and the second can be. Settled means that the last step
-    was no slower than the others; between the least and most that `timing` allows.
+    took about as long as those between; neither faster nor slower, for a step chosen for being fast would be followed by
+    more of these. Between the least and most that `timing` allows.
     """
     if len(untimed_s) < timing.untimed_least:
         return False
-    return len(untimed_s) >= timing.untimed_most or untimed_s[-1] <= SETTLED * median(untimed_s[1:] or untimed_s)
+    if len(untimed_s) >= timing.untimed_most or len(untimed_s) < 3:
+        return True
+    return abs(untimed_s[-1] / median(untimed_s[1:-1]) - 1) <= SETTLED
 
 
 def verdict(speed: Interval, steps: int, seconds: float, timing: Timing, best: Interval | None) -> str:

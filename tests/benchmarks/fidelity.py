@@ -44,7 +44,7 @@ CONFIGURATIONS: list[tuple[int, dict[str, Any]]] = [
 LIMIT = 4 * 2**30
 ROUNDS, STEPS, SECONDS = 8, 200, 30
 SLICE = STEPS // ROUNDS
-TIMING = Timing(timed_least=12, timed_most=12, seconds=3.0)
+TIMING = Timing(untimed_least=4, timed_least=16, timed_most=16, seconds=30.0)
 """One round: short, so that both sides see the same moods of the machine."""
 
 
