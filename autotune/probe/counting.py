@@ -41,7 +41,7 @@ def count(batches: Sequence[Any]) -> Counted:
         if isinstance(ids, torch.Tensor):
             tokens += ids.numel()
             mask = named.get("attention_mask")
-            same = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
-            real = real + (mask.sum() if same else ids.numel())
+            masked = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
+            real = real + (mask.sum() if masked and mask is not None else ids.numel())
         largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
     return Counted(samples, tokens, real, largest)

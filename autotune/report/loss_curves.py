@@ -21,7 +21,7 @@ def loss_curves(path: Path, numerics: Numerics, names: Mapping[int, str]) -> Non
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 4 + 0.22 * len(numerics.curves)), layout="constrained")
     axes = figure.add_subplot()
     for place, curve in enumerate(one for one in numerics.references if one.losses):
         label = None if place else f"fp32, {len(numerics.references)} seeds"
