@@ -132,9 +132,13 @@ class Rehearser(TrainerCallback):  # type: ignore[misc]
         """One batch, half as large after each out-of-memory."""
         # Kept, the workers of the first try would serve the next ones too, with its batch size.
         self._trainer.args.dataloader_persistent_workers = False
+        if not self._cuda:
+            give_large_blocks_back()
         size = first_size(self._order)
         while failure := self._one_batch(size):
-            give_back(self._cuda)
+            gc.collect()
+            if self._cuda:
+                torch.cuda.empty_cache()
             if failure.outcome is not Outcome.OUT_OF_MEMORY or size == 1:
                 self.note(failure)
                 break
@@ -172,20 +176,14 @@ def _stage(size: int | None) -> str:
     return f"{EVALUATION} of {size}"
 
 
-def give_back(cuda: bool) -> None:
-    """Free what a failed try held.
+def give_large_blocks_back() -> None:
+    """Make glibc's malloc give each block of at least 128 KiB back when it is freed, for the rest of this process.
 
-    glibc's malloc keeps large blocks for itself from the first freed one on, and what the next try asks for comes on top;
-    a threshold that is set ends that: `man 3 mallopt`, M_MMAP_THRESHOLD, here at its default.
+    By itself it keeps ever larger ones, and what a failed try left there the next one has not. A threshold that is set
+    stays: `man 3 mallopt`, M_MMAP_THRESHOLD.
     """
-    gc.collect()
-    if cuda:
-        torch.cuda.empty_cache()
-        return
     with contextlib.suppress(AttributeError, OSError):  # another C library has none
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
-        libc.malloc_trim(0)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
 def first_size(order: Order) -> int:

@@ -37,6 +37,9 @@ PROBE_FIELDS: dict[str, Any] = {
 DEFAULT_SEED = 42
 """`TrainingArguments.seed` where nobody sets it."""
 
+SAME_ORDER_STEPS = 64
+"""Steps that there are samples for at the least: from more samples others are drawn, and some levers need more steps."""
+
 PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
 """Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
 
@@ -140,7 +143,7 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     assert order.configuration is not None
     assert order.workload is not None
     # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
-    samples = order.configuration.global_batch_size * (arguments.max_steps + 1)
+    samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
     if order.workload.user_objects:
         model, parts = user.model(), user.parts(samples)
     else:

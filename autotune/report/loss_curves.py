@@ -28,7 +28,7 @@ def loss_curves(path: Path, numerics: Numerics, names: Mapping[int, str]) -> Non
         axes.plot(_steps(curve), curve.losses, color=GREY, linewidth=1, label=label)
     if numerics.band:
         last = len(numerics.references[0].losses)
-        label = f"fp32's mean ± {DEVIATIONS:g} standard deviations"
+        label = f"mean of the last {JUDGED} losses: fp32's ± {DEVIATIONS:g} standard deviations"
         window = [max(1, last - JUDGED + 1), last]
         axes.fill_between(window, *numerics.band, color=GREY, alpha=0.25, linewidth=0, label=label)
     for place, (number, curve) in enumerate(numerics.curves.items()):
@@ -55,7 +55,7 @@ def _mark_the_end(axes: Any, curve: Curve, color: str) -> None:
     """A cross at the last loss before one that is not finite."""
     step = curve.non_finite_step
     if step and step > 1:
-        axes.plot(step - 1, curve.losses[step - 2], "x", color=color, markersize=9)
+        axes.plot(step - 1, curve.losses[step - 2], "x", color=color, markersize=9, markeredgewidth=2)
 
 
 def _limits(numerics: Numerics) -> tuple[float, float] | None:

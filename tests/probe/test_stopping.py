@@ -27,21 +27,27 @@ def interval(value: float, width: float) -> Interval:
         ([1.0], False),
         ([1.0, 1.0], False),
         ([9.0, 1.0, 1.0], True),
-        ([9.0, 2.0, 1.0], True),
+        ([9.0, 1.0, 1.09], True),
+        ([9.0, 1.0, 0.91], True),
         ([1.0, 1.0, 2.0], False),
-        ([9.0, 6.0, 4.0], True),
+        ([1.0, 1.0, 0.5], False),
+        ([9.0, 6.0, 4.0], False),
+        ([9.0, 1.3, 1.0, 1.0], False),
+        ([9.0, 1.3, 1.0, 1.0, 1.0], True),
         ([1.0, 1.0, 1.0, 2.0], False),
         ([1.0, 1.0, 1.0, 2.0, 1.05], True),
     ],
 )
-def test_untimed_steps_end_with_one_no_slower_than_the_others(untimed_s: list[float], enough: bool) -> None:
+def test_untimed_steps_end_with_one_like_those_before_it_neither_slower_nor_faster(
+    untimed_s: list[float], enough: bool
+) -> None:
     assert settled(untimed_s, TIMING) is enough
 
 
-def test_the_first_step_is_no_standard() -> None:
-    limit = SETTLED * 1.0
-    assert settled([50.0, 1.0, limit, 1.0], TIMING)
-    assert not settled([50.0, 1.0, 1.0, limit + 0.01], TIMING)
+@pytest.mark.parametrize("first", [0.01, 1.0, 50.0])
+def test_the_first_step_is_no_standard(first: float) -> None:
+    assert settled([first, 1.0, 1.0 + SETTLED - 0.001], TIMING)
+    assert not settled([first, 1.0, 1.0 + SETTLED + 0.001], TIMING)
 
 
 def test_steps_that_never_settle_end_at_their_most() -> None:
@@ -50,9 +56,11 @@ def test_steps_that_never_settle_end_at_their_most() -> None:
     assert lengths[0] == TIMING.untimed_most
 
 
-def test_a_single_untimed_step_may_be_enough() -> None:
+def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() -> None:
     assert settled([1.0], replace(TIMING, untimed_least=1))
     assert settled([1.0], replace(TIMING, untimed_least=1, untimed_most=1))
+    assert settled([1.0, 9.0], replace(TIMING, untimed_least=2))
+    assert not settled([1.0, 9.0], TIMING)
 
 
 # Timed ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.probe.stopwatch import Stopwatch
-from autotune.probe.training import arguments_of, trainer_of
+from autotune.probe.training import arguments_of, data_order, most_steps, trainer_of
 from autotune.probe.user_objects import UserObjects
 from autotune.probe.worst_batch import WORST_STEPS, worst_batch
 from autotune.workload import Workload
@@ -168,8 +168,12 @@ def test_a_schedule_that_needs_evaluations_becomes_constant(own: Train, tmp_path
 
 
 def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
-    """The samples, as their tokens without padding, in the order in which a probe's Trainer takes them after the worst."""
-    trainer = trainer_of(order, UserObjects(), arguments_of(order, folder, 10))
+    """The samples, as their tokens without padding, in the order in which a probe's Trainer takes them after the worst.
+
+    Its micro-steps learn nothing: which samples they are given does not depend on that.
+    """
+    trainer = trainer_of(order, UserObjects(), arguments_of(order, folder, most_steps(order), **data_order(order)))
+    trainer.training_step = lambda model, inputs, *_: torch.zeros(())
     fetch, seen = trainer.get_batch_samples, []
 
     def noting(*args: Any) -> Any:
@@ -200,18 +204,23 @@ def test_all_configurations_of_one_global_batch_see_the_same_samples_in_the_same
     workload = workload_of(model, dataset=dataset, sequence_length=24, global_batch_size=8)
     assert workload.longest
 
-    def seen(micro: int, **fields: Any) -> list[tuple[int, ...]]:
-        asked = configuration(micro, 8 // micro, **fields)
-        run = min(8 // micro, 3)
-        order = make_order(tmp_path, environment, workload=workload, asked=asked, accumulation_steps_run=run)
-        return samples_trained_on(order, tmp_path)
+    def seen(micro: int, optimizer: str = "adamw_torch", **fields: Any) -> list[tuple[int, ...]]:
+        asked = configuration(micro, 8 // micro, optimizer=optimizer)
+        known = {"accumulation_steps_run": min(8 // micro, 3), "workload": workload, "asked": asked}
+        return samples_trained_on(make_order(tmp_path, environment, **known | fields), tmp_path)
 
     whole = seen(8)
     assert len(whole) == 4 * 8
-    assert len(set(whole[:50])) == 4 * 8, "no sample twice within an epoch"
-    for samples in (seen(4), seen(2), seen(1), seen(4, optimizer="sgd")):
+    assert len(set(whole)) > 16
+    longer = replace(QUICK, untimed_least=2, untimed_most=20)
+    every = (seen(4), seen(2), seen(1), seen(1, accumulation_steps_run=8), seen(4, "sgd"), seen(4, timing=longer))
+    for samples in every:
         assert len(samples) >= 12
-        assert samples == whole[: len(samples)]
+        length = min(len(samples), len(whole))
+        assert samples[:length] == whole[:length]
+    first, again, second = seen(8, confirmation=1), seen(2, confirmation=1), seen(8, confirmation=2)
+    assert again == first[: len(again)], "in a round as well"
+    assert len({tuple(one) for one in (whole, first, second)}) == 3, "each round draws others"
 
 
 # Out of memory --------------------------------------------------------------------------------------------------

@@ -90,9 +90,7 @@ def test_a_limit_that_only_the_longest_sample_breaks_is_broken(
     assert measurement.steps == ()
 
 
-def test_random_samples_have_no_worst(
-    train: Callable[..., Measurement], workload_of: Callable[..., Workload]
-) -> None:
+def test_random_samples_have_no_worst(train: Callable[..., Measurement], workload_of: Callable[..., Workload]) -> None:
     workload = workload_of("gpt2-mini", sequence_length=16)
     assert workload.longest == ()
     measurement = train(workload, 2)

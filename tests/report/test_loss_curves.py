@@ -31,7 +31,7 @@ def test_every_curve_and_the_band_have_their_name(tmp_path: Path) -> None:
     said = drawn(tmp_path / "one.svg", numerics, {3: "trial 3: bf16", 5: "trial 5: sgd"})
     for words in (
         "fp32, 3 seeds",
-        "mean ± 3 standard deviations",
+        "± 3 standard deviations",
         "trial 3: bf16",
         "trial 5: sgd (flagged)",
         "random weights",

@@ -24,7 +24,17 @@ COLUMNS = [
     *("allocator_retries", "skipped_steps", "rounds", "repeated_because", "barred"),
 ]
 BYTES = ["peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "workers"]
-WORDS = ["outcome", "reason", "where", "checkpointing", "precision", "optimizer", "doubts", "repeated_because", "barred"]
+WORDS = [
+    "outcome",
+    "reason",
+    "where",
+    "checkpointing",
+    "precision",
+    "optimizer",
+    "doubts",
+    "repeated_because",
+    "barred",
+]
 
 MIXED = [
     trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
