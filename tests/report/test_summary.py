@@ -120,7 +120,7 @@ def test_a_table_s_cell_stays_one_cell() -> None:
     odd = Trial(0, of, ended(Outcome.CRASHED, reason="a | b\nc\r\nd"))
     rows = [line for line in summary(result([odd]).facts()).splitlines() if line.startswith("| 0")]
     assert len(rows) == 1
-    assert rows[0].replace("\\|", "").count("|") == 8
+    assert rows[0].replace("\\|", "").count("|") == 9
 
 
 def test_outcomes_are_told_with_place_and_reason() -> None:
