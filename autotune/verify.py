@@ -84,11 +84,11 @@ class Verification:
             return f"Not held: the run went to the limit of its memory (peak {peak} of {allowed} allowed)."
         if self.held is None or difference is None:
             return "Open: a single timed step has no interval; take more steps."
-        change = f"the run was {100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
+        change = f"{100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
         noise = f"the interval of ± {50 * (difference.high - difference.low):.1f} %"
         if difference.low <= 0 <= difference.high:
             return f"Held: {change}, inside {noise}."
-        return f"{'Held' if self.held else 'Not held'}: {change}, outside {noise}."
+        return f"{'More than held' if self.held else 'Not held'}: {change}, outside {noise}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
@@ -108,6 +108,7 @@ class Verification:
             "untimed_steps": self.got.untimed_steps,
             "seconds": self.got.probe_seconds,
             "doubts": list(self.got.doubts),
+            "doubts_of_the_promise": list(self.promised.final.doubts),
             "notes": list(self.notes),
         }
 
@@ -292,8 +293,9 @@ def verification_lines(verification: Verification) -> list[str]:
     lines = [_row("", "promised", "got", "difference")]
     lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
     lines += ["", *_wrapped(verification.sentence).splitlines()]
-    told = [*(("doubt", doubt) for doubt in got.doubts), *(("note", note) for note in verification.notes)]
-    return lines + [line for kind, text in told for line in _wrapped(f"{kind}: {text}").splitlines()]
+    told = [f"doubt of the promise: {doubt}" for doubt in promised.final.doubts]
+    told += [f"doubt: {doubt}" for doubt in got.doubts] + [f"note: {note}" for note in verification.notes]
+    return lines + [line for text in told for line in _wrapped(text).splitlines()]
 
 
 def _row(*cells: str) -> str:
