@@ -77,7 +77,7 @@ def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     """Feasible trials that no other beats in both speed and peak memory, fastest first."""
-    able = [t for t in trials if t.feasible and t.samples_per_second and t.peak_bytes]
+    able = [t for t in trials if t.feasible and not t.barred and t.samples_per_second and t.peak_bytes]
     able.sort(key=lambda t: (-t.samples_per_second.value, t.peak_bytes))  # type: ignore[union-attr]
     front: list[Trial] = []
     for trial in able:

@@ -205,7 +205,7 @@ class TuningResult:
         """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
         record = {
             "request": _without_places(self.request.to_dict()),
-            "workload": self.workload.to_dict(),
+            "workload": self.workload.to_dict() | {"weights": Path(self.workload.weights).name},
             "identity": self.identity,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,

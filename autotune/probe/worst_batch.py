@@ -31,6 +31,8 @@ def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
     if not longest:
         return None
     loader = trainer.get_train_dataloader()
+    if not hasattr(loader, "dataset") or getattr(loader, "collate_fn", None) is None:
+        return None  # a caller's own Trainer brings batches in its own way
     samples = [loader.dataset[longest[place % len(longest)]] for place in range(size)]
     named = " and ".join(str(one) for one in longest[:size])
     return WorstBatch(loader.collate_fn(samples), f"{size} x sample {named}, the longest of the data")

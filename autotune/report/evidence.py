@@ -46,18 +46,18 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     if numerics is None or trial is None:
         return []
     if numerics.problem:
-        return [f"losses not compared with fp32: {numerics.problem}"]
+        return [f"not compared with fp32's: {numerics.problem}"]
     if not numerics.is_checked(trial.number):
         curve = numerics.curves.get(trial.number)
-        return [f"losses not compared with fp32: {curve.problem if curve else 'not a finalist'}"]
-    flag = numerics.flag(trial.number)
-    if flag:
-        return [f"FLAGGED: {flag} ({numerics.weights})"]
+        return [f"not compared with fp32's: {curve.problem if curve else 'not a finalist'}"]
     level = numerics.curves[trial.number].level
-    return [
-        f"losses as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
+    said = (
+        f"as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
         f"± {numerics.deviation:.2g} over the seeds ({numerics.weights})"
-    ]
+    )
+    if flag := numerics.flag(trial.number):
+        said = f"FLAGGED: {flag} ({numerics.weights})"
+    return [said, *([numerics.note] if numerics.note else [])]
 
 
 def rehearsal_lines(rehearsal: Rehearsal | None) -> list[str]:

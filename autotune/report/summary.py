@@ -171,7 +171,7 @@ def summary(facts: Facts) -> str:
 def _evidence(facts: Facts, best: Trial) -> list[str]:
     return [
         *measurement_lines(best),
-        *numerics_lines(facts.numerics, best),
+        *(f"losses: {line}" for line in numerics_lines(facts.numerics, best)),
         *rehearsal_lines(facts.rehearsal),
         *verification_lines(facts.verification),
     ]

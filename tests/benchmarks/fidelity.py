@@ -42,7 +42,7 @@ CONFIGURATIONS: list[tuple[int, dict[str, Any]]] = [
     (2, {"optimizer": "adafactor"}),
 ]
 LIMIT = 4 * 2**30
-ROUNDS, STEPS, SECONDS = 8, 200, 30
+ROUNDS, STEPS, SECONDS = 5, 200, 30
 SLICE = STEPS // ROUNDS
 TIMING = Timing(untimed_least=4, timed_least=16, timed_most=16, seconds=30.0)
 """One round: short, so that both sides see the same moods of the machine."""
