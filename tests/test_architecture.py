@@ -12,7 +12,18 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 
 FLOORS = (
     ("errors", "units", "cache"),
-    ("request", "configuration", "environment", "interval", "step", "measurement", "numerics", "rehearsal", "trial", "workload"),
+    (
+        "request",
+        "configuration",
+        "environment",
+        "interval",
+        "step",
+        "measurement",
+        "numerics",
+        "rehearsal",
+        "trial",
+        "workload",
+    ),
     (
         "levers",
         "search_space",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune import confirmation, finishing
 from autotune.errors import InvalidRequest, NothingFits, StudyMismatch
 from autotune.probe.order import read_json
 from autotune.result import TuningResult
@@ -19,6 +20,13 @@ from autotune.result import TuningResult
 TESTS = Path(__file__).parent
 MINIMAL = {"device": "cpu", "sequence_length": 16}
 TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
+
+
+@pytest.fixture(autouse=True)
+def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rounds beyond the needed ones and no losses to compare, but in `searched`, which is made before."""
+    monkeypatch.setattr(confirmation, "FURTHER_S", -1.0)
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
 
 
 @pytest.fixture(scope="module")
