@@ -368,11 +368,12 @@ def test_unknown_numbers_are_dashes_and_the_promise_stays() -> None:
 
 
 def test_what_is_trained_is_announced_with_its_exact_batch_and_the_time_it_takes() -> None:
-    assert verify._announcement(PROMISED, 500, 125.0) == (
-        "Training the answer for 500 step(s) (about 2 min 5 s): 8 x 6 = 48,\n"
-        "  checkpointing none, precision fp32, optimizer adamw_torch_fused, workers 0,\n"
-        "  pin_memory no"
+    said = verify._announcement(PROMISED, 500, 125.0)
+    assert " ".join(said.split()) == (
+        "Training the answer for 500 step(s) (about 2 min 5 s): 8 x 6 = 48, checkpointing none, precision fp32, "
+        "optimizer adamw_torch_fused, workers 0, pin_memory no"
     )
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_what_weakens_the_comparison_is_noted() -> None:
