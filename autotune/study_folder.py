@@ -20,7 +20,8 @@ from autotune.probe.order import ANSWER, ORDER, read_json
 from autotune.trial import Trial
 
 REQUEST, VERIFICATION = "request.json", "verification.json"
-FOLDERS = ("probes", "numerics", "rehearsal", "verification")
+"""What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
+FOLDERS = ("probes", "numerics", "rehearsal")
 """What trainings of every kind leave in a study's folder."""
 
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."

@@ -21,13 +21,10 @@ from autotune.probe.live import LiveProbe
 from autotune.probe.order import CHILD_ANSWER, Order, write_json
 from autotune.result import TuningResult
 from autotune.step import Step
-from autotune.study_folder import locked, probe_folder, reporting_storage
+from autotune.study_folder import VERIFICATION, locked, probe_folder, reporting_storage
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 from autotune.workflow import examine
-
-VERIFICATION = "verification.json"
-"""What is left in the study's folder: `Verification.to_dict()` and the time of every step."""
 
 MOST_STEPS = 100_000
 """The order in which samples are drawn lies in the training's memory: beyond this it would be felt there."""
