@@ -66,6 +66,13 @@ def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMOR
     return speed.relative_width * width(steps + more) / width(steps)
 
 
+def quotient_of_means(above: Interval, below: Interval) -> Interval:
+    """above / below of independent means: their relative half-widths add in squares (Gaussian propagation)."""
+    ratio = above.value / below.value
+    half = ratio * math.hypot(above.relative_width, below.relative_width) / 2
+    return Interval(ratio, max(0.0, ratio - half), ratio + half)
+
+
 def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interval:
     """above / below of numbers taken in pairs, with the 95 % interval of their geometric mean.
 

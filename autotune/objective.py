@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autotune.interval import Interval, quotient_interval
+from autotune.interval import Interval, quotient_interval, quotient_of_means
 from autotune.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.trial import Trial
 
@@ -52,19 +52,14 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 
 
 def _quotient(above: Trial, below: Trial, objective: str) -> Interval:
-    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means.
-
-    The relative half-widths of a quotient of independent means add in squares (Gaussian propagation).
-    """
+    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means."""
     rounds = [[speed(one, objective) or 0.0 for one in trial.confirmations] for trial in (above, below)]
     if len(rounds[0]) == len(rounds[1]) >= ROUNDS_THAT_TELL and all(map(all, rounds)):
         return quotient_interval(*rounds)
     one, other = speed(above.final, objective), speed(below.final, objective)
     assert one is not None
     assert other is not None
-    ratio = one.value / other.value
-    half = ratio * (one.relative_width**2 + other.relative_width**2) ** 0.5 / 2
-    return Interval(ratio, max(0.0, ratio - half), ratio + half)
+    return quotient_of_means(one, other)
 
 
 def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:

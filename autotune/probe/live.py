@@ -80,7 +80,13 @@ class LiveProbe:
         self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
     ) -> tuple[Any, Failure | None]:
         """Carry out an order of another kind than a probe: (its plain data, None), or (None, why there is none)."""
-        return self.host.attempt(self.order(configuration, kind, folder, deadline_s, request=request))
+        before = self.device_used()
+        used = None if before is None else before[0]
+        order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used)
+        answer = self.host.attempt(order)
+        if used is not None:
+            self._wait_for_memory(used)
+        return answer
 
     def _probe_order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
         return self.order(
