@@ -12,7 +12,7 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
-from autotune.interval import Interval
+from autotune.interval import Interval, quotient_of_means
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import device
 from autotune.probe.failures import Failure
@@ -50,16 +50,12 @@ class Verification:
 
     @property
     def difference(self) -> Interval | None:
-        """Speed got / promised - 1, with its 95 % interval; None where one of them is unknown.
-
-        For a quotient of independent means relative half-widths add in squares (Gaussian propagation).
-        """
+        """Speed got / promised - 1, with its 95 % interval; None where one of them is unknown."""
         promised, got = self.promised.samples_per_second, self.got.samples_per_second
         if not promised or not got:
             return None
-        ratio = got / promised
-        half = ratio * math.hypot(got.relative_width, promised.relative_width) / 2
-        return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
+        ratio = quotient_of_means(got, promised)
+        return Interval(ratio - 1, ratio.low - 1, ratio.high - 1)
 
     @property
     def held(self) -> bool | None:
