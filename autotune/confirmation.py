@@ -5,14 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autotune.measurement import Measurement
-from autotune.objective import finalists
+from autotune.objective import finalists, quotient, speed
 from autotune.trial import Trial
 
 MOST_GROUPS = 4
 """Groups of finalists that are confirmed at most, one after the other."""
 
-EXACT = 0.02
-"""Full width of a speed's 95 % interval, as a share of it, from which on further rounds are not worth their time."""
+EQUAL = 0.02
+"""Full width of the 95 % interval of two rivals' speeds, one over the other, below which holding 1 means equal."""
+
+SPEED_UP_WIDTH = 0.1
+"""Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time."""
 
 FURTHER_S = 90.0
 """Seconds after which a group's further rounds, beyond the ones that it needs, are not begun."""
@@ -27,7 +30,8 @@ def confirm(
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
-    rounds: needed at the least; up to twice as many are run while a rival's interval is wide and time is left.
+    rounds: needed at the least; up to twice as many are run while it is open who is faster, or how much faster than
+    the baseline, and time is left.
     measure: (trial, round from 1) -> its measurement with full accumulation. Where a confirmation fails or comes out
     slower than others' probes, those are confirmed too, unless the time is over. Rounds that an interrupted search
     has behind it are not run again.
@@ -41,7 +45,9 @@ def confirm(
             return
         until = time.monotonic() + FURTHER_S
         for one_round in range(1, 2 * rounds + 1):
-            if one_round > rounds and (_exact(trials, numbers) or out_of_time() or time.monotonic() > until):
+            if one_round > rounds and (
+                _is_decided(trials, numbers, objective) or out_of_time() or time.monotonic() > until
+            ):
                 break
             for number in rotated(numbers, one_round - 1):
                 index = next(i for i, trial in enumerate(trials) if trial.number == number)
@@ -60,10 +66,20 @@ def _failed(trial: Trial) -> bool:
     return any(not one.feasible for one in trial.confirmations)
 
 
-def _exact(trials: Sequence[Trial], numbers: Sequence[int]) -> bool:
-    """Whether every rival's speed is known well enough, or it has failed."""
-    speeds = [trial.samples_per_second for trial in trials if trial.number in numbers and not _failed(trial)]
-    return all(speed is None or speed.relative_width <= EXACT for speed in speeds)
+def _is_decided(trials: Sequence[Trial], numbers: Sequence[int], objective: str) -> bool:
+    """Whether the fastest is surely faster than each other or as fast, and its speed-up is known well enough."""
+    running = [trial for trial in trials if trial.number in numbers and not _failed(trial)]
+    rates = {trial.number: rate for trial in running if (rate := speed(trial.final, objective)) is not None}
+    fastest = max(running, key=lambda trial: rates.get(trial.number, 0.0), default=None)
+    for trial in running:
+        if fastest is None or trial.number == fastest.number or trial.number not in rates:
+            continue
+        times_as_fast = quotient(fastest, trial, objective)
+        if times_as_fast.low <= 1 and times_as_fast.relative_width > EQUAL:
+            return False
+        if trial.number == 0 and times_as_fast.relative_width > SPEED_UP_WIDTH:
+            return False
+    return True
 
 
 def rotated(rivals: Sequence[int], by: int) -> list[int]:

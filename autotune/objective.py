@@ -45,13 +45,13 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
     if fastest is None or not fastest.confirmed:
         return fastest
-    equal = [trial for trial in able if trial == fastest or _quotient(fastest, trial, objective).low <= 1]
+    equal = [trial for trial in able if trial == fastest or quotient(fastest, trial, objective).low <= 1]
     least = min(trial.peak_bytes or 0 for trial in equal)
     lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
     return max(lean, key=lambda trial: rates[trial.number].value)
 
 
-def _quotient(above: Trial, below: Trial, objective: str) -> Interval:
+def quotient(above: Trial, below: Trial, objective: str) -> Interval:
     """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means."""
     rounds = [[speed(one, objective) or 0.0 for one in trial.confirmations] for trial in (above, below)]
     if len(rounds[0]) == len(rounds[1]) >= ROUNDS_THAT_TELL and all(map(all, rounds)):
@@ -93,7 +93,7 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
         return None, "the baseline has no speed to compare with"
     if best.number == baseline.number:
         return Interval(1.0, 1.0, 1.0), ""
-    return _quotient(best, baseline, objective), ""
+    return quotient(best, baseline, objective), ""
 
 
 def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Trial]:

@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from autotune import confirmation
-from autotune.confirmation import EXACT, FURTHER_S, MOST_GROUPS, confirm, is_settled, rotated
+from autotune.confirmation import EQUAL, FURTHER_S, MOST_GROUPS, SPEED_UP_WIDTH, confirm, is_settled, rotated
 from autotune.measurement import Measurement, Outcome
-from autotune.objective import best_trial
+from autotune.objective import best_trial, speed_up
 from autotune.trial import Trial
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 
@@ -118,7 +118,7 @@ def test_without_rounds_or_without_anything_feasible_nothing_is_confirmed() -> N
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4])
-def test_rivals_that_are_known_exactly_have_no_more_rounds_than_needed(rounds: int) -> None:
+def test_rivals_that_surely_differ_have_no_more_rounds_than_needed(rounds: int) -> None:
     trials = [trial(0, 5.0), trial(1, 10.0)]
     confirmed(trials, rounds=rounds)
     assert rounds_of(trials) == [rounds, rounds]
@@ -143,15 +143,50 @@ def test_one_uncertain_rival_gives_all_a_further_round_so_that_they_stay_pairs()
     assert rounds_of(trials) == [6, 6]
 
 
-def test_further_rounds_end_once_every_rival_is_exact() -> None:
-    trials = [trial(0, 10.0)]
+def jittered(ratio: float, jitter: Callable[[int], float]) -> World:
+    """The baseline at 10 samples / second, all others `ratio` times as fast, more or less by the round's jitter."""
 
     def world(one: Trial, one_round: int) -> Measurement:
-        return completed(one.configuration, 10.0, spread=0.05 if one_round < 3 else 1e-4)
+        return completed(one.configuration, 10 * (ratio + jitter(one_round) if one.number else 1.0), spread=1e-4)
 
-    confirmed(trials, world, rounds=2)
-    assert rounds_of(trials) == [3], "wide by its steps in two rounds, exact by the third round"
-    assert trials[0].samples_per_second.relative_width <= EXACT  # type: ignore[union-attr]
+    return world
+
+
+def test_a_rival_that_is_surely_slower_needs_no_exact_speed() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 9.9)]
+
+    def world(one: Trial, one_round: int) -> Measurement:
+        mood = 1 + 0.3 * (one_round % 2)
+        return completed(one.configuration, {0: 5.0, 1: 10.0, 2: 9.0}[one.number] * mood, spread=1e-4)
+
+    confirmed(trials, world, rounds=3)
+    assert rounds_of(trials) == [3, 3, 3], "every round at another speed, but all by the same share"
+    assert trials[1].final.samples_per_second.relative_width > 0.2  # type: ignore[union-attr]
+
+
+def test_further_rounds_end_once_rivals_are_known_to_be_equal() -> None:
+    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
+
+    def world(one: Trial, one_round: int) -> Measurement:
+        jitter = 0.02 * (one_round in (1, 2)) * (-1) ** one_round
+        return completed(one.configuration, {0: 5.0, 1: 10.0, 2: 10.0 + 0.1 * jitter}[one.number], spread=1e-4)
+
+    confirmed(trials, world, rounds=3)
+    assert rounds_of(trials) == [3, 3, 3]
+    undecided = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
+    confirmed(undecided, lambda one, n: world(one, n) if one.number < 2 else restless(seed=n)(one, n), rounds=3)
+    assert rounds_of(undecided) == [6, 6, 6]
+
+
+def test_further_rounds_end_once_the_speed_up_is_known() -> None:
+    first_off = jittered(2.0, lambda one_round: 0.12 if one_round == 1 else 0.0)
+    trials = [trial(0, 10.0), trial(1, 20.0)]
+    confirmed(trials, first_off, rounds=3)
+    up, _ = speed_up(trials[1], trials[0], SPEED)
+    assert up is not None
+    assert 3 < len(trials[1].confirmations) < 6
+    assert up.relative_width <= SPEED_UP_WIDTH
+    assert EQUAL < SPEED_UP_WIDTH
 
 
 def test_no_further_round_begins_when_the_time_is_over() -> None:
@@ -163,10 +198,10 @@ def test_no_further_round_begins_when_the_time_is_over() -> None:
 def test_no_further_round_begins_when_the_group_has_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = count(0.0, 0.6 * FURTHER_S)
     monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
-    trials = [trial(0, 10.0)]
+    trials = [trial(0, 10.0), trial(1, 10.0)]
     confirmed(trials, restless(), rounds=2)
     # 0 at the beginning, 0.6 before the third round, 1.2 before the fourth.
-    assert rounds_of(trials) == [3]
+    assert rounds_of(trials) == [3, 3]
 
 
 def test_a_rival_that_failed_keeps_no_other_waiting_for_an_exact_speed() -> None:

@@ -42,9 +42,9 @@ CONFIGURATIONS: list[tuple[int, dict[str, Any]]] = [
     (2, {"optimizer": "adafactor"}),
 ]
 LIMIT = 4 * 2**30
-ROUNDS, STEPS, SECONDS = 5, 200, 30
+ROUNDS, STEPS, SECONDS = 10, 200, 30
 SLICE = STEPS // ROUNDS
-TIMING = Timing(untimed_least=4, timed_least=16, timed_most=16, seconds=30.0)
+TIMING = Timing(untimed_least=3, timed_least=10, timed_most=10, seconds=30.0)
 """One round: short, so that both sides see the same moods of the machine."""
 
 
@@ -136,6 +136,8 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
             turns.append(lambda: probed(0, composed, one_round))  # noqa: B023
         for turn in turns[one_round % len(turns) :] + turns[: one_round % len(turns)]:
             turn()
+        if plain.done is not None:
+            break
     while plain.done is None:
         plain.slice()
     speed = pooled(full).samples_per_second
@@ -146,7 +148,7 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
         str(configuration),
         (speed.value, speed.low, speed.high),
         None if composed_speed is None else composed_speed.value,
-        int(statistics.median(one.peak_bytes or 0 for one in full)),
+        max(one.peak_bytes or 0 for one in full),
         plain.done,
     )
 
@@ -203,9 +205,9 @@ def table(every: list[Case]) -> list[str]:
         f"Composed from three micro-steps: within 2 % of the full accumulation in {sum(one <= 0.02 for one in parts)} "
         f"of {len(parts)}, median {statistics.median(parts):.1%}.",
         "",
-        f"Promised: {ROUNDS} rounds of {TIMING.timed_most} timed steps, each a process of its own, pooled. Got: one plain "
+        f"Promised: up to {ROUNDS} rounds of {TIMING.timed_most} timed steps, each a process of its own, pooled. Got: one plain "
         f"script (tests/plain_training.py, imports no autotune), {STEPS} steps or {SECONDS} s in slices of {SLICE}, which "
-        "take turns with the rounds. Peak: the median of the rounds.",
+        "take turns with the rounds. Peak: the highest, as a search reports it.",
     ]
     return rows
 
