@@ -17,7 +17,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Threads that wait for each other sleep: spinning, two tests' trainings on two cores slow each other thirtyfold.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tests-cache-")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C, and so would children
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell's background jobs ignore Ctrl-C, and so would children
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 if str(ROOT := Path(__file__).parents[1]) not in sys.path:

@@ -13,6 +13,10 @@ def _own(base: Mapping[str, Any], environment: Environment) -> int:
     return whole_number(0)(base.get("dataloader_num_workers", 0))
 
 
+WAITING = 4
+"""As many workers are worth a probe on any machine: those that wait for a disk or a network need no core meanwhile."""
+
+
 def _apply(value: Value, environment: Environment) -> Settings:
     # Without workers the Trainer refuses to prefetch and torch to keep them.
     alone = () if value else ("dataloader_prefetch_factor", "dataloader_persistent_workers")
@@ -24,7 +28,7 @@ def _read_back(observed: Observed) -> int:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if int(value) > environment.cpu_count:
+    if int(value) > max(WAITING, environment.cpu_count):
         return f"more workers than the {environment.cpu_count} CPU cores this process may use"
     return None
 

@@ -3,7 +3,7 @@
 python tests/benchmarks/fidelity.py [FOLDER]: in turns, a confirmation round, a probe as the search makes it (composed
 from three micro-steps where there are more) and a slice of a plain script's training, which stands still while the
 others are measured. Every result is kept in FOLDER at once: the same command goes on where it was stopped. Needs an idle
-machine for about half an hour; writes reports/fidelity.md and the step times that stopping.py reads.
+machine for about half an hour; writes reports/fidelity.md.
 """
 
 import json
@@ -111,6 +111,22 @@ class PlainScript:
         assert self.done is not None, "the plain script failed"
 
 
+def write_answer(folder: Path, environment: Environment, workload: Workload, configuration: Configuration) -> None:
+    """The files that the plain script reads."""
+    (folder / "request.json").write_text(json.dumps({"workload": workload.to_dict()}))
+    answer = training_arguments(configuration, environment, {})
+    (folder / "best_training_arguments.json").write_text(json.dumps(answer))
+    (folder / "best_model_arguments.json").write_text(json.dumps(model_arguments(configuration, environment)))
+
+
+def workload_of(host: ProbeHost, model: str, cache: Path) -> Workload:
+    """The built-in model of that name at its benchmark's length."""
+    length = MODELS[model]
+    options = {} if length is None else {"sequence_length": length}
+    wanted = {"request": tuning_request(model, GLOBAL_BATCH, **options).to_dict(), "cache": str(cache)}
+    return Workload.from_dict(asked(host, "prepare", wanted))
+
+
 def measured(host: ProbeHost, environment: Environment, workload: Workload, number: int, folder: Path) -> Case:
     """One case, all its rounds."""
     micro, levers = CONFIGURATIONS[number]
@@ -118,10 +134,7 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
     probe = LiveProbe(
         host, environment, workload, {}, LIMIT, lambda n, c: folder / f"{n}-{c}", timings=(TIMING, TIMING)
     )
-    (folder / "request.json").write_text(json.dumps({"workload": workload.to_dict()}))
-    answer = training_arguments(configuration, environment, {})
-    (folder / "best_training_arguments.json").write_text(json.dumps(answer))
-    (folder / "best_model_arguments.json").write_text(json.dumps(model_arguments(configuration, environment)))
+    write_answer(folder, environment, workload, configuration)
     plain = PlainScript(folder)
     full: list[Measurement] = []
     composed: list[Measurement] = []
@@ -163,13 +176,10 @@ def cases(kept: Path) -> list[Case]:
     with ProbeHost() as host, tempfile.TemporaryDirectory() as scratch:
         environment = Environment.from_dict(asked(host, "capabilities", {"device": "cpu"}))
         for number in range(len(CONFIGURATIONS)):
-            for model, length in MODELS.items():
+            for model in MODELS:
                 path = kept / f"{model}-{number}.json"
                 if not path.exists():
-                    options = {} if length is None else {"sequence_length": length}
-                    request = tuning_request(model, GLOBAL_BATCH, **options).to_dict()
-                    wanted = {"request": request, "cache": str(Path(scratch) / "cache")}
-                    workload = Workload.from_dict(asked(host, "prepare", wanted))
+                    workload = workload_of(host, model, Path(scratch) / "cache")
                     folder = Path(scratch) / path.stem
                     folder.mkdir()
                     path.write_text(json.dumps(asdict(measured(host, environment, workload, number, folder))))
@@ -217,16 +227,6 @@ def main() -> None:
     kept.mkdir(parents=True, exist_ok=True)
     every = cases(kept)
     assert not any(case.got["imports_autotune"] for case in every)
-    recorded = [
-        {
-            "model": case.model,
-            "configuration": case.configuration,
-            "step_times_s": [round(seconds, 5) for seconds in case.got["step_times_s"]],
-        }
-        for case in every
-    ]
-    lines = ",\n".join(json.dumps(one) for one in recorded)
-    (ROOT / "tests" / "data" / "step_times.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     write_table(ROOT / "reports" / "fidelity.md", "Promised against got, model by model", table(every))
 
 
