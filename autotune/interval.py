@@ -29,12 +29,12 @@ class Interval(float):
         return (self.high - self.low) / self if self else math.inf
 
 
-MEMORY = 0.87
+MEMORY = 0.92
 """Hurst exponent of the times of steps that follow each other in one process (0.5: independent).
 
 A shared machine is now faster, now slower, for seconds and for minutes: the mean of n neighbouring steps errs like
-n^(MEMORY - 1), not like 1 / sqrt(n). Fitted so that 95 % intervals of 5 to 24 steps cover the value of the whole run in
-95 % of windows of recorded runs: tests/benchmarks/stopping.py, whose table is in reports/stopping.md.
+n^(MEMORY - 1), not like 1 / sqrt(n). Fitted so that 95 % intervals of 3 to 24 steps cover the value of the whole run in
+92 to 96 % of windows of recorded runs on two occasions: tests/benchmarks/stopping.py, whose table is in reports/stopping.md.
 """
 
 

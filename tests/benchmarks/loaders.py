@@ -120,7 +120,7 @@ def searched(kind: str, folder: str) -> autotune.TuningResult:
 
 def main() -> None:
     rows = [
-        "| loader | workers | search: samples/s | data wait | plain Trainer, median of rounds |",
+        "| loader | workers | search: samples/s | data wait | plain Trainer, median (lowest to highest round) |",
         "|---|---|---|---|---|",
     ]
     said = []
@@ -138,7 +138,7 @@ def main() -> None:
                 final = trial.final
                 wait = f"{final.data_wait_share:.0%}{' (input-bound)' if final.input_bound else ''}"
                 marks = " (chosen)" if workers == chosen else ""
-                plainly = f"{statistics.median(got[workers]):.1f}"
+                plainly = f"{statistics.median(got[workers]):.1f} ({min(got[workers]):.1f} to {max(got[workers]):.1f})"
                 rows.append(f"| {kind} | {workers}{marks} | {trial.samples_per_second:.1f} | {wait} | {plainly} |")
             said.append(f"{kind}: the search chose {chosen}, the exhaustive run's best is {best}.")
     rows += ["", " ".join(said)]

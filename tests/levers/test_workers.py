@@ -21,6 +21,7 @@ def test_they_are_read_back_from_the_loader() -> None:
     assert LEVER.read_back(observed(loader=SimpleNamespace(num_workers=4))) == 4
 
 
-def test_more_than_the_cores_are_unavailable() -> None:
-    assert LEVER.unavailable(2, cpu(cpu_count=2), workload()) is None
-    assert "2 CPU cores" in (LEVER.unavailable(3, cpu(cpu_count=2), workload()) or "")
+def test_more_than_the_cores_are_unavailable_but_four_are_worth_a_probe_anywhere() -> None:
+    assert LEVER.unavailable(4, cpu(cpu_count=2), workload()) is None
+    assert "2 CPU cores" in (LEVER.unavailable(5, cpu(cpu_count=2), workload()) or "")
+    assert LEVER.unavailable(8, cpu(cpu_count=8), workload()) is None
