@@ -17,8 +17,9 @@ EQUAL = 0.02
 SPEED_UP_WIDTH = 0.1
 """Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time."""
 
-FURTHER_S = 90.0
-"""Seconds after which a group's further rounds, beyond the ones that it needs, are not begun."""
+FURTHER = 1.0
+"""A group's further rounds, beyond the ones that it needs, begin while it has taken no more than this share of the time
+that the search's probes took: a short search is not worth a long confirmation."""
 
 
 def confirm(
@@ -43,7 +44,7 @@ def confirm(
         numbers = list(dict.fromkeys(trial.number for trial in [*rivals, *baseline]))
         if not rivals or (group and out_of_time()):
             return
-        until = time.monotonic() + FURTHER_S
+        until = time.monotonic() + FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
         for one_round in range(1, 2 * rounds + 1):
             if one_round > rounds and (
                 _is_decided(trials, numbers, objective) or out_of_time() or time.monotonic() > until

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from autotune import confirmation
-from autotune.confirmation import EQUAL, FURTHER_S, MOST_GROUPS, SPEED_UP_WIDTH, confirm, is_settled, rotated
+from autotune.confirmation import EQUAL, FURTHER, MOST_GROUPS, SPEED_UP_WIDTH, confirm, is_settled, rotated
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, speed_up
 from autotune.trial import Trial
@@ -195,10 +195,13 @@ def test_no_further_round_begins_when_the_time_is_over() -> None:
     assert rounds_of(trials) == [2, 2], "those that are needed are run all the same"
 
 
-def test_no_further_round_begins_when_the_group_has_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = count(0.0, 0.6 * FURTHER_S)
-    monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
+def test_no_further_round_begins_when_the_group_has_taken_as_long_as_the_probes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trials = [trial(0, 10.0), trial(1, 10.0)]
+    probed_s = sum(one.measurement.probe_seconds for one in trials)
+    seconds = count(0.0, 0.6 * FURTHER * probed_s)
+    monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
     confirmed(trials, restless(), rounds=2)
     # 0 at the beginning, 0.6 before the third round, 1.2 before the fourth.
     assert rounds_of(trials) == [3, 3]

@@ -470,12 +470,14 @@ def test_a_search_ends_with_its_finalists_and_the_baseline_confirmed_and_on_disk
 
 def test_rounds_are_added_while_the_speeds_are_uncertain_and_all_are_on_disk(tmp_path: Path) -> None:
     speeds = iter(range(10, 100))
-    probe, asked = confirming(lambda configuration, options: completed(configuration, next(speeds), spread=1e-4))
-    study, _ = run(tmp_path, probe, n_trials=1, confirmation_rounds=2)
-    assert asked == [(0, 1), (0, 2), (0, 3), (0, 4)]
-    assert read_trial(study.probe_folder(0), 0) == study.trials[0]
+    probe, asked = confirming(
+        lambda configuration, options: completed(configuration, next(speeds), spread=1e-4, probe_seconds=600.0)
+    )
+    study, _ = run(tmp_path, probe, n_trials=2, confirmation_rounds=2)
+    assert asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3), (0, 4), (1, 4)]
+    assert [read_trial(study.probe_folder(number), number) for number in (0, 1)] == study.trials
     again, nobody = confirming(alike)
-    run(tmp_path, again, n_trials=1, confirmation_rounds=2)
+    run(tmp_path, again, n_trials=2, confirmation_rounds=2)
     assert nobody == []
 
 

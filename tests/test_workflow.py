@@ -25,7 +25,7 @@ TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rounds beyond the needed ones and no losses to compare, but in `searched`, which is made before."""
-    monkeypatch.setattr(confirmation, "FURTHER_S", -1.0)
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
     monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
 
 
