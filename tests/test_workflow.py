@@ -142,20 +142,20 @@ def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -
 def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(tmp_path: Path) -> None:
     result = autotune.search(
         "gpt2-mini",
-        64,
+        8,
         output_dir=str(tmp_path),
         memory_limit="230MiB",
-        n_trials=3,
-        sequence_length=32,
+        n_trials=2,
+        sequence_length=128,
         device="cpu",
-        training_args={"per_device_train_batch_size": 64},
-        only={"micro_batch_size": (1, 2), "precision": ("fp32",), "checkpointing": ("none",)},
+        training_args={"per_device_train_batch_size": 8},
+        only={"micro_batch_size": (1,), "precision": ("fp32",), "checkpointing": ("none",)},
         space="quick",
     )
     assert result.baseline.measurement.outcome == "out_of_memory"
     assert result.speedup is None
     assert "out_of_memory" in result.speedup_reason
-    assert result.best.configuration.micro_batch_size in (1, 2)
+    assert result.best.configuration.micro_batch_size == 1
 
 
 def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
 
 SCRIPT = """
 import autotune
-result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=2, output_dir=OUT,
+result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=1, output_dir=OUT,
     space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
 print("FOUND", result.best.configuration.global_batch_size)
 """

@@ -396,7 +396,7 @@ def test_steps_are_timed_until_they_give_the_interval_aimed_at_or_cannot(clock: 
         return len(watch.steps)
 
     assert timed(0.0) == 5
-    assert 5 < timed(0.008) < 24
+    assert 5 < timed(0.006) < 24
     assert timed(0.3) == 5, "no number of steps would do"
 
 

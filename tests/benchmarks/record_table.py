@@ -1,0 +1,183 @@
+"""Records an exhaustive table: every configuration of a space really probed, for replaying searches on it.
+
+python tests/benchmarks/record_table.py NAME [SECONDS]: one of TABLES into tests/data/tables/NAME.jsonl: what is searched in
+the first line, then a configuration a line in an order drawn once; at the end the ten best of each memory budget again in
+three interleaved rounds with all their accumulation. Every line is written at once: the same command goes on where it
+was stopped, and stops by itself when the seconds are over. Needs an idle machine, about ten minutes a table.
+"""
+
+import json
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from autotune.configuration import Configuration  # noqa: E402
+from autotune.environment import Environment  # noqa: E402
+from autotune.measurement import Measurement, Outcome  # noqa: E402
+from autotune.probe import ProbeOptions  # noqa: E402
+from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.probe.live import LiveProbe  # noqa: E402
+from autotune.probe.order import Order, Timing  # noqa: E402
+from autotune.request import tuning_request  # noqa: E402
+from autotune.search_space import build_space  # noqa: E402
+from autotune.step import Step  # noqa: E402
+from autotune.workload import Workload  # noqa: E402
+
+TABLES: dict[str, dict[str, Any]] = {
+    "encoder": {"model": "bert-mini", "global_batch_size": 16, "sequence_length": 32},
+    "decoder": {"model": "gpt2-mini", "global_batch_size": 16, "sequence_length": 32},
+    "encoder-decoder": {"model": "t5-mini", "global_batch_size": 16, "sequence_length": 24},
+    "vision": {"model": "vit-mini", "global_batch_size": 16},
+    "mixture-of-experts": {"model": "moe-mini", "global_batch_size": 16, "sequence_length": 32},
+}
+SPACE = """
+description: what a table holds
+parameters:
+  micro_batch_size: divisors
+  checkpointing: [none, full]
+  precision: [fp32, bf16]
+  optimizer: [adamw_torch, adamw_torch_fused, adamw_bnb_8bit, adafactor]
+  workers: [0, 2]
+"""
+BUDGETS = (0.35, 0.5, 0.75, 1.0)
+"""Memory budgets as shares of the way from the least to the highest peak of the table."""
+BEST, ROUNDS = 10, 3
+LIMIT = 8 * 2**30
+TIMING = Timing(untimed_least=2, untimed_most=4, timed_least=8, timed_most=8, seconds=20.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One probe of a table; again: 0, or the round in which it was measured again."""
+
+    configuration: Configuration
+    measurement: Measurement
+    again: int = 0
+
+    def line(self) -> str:
+        """As text: no log, settings or surroundings, nothing that is empty, seconds to ten microseconds, steps as lists."""
+        told = self.measurement.to_dict() | {"surroundings": {}, "settings": {}, "asked": {}}
+        told["steps"] = [list(step.values()) for step in told["steps"]]
+        kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_doubts"}
+        return json.dumps({"again": self.again, "configuration": self.configuration.to_dict(), "measurement": kept})
+
+    @classmethod
+    def read(cls, line: str) -> "Row":
+        told = json.loads(line)
+        names = [one.name for one in fields(Step)]
+        told["measurement"]["steps"] = [dict(zip(names, step, strict=True)) for step in told["measurement"]["steps"]]
+        measurement = Measurement.from_dict(told["measurement"])
+        return cls(Configuration.from_dict(told["configuration"]), measurement, told["again"])
+
+
+def rounded(told: Any) -> Any:
+    if isinstance(told, float):
+        return round(told, 5)
+    return [rounded(value) for value in told] if isinstance(told, list | tuple) else told
+
+
+def photographs(folder: Path, count: int = 64) -> Path:
+    """A folder of large photographs in two classes, whose decoding costs a loader more than the model's step."""
+    from sklearn.datasets import load_sample_images
+
+    drawn = random.Random(0)
+    for number in range(count):
+        picture = Image.fromarray(np.asarray(load_sample_images().images[number % 2]))
+        left, top = drawn.randrange(0, 100), drawn.randrange(0, 80)
+        place = folder / ("temple", "flower")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        picture.crop((left, top, left + 512, top + 320)).save(place / f"{number:03d}.jpg", quality=90)
+    return folder
+
+
+def asked(host: ProbeHost, kind: str, request: dict[str, Any]) -> Any:
+    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=300.0, request=request))
+
+
+def best_of_each_budget(rows: list[Row]) -> list[Configuration]:
+    """The fastest configurations that fit each budget, without repetition."""
+    known = [(row, row.measurement.samples_per_second, row.measurement.peak_bytes) for row in rows if not row.again]
+    fitting = [(row, speed, peak) for row, speed, peak in known if speed is not None and peak]
+    peaks = [peak for _, _, peak in fitting]
+    chosen: dict[Configuration, None] = {}
+    for share in BUDGETS:
+        budget = min(peaks) + share * (max(peaks) - min(peaks))
+        able = sorted((one for one in fitting if one[2] <= budget), key=lambda one: -one[1])
+        chosen |= dict.fromkeys(row.configuration for row, _, _ in able[:BEST])
+    return list(chosen)
+
+
+def record(name: str, seconds: float, path: Path) -> bool:
+    """Go on with a table; whether it is complete."""
+    until = time.monotonic() + seconds
+    with ProbeHost() as host, tempfile.TemporaryDirectory() as scratch:
+        asked_for = dict(TABLES[name])
+        if name == "vision":
+            asked_for["dataset"] = str(photographs(Path(scratch) / "photographs"))
+        space_file = Path(scratch) / "table.yaml"
+        space_file.write_text(SPACE)
+        request = tuning_request(**asked_for, space=str(space_file), device="cpu")
+        environment = Environment.from_dict(asked(host, "capabilities", {"device": "cpu"}))
+        wanted = {"request": request.to_dict(), "cache": str(Path(scratch) / "cache")}
+        workload = Workload.from_dict(asked(host, "prepare", wanted))
+        space = build_space(request, environment, workload, {})
+        if not path.exists():
+            head = {"request": TABLES[name], "environment": environment.to_dict(), "workload": workload.to_dict()}
+            head["workload"] |= {"data": "", "data_identity": name, "source": name}
+            path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        rows = [Row.read(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+
+        probe = LiveProbe(
+            host,
+            environment,
+            workload,
+            {},
+            LIMIT,
+            lambda number, again: Path(scratch) / f"{number}-{again}",
+            timings=(TIMING, TIMING),
+        )
+
+        def probed(configuration: Configuration, again: int) -> bool:
+            """Probe and write it down, if that is not done yet; whether there was time."""
+            if any(row.configuration == configuration and row.again == again for row in rows):
+                return True
+            if time.monotonic() > until:
+                return False
+            row = Row(configuration, probe(configuration, ProbeOptions(len(rows), 300.0, again)), again)
+            assert row.measurement.outcome is Outcome.COMPLETED, (configuration, row.measurement.reason)
+            rows.append(row)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(row.line() + "\n")
+            return True
+
+        order = list(space)
+        random.Random(0).shuffle(order)
+        if not all(probed(configuration, 0) for configuration in order):
+            return False
+        best = best_of_each_budget(rows)
+        turns = [(one, again) for again in range(1, ROUNDS + 1) for one in best[again:] + best[:again]]
+        return all(probed(one, again) for one, again in turns)
+
+
+def main() -> None:
+    name, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 3600.0
+    path = ROOT / "tests" / "data" / "tables" / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = record(name, seconds, path)
+    print(
+        f"{name}: {len(path.read_text(encoding='utf-8').splitlines()) - 1} rows, {'complete' if done else 'not complete'}"
+    )
+
+
+if __name__ == "__main__":
+    main()
