@@ -10,6 +10,10 @@ SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
 
+SAME_SPEED = 0.05
+"""Speeds that noise does not tell apart count as equal only where they differ by less than this share."""
+
+
 def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
     """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
     worst = float(memory_limit_bytes) if objective == "memory" else 0.0
@@ -31,7 +35,7 @@ def speed(measurement: Measurement, objective: str) -> Interval | None:
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
 
-    Speeds that differ by no more than noise are equal: of those the one with more free memory wins, if confirmed
+    Speeds that differ by no more than noise, and by little, are equal: of those the one with more free memory wins, if confirmed
     (a single probe's interval does not cover what differs between two processes). For `memory` the smallest peak at
     no less than the baseline's speed.
     """
@@ -45,10 +49,16 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
     if fastest is None or not fastest.confirmed:
         return fastest
-    equal = [trial for trial in able if trial == fastest or quotient(fastest, trial, objective).low <= 1]
+    equal = [trial for trial in able if trial == fastest or _as_fast(fastest, trial, objective)]
     least = min(trial.peak_bytes or 0 for trial in equal)
     lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
     return max(lean, key=lambda trial: rates[trial.number].value)
+
+
+def _as_fast(fastest: Trial, trial: Trial, objective: str) -> bool:
+    """Whether nothing tells their speeds apart and they lie close: an interval too wide to tell is no proof of equality."""
+    times_as_fast = quotient(fastest, trial, objective)
+    return times_as_fast.low <= 1 and times_as_fast <= 1 + SAME_SPEED
 
 
 def quotient(above: Trial, below: Trial, objective: str) -> Interval:

@@ -79,6 +79,13 @@ def test_of_confirmed_trials_within_noise_the_one_with_more_free_memory_is_best(
     assert best_trial([fast, lean, slow], SPEED) is lean
 
 
+def test_an_interval_too_wide_to_tell_is_no_proof_that_two_are_equal() -> None:
+    fast = in_rounds(0, [100.0, 40.0, 80.0], 800 * MIB)
+    lean = in_rounds(1, [44.0, 50.0, 38.0], 300 * MIB)
+    assert speed_up(fast, lean, SPEED)[0].low < 1  # type: ignore[union-attr]
+    assert best_trial([fast, lean], SPEED) is fast
+
+
 def test_single_probes_within_noise_are_not_called_equal() -> None:
     fast, lean = trial(0, 20.0, 800 * MIB, spread=0.02), trial(1, 19.9, 300 * MIB, spread=0.02)
     assert best_trial([fast, lean], SPEED) is fast
