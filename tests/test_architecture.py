@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 FLOORS = (
     ("errors", "units", "cache"),
     (
+        "cards",
         "request",
         "configuration",
         "environment",
@@ -32,11 +33,15 @@ FLOORS = (
         "dominance",
         "cost_model",
         "memory_estimate",
+        "memory_lines",
+        "memory_replay",
+        "memory_tape",
+        "allocator_model",
         "own_arguments",
     ),
     ("sampler", "probe", "plan"),
-    ("study", "study_folder", "confirmation", "measuring", "rehearsing", "parity", "finishing", "report"),
-    ("workflow", "result", "verify", "guide", "explain"),
+    ("study", "study_folder", "confirmation", "measuring", "rehearsing", "tracing", "parity", "finishing", "report"),
+    ("workflow", "result", "verify", "forecast", "guide", "explain"),
     ("cli", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
