@@ -29,7 +29,9 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Tapes of the steps and updates that `order.request` asks for, as plain data.
 
     request: `steps`: a list of {"training_arguments", "model_arguments"}; `updates`: a list of training arguments that
-    name an optimizer; `on_cuda`: whose ways the kernels have; `sizes`: micro-batch sizes to trace (default `SIZES`).
+    name an optimizer; `on_cuda`: whose ways the kernels have. Where they are there: `sizes`: micro-batch sizes to trace
+    (default `SIZES`); `padded`: whether masks hide something (default: where there is data); `foreach` and
+    `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; `notes`.
     A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
@@ -40,10 +42,12 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     keep = cuda_alike.take_cuda_ways() if on_cuda else None
     config = models.config_of(workload)
     outline = models.model_outline(config, workload.task, workload.trust_remote_code)
-    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)))
+    padded = bool(request.get("padded", workload.data))
+    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded)
     notes: list[str] = []
     steps = [subject.step(one, notes) for one in request["steps"]]
-    updates = [trace_update(outline, one, on_cuda, scratch) for one in request["updates"]]
+    ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
+    updates = [trace_update(outline, one, scratch, **{"foreach": on_cuda, **ways}) for one in request["updates"]]
     del keep
     return {
         "weights": [_bytes(one) for one in [*outline.parameters(), *outline.buffers()]],
@@ -59,8 +63,8 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
 class Subject:
     """What is traced: a workload, its config, and which of its layers repeat."""
 
-    def __init__(self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...]) -> None:
-        self.workload, self.config, self.sizes = workload, config, sizes
+    def __init__(self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool) -> None:
+        self.workload, self.config, self.sizes, self.padded = workload, config, sizes, padded
         self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
         self.sample: dict[str, Any] = samples[0]
@@ -100,7 +104,7 @@ class Subject:
     def _tape(self, asked: Mapping[str, Any], size: int, layers: int | None = None) -> dict[str, Any]:
         """The tape of two micro-steps of this micro-batch size, on tensors without storage."""
         config = self.repeats.config(self.config, layers) if layers else self.config
-        with FakeTensorMode(allow_non_fake_inputs=True), _masks_as_real(padded=bool(self.workload.data)):
+        with FakeTensorMode(allow_non_fake_inputs=True), _masks_as_real(self.padded):
             batch = {
                 name: torch.empty((size, *one.shape), dtype=one.dtype) for name, one in self.sample.items()
             }

@@ -18,21 +18,24 @@ NAMED_FIELDS = ("optim", "optim_args", "learning_rate", "weight_decay", "adam_be
 """Fields of the training arguments that an optimizer is made from."""
 
 
-def trace_update(outline: Any, asked: Mapping[str, Any], on_cuda: bool, scratch: Path) -> dict[str, Any]:
+def trace_update(
+    outline: Any, asked: Mapping[str, Any], scratch: Path, *, foreach: bool, embeddings_in_8_bits: bool = False
+) -> dict[str, Any]:
     """{"tape": plain data} of the first and every later step of the named optimizer, or {"error": why not}.
 
-    outline: the whole model without storage. asked: training arguments.
+    outline: the whole model without storage. asked: training arguments. foreach: whether torch's own optimizers work on
+    all tensors at once where nobody chose, as on CUDA. embeddings_in_8_bits: as without the Trainer's exception for them.
     """
     try:
         if "8bit" in str(asked.get("optim")):
-            return {"tape": _states_of_8bit(outline)}
-        return {"tape": _traced(outline, asked, on_cuda, scratch)}
+            return {"tape": _states_of_8bit(outline, embeddings_in_8_bits)}
+        return {"tape": _traced(outline, asked, foreach, scratch)}
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), "no message")
         return {"error": f"{type(error).__name__}: {said}"[:200]}
 
 
-def _traced(outline: Any, asked: Mapping[str, Any], on_cuda: bool, scratch: Path) -> dict[str, Any]:
+def _traced(outline: Any, asked: Mapping[str, Any], foreach: bool, scratch: Path) -> dict[str, Any]:
     fields = {name: asked[name] for name in NAMED_FIELDS if name in asked}
     arguments = TrainingArguments(output_dir=str(scratch / "output"), use_cpu=True, report_to="none", **fields)
     kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
@@ -48,8 +51,7 @@ def _traced(outline: Any, asked: Mapping[str, Any], on_cuda: bool, scratch: Path
         decay = float(asked.get("weight_decay", 0.0))
         named = [{"params": groups[0], "weight_decay": decay}, {"params": groups[1], "weight_decay": 0.0}]
         optimizer = kind([group for group in named if group["params"]], **options)
-        if on_cuda and not optimizer.defaults.get("fused"):
-            # torch's optimizers take the foreach way on CUDA where nobody chose.
+        if foreach and not optimizer.defaults.get("fused"):
             for group in optimizer.param_groups:
                 if "foreach" in group and group["foreach"] is None:
                     group["foreach"] = True
@@ -58,20 +60,20 @@ def _traced(outline: Any, asked: Mapping[str, Any], on_cuda: bool, scratch: Path
             for phase in (UPDATE_FIRST, UPDATE):
                 tracker.begin(phase)
                 if clip:
-                    torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True if on_cuda else None)
+                    torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=foreach or None)
                 optimizer.step()
                 if phase == UPDATE_FIRST:
                     tracker.call(STATES, tracker.living())
             return tracker.to_dict()
 
 
-def _states_of_8bit(outline: Any) -> dict[str, Any]:
+def _states_of_8bit(outline: Any, embeddings_too: bool) -> dict[str, Any]:
     """By rule, as bitsandbytes' kernels cannot be run without storage.
 
     Two states of a byte for each value and two float32 for each 256 of them; of 4 bytes where a tensor has fewer than
     4,096 values, and for embeddings, as the Trainer registers them; and two maps of 256 float32 that all share.
     """
-    embeddings = {id(one.weight) for one in outline.modules() if isinstance(one, torch.nn.Embedding)}
+    embeddings = {id(one.weight) for one in outline.modules() if isinstance(one, torch.nn.Embedding) and not embeddings_too}
     sizes: list[int] = []
     for one in outline.parameters():
         values = one.numel()
