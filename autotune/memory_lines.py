@@ -82,7 +82,7 @@ def _highest(points: Iterable[tuple[float, float, int]]) -> list[int]:
     for fixed, slope, moment in sorted(points, key=lambda one: (-one[1], -one[0])):
         if hull and fixed + slope <= hull[-1][0] + hull[-1][1]:
             continue
-        while len(hull) > 1 and _meet(hull[-2], (fixed, slope)) <= _meet(hull[-2], hull[-1]):
+        while len(hull) > 1 and _meet(hull[-2], (fixed, slope)) >= _meet(hull[-2], hull[-1]):
             hull.pop()
         hull.append((fixed, slope, moment))
     return [moment for _, _, moment in hull]

@@ -13,8 +13,9 @@ KINDS = (WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY)
 LASTING = (GRADIENTS, STATES)
 """Kinds that outlive their phase."""
 
-TRACED_LAYERS = 3
-"""Layers of a repeated list in a trace: a first, a last and one between them that stands for all others."""
+TRACED_LAYERS = (3, 5)
+"""Layers of a repeated list in a trace: the one in the middle stands for all others. Five where its neighbours, the first
+and the last one, do more than it does."""
 
 
 class NotPeriodic(ValueError):
@@ -83,19 +84,20 @@ def between(one: Tape, one_size: int, other: Tape, other_size: int) -> Tape | No
 
 
 def repeated(tape: Tape, counts: Sequence[int]) -> Tape:
-    """The tape of a model with so many layers in each group, from one with three: the middle one is repeated.
+    """The tape of a model with so many layers in each group, from one with few: the middle one is repeated.
 
     What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic where a middle layer's
     tensors are not those of its neighbours in number and size, or where the layers of a group do not follow each other.
     """
-    return _Repetition(tape, counts).tape() if any(count != TRACED_LAYERS for count in counts) else tape
+    traced = 1 + max((segment.layer for segment in tape.segments if segment.group is not None), default=0)
+    return _Repetition(tape, counts, traced).tape() if any(count != traced for count in counts) else tape
 
 
 class _Repetition:
     """A tensor of the long tape is named by where it is made: (segment of the short tape, place of its layer, rank)."""
 
-    def __init__(self, tape: Tape, counts: Sequence[int]) -> None:
-        self._short, self._counts = tape, counts
+    def __init__(self, tape: Tape, counts: Sequence[int], traced: int) -> None:
+        self._short, self._counts, self._traced, self._middle = tape, counts, traced, traced // 2
         self._made: dict[int, tuple[int, int]] = {}  # tensor -> (segment, rank among the segment's new tensors)
         self._rank: list[list[int]] = []  # segment -> its new tensors in order
         self._of_layer: dict[tuple[str, int, bool, int], int] = {}
@@ -124,35 +126,43 @@ class _Repetition:
                     raise NotPeriodic("something else runs between the layers")
                 yield number, 0
                 continue
-            along = range(TRACED_LAYERS - 1, -1, -1) if segment.backward else range(TRACED_LAYERS)
+            step, last = (-1, 0) if segment.backward else (1, self._traced - 1)
+            first = self._traced - 1 - last
             here = (segment.phase, segment.group, segment.layer, segment.backward)
-            if here != (expected or (segment.phase, segment.group, along[0], segment.backward)):
+            if here != (expected or (segment.phase, segment.group, first, segment.backward)):
                 raise NotPeriodic("the layers do not follow each other")
-            rest = [layer for layer in along if (layer < segment.layer) == segment.backward and layer != segment.layer]
-            expected = (segment.phase, segment.group, rest[0], segment.backward) if rest else None
+            following = (segment.phase, segment.group, segment.layer + step, segment.backward)
+            expected = None if segment.layer == last else following
             yield from ((number, place) for place in self._places(segment))
 
     def _places(self, segment: Segment) -> list[int]:
+        """Where this segment's layer stands in the long tape, in its order."""
         assert segment.group is not None
-        count = self._counts[segment.group]
-        if segment.layer == 0:
-            return [0]
-        if segment.layer == TRACED_LAYERS - 1:
-            return [count - 1]
-        middle = range(1, count - 1)
+        beyond = self._counts[segment.group] - self._traced
+        if segment.layer != self._middle:
+            return [segment.layer if segment.layer < self._middle else segment.layer + beyond]
+        middle = range(self._middle, self._middle + beyond + 1)
         return list(reversed(middle)) if segment.backward else list(middle)
+
+    def _traced_at(self, place: int, count: int) -> int:
+        """The traced layer that stands for the one at this place."""
+        beyond = count - self._traced
+        return place if place < self._middle else place - beyond if place > self._middle + beyond else self._middle
 
     def _segment(self, number: int, place: int) -> Segment:
         segment = self._short.segments[number]
         events: list[int] = []
+        frees: list[int] = []
         for event in segment.events:
             if event >= 0:
                 key = (number, place, self._made[event][1])
                 self._new[key] = len(self._tensors)
-                events.append(len(self._tensors))
+                events += [*sorted(frees, reverse=True), len(self._tensors)]
+                frees = []
                 self._tensors.append(self._short.tensors[event])
             else:
-                events += [~self._new[key] for key in self._freed(segment, place, ~event)]
+                frees += [~self._new[key] for key in self._freed(segment, place, ~event)]
+        events += sorted(frees, reverse=True)
         layer = place if segment.group is not None else 0
         return Segment(segment.phase, segment.group, layer, segment.backward, tuple(events))
 
@@ -163,18 +173,17 @@ class _Repetition:
         number, rank = self._made[tensor]
         owner = self._short.segments[number]
         if owner.group is None:
-            if segment.group is not None and segment.layer == 1 and self._counts[segment.group] > TRACED_LAYERS:
+            if segment.group is not None and len(self._places(segment)) > 1:
                 raise NotPeriodic("a middle layer frees what is no layer's")
             return [(number, 0, rank)]
         if segment.group != owner.group:
             # What is no layer's frees layers' tensors: of the middle one means of each of them.
-            return [(number, one, rank) for one in sorted(self._places(owner))]
-        there = place + owner.layer - segment.layer
-        count = self._counts[owner.group]
+            return [(number, one, rank) for one in self._places(owner)]
+        count, apart = self._counts[owner.group], owner.layer - segment.layer
+        there = place + apart if abs(apart) <= self._middle else self._places(owner)[0]
         if not 0 <= there < count:
             raise NotPeriodic("a layer frees a tensor of a layer that is not there")
-        layer = 0 if there == 0 else TRACED_LAYERS - 1 if there == count - 1 else 1
-        target = self._of_layer[owner.phase, owner.group, owner.backward, layer]
+        target = self._of_layer[owner.phase, owner.group, owner.backward, self._traced_at(there, count)]
         if rank >= len(self._rank[target]):
             raise NotPeriodic("a layer makes fewer tensors than its neighbour")
         if self._short.tensors[self._rank[target][rank]] != self._short.tensors[tensor]:

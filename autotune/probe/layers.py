@@ -11,8 +11,8 @@ from transformers import PretrainedConfig
 from autotune.memory_tape import TRACED_LAYERS
 from autotune.probe.models import model_outline
 
-FEWEST = TRACED_LAYERS + 2
-"""Layers from which on a list is worth shortening."""
+FEWEST = TRACED_LAYERS[-1]
+"""Layers from which on a list is shortened."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
             continue
         short = copy.deepcopy(config)
         try:
-            _set(short, path, name, place, TRACED_LAYERS)
+            _set(short, path, name, place, TRACED_LAYERS[0])
             lengths = _lengths(model_outline(short, task, trust_remote_code))
         except Exception:
             continue  # the field means something else
-        now = {key: count for key, count in left.items() if lengths.get(key) == TRACED_LAYERS}
+        now = {key: count for key, count in left.items() if lengths.get(key) == TRACED_LAYERS[0]}
         changed = {key for key, count in _lengths(outline).items() if lengths.get(key) not in (count, None)}
         if now and changed <= set(now):
             left = {key: one for key, one in left.items() if key not in now}
@@ -94,12 +94,12 @@ def _resized(values: list[Any], length: int) -> list[Any]:
 
 
 def _like_lists(model: Any) -> dict[str, int]:
-    """Name -> length of the outermost lists whose layers are all of one kind."""
+    """Name -> length of the outermost lists whose layers between the first and the last are of one kind."""
     found: dict[str, int] = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)
         if isinstance(module, torch.nn.ModuleList) and len(module) >= FEWEST and not inside:
-            if len({_kind(layer) for layer in module}) == 1:
+            if len({_kind(layer) for layer in list(module)[1:-1]}) == 1:
                 found[name] = len(module)
     return found
 

@@ -1,6 +1,7 @@
 """Traces a workload's training step on tensors without storage: what each configuration would make and free."""
 
 import contextlib
+import copy
 import inspect
 import time
 from collections.abc import Iterator, Mapping
@@ -9,8 +10,9 @@ from typing import Any
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import masking_utils
+from transformers.initialization import no_init_weights
 
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
@@ -68,16 +70,21 @@ class Subject:
         self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
         self.sample: dict[str, Any] = samples[0]
+        self._layers = list(TRACED_LAYERS) if self.repeats.places else []
         self._checked = False
 
     def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}."""
+        why = ""
         try:
-            if self.repeats.places:
+            while self._layers:
                 try:
-                    return self._short(asked, notes)
-                except NotPeriodic as why:
-                    notes.append(f"traced with all its layers: {why}")
+                    return self._short(asked, self._layers[0])
+                except NotPeriodic as error:
+                    why, self._checked = str(error), False
+                    del self._layers[0]
+            if why:
+                notes.append(f"traced with all its layers: {why}")
             return {"tapes": {size: self._tape(asked, size) for size in self.sizes}, "whole": True}
         except Exception as error:
             fake = _first_line(error)
@@ -88,16 +95,16 @@ class Subject:
         except Exception as error:
             return {"error": f"{fake}; on real tensors: {_first_line(error)}"}
 
-    def _short(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-        """Tapes of three layers, once checked against one of four; raises NotPeriodic."""
-        tapes = {size: self._tape(asked, size, TRACED_LAYERS) for size in self.sizes}
+    def _short(self, asked: Mapping[str, Any], layers: int) -> dict[str, Any]:
+        """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
+        tapes = {size: self._tape(asked, size, layers) for size in self.sizes}
         size = self.sizes[-1]
         repeated(Tape.from_dict(tapes[size]), self.repeats.counts)
         if not self._checked:
-            again = [TRACED_LAYERS + 1] * len(self.repeats.counts)
+            again = [layers + 1] * len(self.repeats.counts)
             longer, true = repeated(Tape.from_dict(tapes[size]), again), Tape.from_dict(self._tape(asked, size, again[0]))
             if longer.tensors != true.tensors or not _same_events(longer, true):
-                raise NotPeriodic("four layers are not three with one repeated")
+                raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
             self._checked = True
         return {"tapes": tapes, "whole": False}
 
@@ -131,7 +138,10 @@ def trace_step(
     """
     arguments = dict(asked["training_arguments"])
     own = {name: value for name, value in asked.get("model_arguments", {}).items() if name != "dtype"}
-    model = models.build_model(workload, config, model_arguments=own)
+    fake = isinstance(next(iter(batch.values())), FakeTensor)
+    with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
+        model = models.build_model(workload, copy.deepcopy(config), model_arguments=own)
+    model.tie_weights()
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = bool(arguments.get("use_cache", False))
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
