@@ -51,7 +51,7 @@ class CachingAllocator:
         size = rounded(size)
         small = size <= SMALL_SIZE
         pool = self._free[small]
-        place = bisect_left(pool, (size, -1))  # type: ignore[arg-type]  # never compares the blocks: addresses differ
+        place = bisect_left(pool, (size, -1))  # never compares the blocks: addresses differ
         if place < len(pool):
             block = pool.pop(place)[2]
         else:
@@ -92,7 +92,7 @@ class CachingAllocator:
 
     @staticmethod
     def _take(pool: list[tuple[int, int, Block]], block: Block) -> None:
-        del pool[bisect_left(pool, (block.size, block.address))]  # type: ignore[arg-type]
+        del pool[bisect_left(pool, (block.size, block.address))]
 
     @staticmethod
     def _merge(first: Block, second: Block) -> None:

@@ -51,12 +51,22 @@ _ROWS = (
     _Row("V100-16GB", 16, (7, 0), 15.7, None, 125, "NVIDIA V100 data sheet (SXM2), 2020", bf16=False, also=("V100",)),
     _Row("V100-32GB", 32, (7, 0), 15.7, None, 125, "NVIDIA V100 data sheet (SXM2), 2020", bf16=False),
     _Row("RTX 2080 Ti", 11, (7, 5), 13.4, None, 53.8, "NVIDIA Turing architecture white paper, 2018", bf16=False),
-    _Row("RTX 3060", 12, (8, 6), 12.7, 12.7, 25.5, "NVIDIA RTX 3060 page: 3584 cores, 1.78 GHz; rates of GA102 white paper"),
+    _Row(
+        "RTX 3060",
+        12,
+        (8, 6),
+        12.7,
+        12.7,
+        25.5,
+        "NVIDIA RTX 3060 page: 3584 cores, 1.78 GHz; rates of GA102 white paper",
+    ),
     _Row("RTX 3080", 10, (8, 6), 29.8, 29.8, 59.5, "NVIDIA Ampere GA102 architecture white paper, 2021"),
     _Row("RTX 3090", 24, (8, 6), 35.6, 35.6, 71, "NVIDIA Ampere GA102 architecture white paper, 2021"),
     _Row("RTX 4090", 24, (8, 9), 82.6, 82.6, 165.2, "NVIDIA Ada architecture white paper, 2022"),
     _Row("RTX 5090", 32, (12, 0), 104.8, 104.8, 209.5, "NVIDIA RTX Blackwell architecture white paper, 2025"),
-    _Row("RTX A6000", 48, (8, 6), 38.7, 77.4, 154.8, "NVIDIA Ampere GA102 architecture white paper, 2021", corrected=True),
+    _Row(
+        "RTX A6000", 48, (8, 6), 38.7, 77.4, 154.8, "NVIDIA Ampere GA102 architecture white paper, 2021", corrected=True
+    ),
     _Row("RTX 6000 Ada", 48, (8, 9), 91.1, 182.1, 364.2, "NVIDIA Ada architecture white paper, 2022", corrected=True),
     _Row("A10", 24, (8, 6), 31.2, 62.5, 125, "NVIDIA A10 data sheet, 2021", corrected=True),
     _Row("A10G", 24, (8, 6), 31.5, 35, 70, "NVIDIA A10G product brief, 2021", corrected=True),
@@ -66,7 +76,16 @@ _ROWS = (
     _Row("A100-40GB", 40, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021"),
     _Row("A100-80GB", 80, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021", also=("A100",)),
     _Row("H100 PCIe", 80, (9, 0), 51, 378, 756, "NVIDIA H100 data sheet, 2022 (halved: with sparsity)"),
-    _Row("H100", 80, (9, 0), 67, 494.5, 989.5, "NVIDIA H100 data sheet (SXM), 2023 (halved: with sparsity)", also=("H100-80GB",)),
+    _Row(
+        "H100",
+        80,
+        (9, 0),
+        67,
+        494.5,
+        989.5,
+        "NVIDIA H100 data sheet (SXM), 2023 (halved: with sparsity)",
+        also=("H100-80GB",),
+    ),
     _Row("H200", 141, (9, 0), 67, 494.5, 989.5, "NVIDIA H200 data sheet (SXM), 2024 (halved: with sparsity)"),
     _Row("B200", 180, (10, 0), 75, 1100, 2250, "NVIDIA HGX B200 data sheet, an eighth, 2025 (halved: with sparsity)"),
     _Row("MI300X", 192, None, 163.4, 653.7, 1307.4, "AMD Instinct MI300X data sheet, 2023"),
@@ -97,7 +116,11 @@ def find_card(name: str) -> Card:
     """The card of that name, however it is spelt (case, spaces, dashes, the maker); raises InvalidRequest."""
     known = {_plain(spelling): card for spelling, card in _SPELLINGS.items()}
     plain = _plain(name)
-    for spelling in (plain, f"rtx{plain}", *(plain.removesuffix(f"{card.data_sheet_bytes // GIB}gb") for card in CARDS.values())):
+    for spelling in (
+        plain,
+        f"rtx{plain}",
+        *(plain.removesuffix(f"{card.data_sheet_bytes // GIB}gb") for card in CARDS.values()),
+    ):
         if spelling in known:
             return known[spelling]
     near = get_close_matches(plain, known, n=2, cutoff=0.5)

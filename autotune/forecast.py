@@ -12,10 +12,12 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.levers import LEVERS
 from autotune.levers.optimizer import NAMES
-from autotune.memory_estimate import MemoryModel, MemoryPeak, NotTraced, step_key, update_key
+from autotune.memory_estimate import MemoryModel, NotTraced
+from autotune.memory_peak import MemoryPeak
+from autotune.memory_wanted import step_key, update_key
 from autotune.own_arguments import read_training_args
 from autotune.probe.launcher import ProbeHost
-from autotune.request import TuningRequest, tuning_request
+from autotune.request import tuning_request
 from autotune.search_space import SearchSpace, build_space, read_wishes
 from autotune.tracing import traced
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -82,7 +84,11 @@ class Forecast:
         if row.peak is None:
             return ()
         needed = row.peak.device_bytes
-        able = (card for card in CARDS.values() if any(str(one) in card.flops for one in row.levers.get("precision", ("fp32",))))
+        able = (
+            card
+            for card in CARDS.values()
+            if any(str(one) in card.flops for one in row.levers.get("precision", ("fp32",)))
+        )
         return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
 
     def check(self) -> None:
@@ -159,7 +165,7 @@ def estimate(
         request.headroom,
         card.memory_bytes if card else request.memory_limit_bytes,
         card,
-        _notes(request, workload, meant, space, found),
+        _notes(workload, meant, space, found),
     )
 
 
@@ -167,7 +173,10 @@ def device_meant(here: Environment, card: Card | None) -> Environment:
     """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
     capability = card.compute_capability if card else (8, 0)
     known = set(card.flops) if card else {"fp32", "tf32", "fp16", "bf16"}
-    reasons = {name: None if name in known else f"{card.name if card else 'the card'} has no {name}" for name in LEVERS["precision"].values}
+    reasons = {
+        name: None if name in known else f"{card.name if card else 'the card'} has no {name}"
+        for name in LEVERS["precision"].values
+    }
     return replace(
         here,
         device="cuda:0",
@@ -202,9 +211,7 @@ def _rows(
             yield ForecastRow(*sizes, levers, None, str(error))
 
 
-def _notes(
-    request: TuningRequest, workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel
-) -> tuple[str, ...]:
+def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:
     notes = [*model.notes, *space.notes]
     if not environment.is_cpu:
         notes.append("kernels' own workspaces beyond cuBLAS's are not counted")

@@ -1,18 +1,18 @@
 """Peak memory of any configuration, from traces of the model's step: no accelerator, no weights, nothing run.
 
-    traces of few layers ──repeated──> tapes ──lines──> peak of what is allocated ─┐
-                                         └──allocator model──> what it wastes ─────┴─> MemoryPeak
+traces of few layers ──repeated──> tapes ──lines──> peak of what is allocated ─┐
+                                     └──allocator model──> what it wastes ─────┴─> MemoryPeak
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.allocator_model import CachingAllocator, rounded
 from autotune.configuration import Configuration
 from autotune.environment import Environment
-from autotune.levers import LEVERS
 from autotune.memory_lines import Line, in_blocks, peak_lines, straight
+from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.memory_replay import replay
 from autotune.memory_tape import (
     FIRST,
@@ -25,7 +25,7 @@ from autotune.memory_tape import (
     between,
     repeated,
 )
-from autotune.training_arguments import model_arguments, training_arguments
+from autotune.memory_wanted import StepKey, Wanted, step_key, update_key
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """What torch keeps for cuBLAS from the first product on, up to compute capability 8 and from 9 on
@@ -34,135 +34,11 @@ CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 TYPICAL_CONTEXT = 512 << 20
 """Bytes of a CUDA context with the kernels a training loads, where none was measured: an assumption, and shown as one."""
 
-SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
-"""Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
-
 FORWARD_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"
-
-StepKey = tuple[tuple[str, Any], ...]
 
 
 class NotTraced(ValueError):
     """This configuration's step or optimizer could not be traced; the text says why."""
-
-
-@dataclass(frozen=True)
-class MemorySplit:
-    """Bytes by what they are for, as the guides split them, at the moment of the peak.
-
-    weights: parameters and buffers, and their 16-bit copies where there are some. activations: what the backward needs,
-    and the micro-batches. temporary: the rest. context: what the device's libraries take, outside torch's allocator.
-    """
-
-    weights: int = 0
-    gradients: int = 0
-    optimizer_states: int = 0
-    activations: int = 0
-    temporary: int = 0
-    context: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(asdict(self).values())
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class MemoryPeak:
-    """The most memory a configuration needs, bytes.
-
-    split: of what is allocated and the context. reserved_bytes: what the allocator holds of the device for it (on a CPU,
-    which has none, the same as what is allocated). where: `forward and backward` or `optimizer step`.
-    """
-
-    split: MemorySplit
-    reserved_bytes: int
-    where: str
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.split.total - self.split.context
-
-    @property
-    def device_bytes(self) -> int:
-        """What the device shows as used: reserved and context."""
-        return self.reserved_bytes + self.split.context
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "peak_bytes": self.device_bytes,
-            "peak_allocated_bytes": self.allocated_bytes,
-            "peak_reserved_bytes": self.reserved_bytes,
-            "where": self.where,
-            "split": self.split.to_dict(),
-        }
-
-
-# What to trace ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What must be traced for a set of configurations: each distinct step and update once.
-
-    steps, updates: key -> training and model arguments of one configuration that has it.
-    """
-
-    steps: Mapping[StepKey, Mapping[str, Any]]
-    updates: Mapping[str, Mapping[str, Any]]
-    on_cuda: bool
-
-    def request(self) -> dict[str, Any]:
-        """The `request` of an order of kind `trace`."""
-        return {
-            "steps": list(self.steps.values()),
-            "updates": [one["training_arguments"] for one in self.updates.values()],
-            "on_cuda": self.on_cuda,
-        }
-
-
-def wanted_traces(
-    configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any]
-) -> Wanted:
-    """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults."""
-    steps: dict[StepKey, Mapping[str, Any]] = {}
-    updates: dict[str, Mapping[str, Any]] = {}
-    for configuration in configurations:
-        step, update = step_key(configuration, environment), update_key(configuration, environment, base)
-        if step in steps and update in updates:
-            continue
-        fields = {
-            "training_arguments": training_arguments(configuration, environment, base),
-            "model_arguments": model_arguments(configuration, environment),
-        }
-        steps.setdefault(step, fields)
-        updates.setdefault(update, fields)
-    return Wanted(steps, updates, not environment.is_cpu)
-
-
-def step_key(configuration: Configuration, environment: Environment) -> StepKey:
-    """What tells one configuration's forward and backward from another's: the fields of the levers that change memory."""
-    fields: dict[str, Any] = {}
-    for name, value in configuration.levers:
-        if "memory" in LEVERS[name].changes and name != "optimizer":
-            settings = LEVERS[name].apply(value, environment)
-            fields |= {**settings.training_arguments, **settings.model_arguments, **settings.environment}
-    known: dict[str, Any] = {}
-    for name, value in fields.items():
-        if (same := SAME_MEMORY.get(name, name)) is not None:
-            known[same] = known.get(same) or value
-    return tuple(sorted(known.items()))
-
-
-def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> str:
-    """The name of the configuration's optimizer."""
-    own = configuration.values.get("optimizer")
-    return str(own if own is not None else LEVERS["optimizer"].own(base, environment))
-
-
-# What came of it ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -216,7 +92,9 @@ class MemoryModel:
         step = self.steps[key]
         lines = step.lines[step.at(micro_batch_size)]
         of_update, states = self._of_update(optimizer)
-        gradients = lines[FURTHER][0].fixed[KINDS.index(GRADIENTS)]  # all of them, in every moment of a further micro-step
+        gradients = lines[FURTHER][0].fixed[
+            KINDS.index(GRADIENTS)
+        ]  # all of them, in every moment of a further micro-step
         with_states, with_gradients = _Parts(optimizer_states=states), _Parts(gradients=gradients)
         phases = [FURTHER] if self.keeps_gradients else [FIRST, FURTHER] if accumulation > 1 else [FIRST]
         moments = [

@@ -8,7 +8,13 @@ FIRST, FURTHER, UPDATE_FIRST, UPDATE = "first", "further", "update first", "upda
 """Phases of a tape: a step's first micro-step (it makes the gradients), a further one (it adds to them), the optimizer's
 first step (it makes its states) and every later one."""
 
-WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY = "weights", "gradients", "optimizer_states", "activations", "temporary"
+WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY = (
+    "weights",
+    "gradients",
+    "optimizer_states",
+    "activations",
+    "temporary",
+)
 KINDS = (WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY)
 LASTING = (GRADIENTS, STATES)
 """Kinds that outlive their phase."""
@@ -66,7 +72,8 @@ class Tape:
     def from_dict(cls, data: Mapping[str, Any]) -> "Tape":
         """From `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events]) of one trace."""
         tensors = tuple(Tensor(size, 0, kind) for size, kind in zip(data["sizes"], data["kinds"], strict=True))
-        return cls(tensors, tuple(Segment(*head, tuple(events)) for *head, events in data["segments"]))
+        segments = tuple(Segment(one[0], one[1], one[2], one[3], tuple(one[4])) for one in data["segments"])
+        return cls(tensors, segments)
 
 
 def between(one: Tape, one_size: int, other: Tape, other_size: int) -> Tape | None:

@@ -6,7 +6,8 @@ from typing import Any
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import SearchFailed
-from autotune.memory_estimate import MemoryModel, memory_model, wanted_traces
+from autotune.memory_estimate import MemoryModel, memory_model
+from autotune.memory_wanted import wanted_traces
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.workload import Workload
@@ -30,7 +31,9 @@ def traced(
     caller's own model, which has no config to build it from.
     """
     if workload.user_objects:
-        raise SearchFailed("A model_init cannot be traced without running it.", "Name a model, folder or config instead.")
+        raise SearchFailed(
+            "A model_init cannot be traced without running it.", "Name a model, folder or config instead."
+        )
     wanted = wanted_traces(configurations, environment, base)
     order = Order(
         kind="trace",
@@ -41,5 +44,7 @@ def traced(
     )
     answer, failure = host.attempt(order)
     if failure is not None:
-        raise SearchFailed(f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead.")
+        raise SearchFailed(
+            f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
+        )
     return memory_model(answer, wanted, environment, base, context_bytes)

@@ -43,7 +43,19 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
 
 
 def test_the_asked_for_cards_are_there() -> None:
-    wanted = ["V100-16GB", "V100-32GB", "T4", "RTX 3060", "RTX 3090", "RTX 4090", "RTX 5090", "A10", "A10G", "L4", "L40S"]
+    wanted = [
+        "V100-16GB",
+        "V100-32GB",
+        "T4",
+        "RTX 3060",
+        "RTX 3090",
+        "RTX 4090",
+        "RTX 5090",
+        "A10",
+        "A10G",
+        "L4",
+        "L40S",
+    ]
     assert not {*wanted, "A100-40GB", "A100-80GB", "H100", "H200", "B200", "MI300X"} - set(CARDS)
 
 

@@ -5,6 +5,8 @@ Sources: torch's `aten/src/ATen/autocast_mode.h` (the lists), `native/Dropout.cp
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,8 +15,31 @@ aten = torch.ops.aten
 
 # AT_FORALL_FP32: these run in float32 under CUDA's autocast, what they read is copied.
 _IN_FLOAT32 = (
-    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan"),
-    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "rms_norm"),
+    *(
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log2",
+        "log1p",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "tan",
+    ),
+    *(
+        "pow.Tensor_Scalar",
+        "pow.Tensor_Tensor",
+        "pow.Scalar",
+        "softplus",
+        "layer_norm",
+        "native_layer_norm",
+        "rms_norm",
+    ),
     *("group_norm", "cosine_similarity", "nll_loss", "nll_loss2d", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss"),
     *("mse_loss", "soft_margin_loss", "binary_cross_entropy_with_logits", "cdist", "logsumexp"),
 )
@@ -26,13 +51,23 @@ FLASH_HEAD_DIM = 256
 """The widest head that flash attention takes (`sdp_utils.cpp`, check_head_dim_size_flash)."""
 
 
-def take_cuda_ways() -> Any:
-    """Put CUDA's ways in place for the rest of this process; keep what is returned alive."""
+@contextmanager
+def cuda_ways(on: bool = True) -> Iterator[None]:
+    """Inside, operations on fake CPU tensors make what CUDA's would; nothing changes where `on` is False.
+
+    Real tensors must stay outside: the CPU has no kernels for these operations.
+    """
+    if not on:
+        yield
+        return
     library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that another kernel is replaced is what is meant
-        _replace(library)
-    return library
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that another kernel is replaced is what is meant
+            _replace(library)
+        yield
+    finally:
+        library._destroy()
 
 
 def _replace(library: Any) -> None:
@@ -79,9 +114,7 @@ def _attention(
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     keep = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, keep, dropout, causal, scale=scale
-    )[0]
+    return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keep, dropout, causal, scale=scale)[0]
 
 
 def _without_autocast() -> Any:

@@ -57,9 +57,7 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
         changed = {key for key, count in _lengths(outline).items() if lengths.get(key) not in (count, None)}
         if now and changed <= set(now):
             left = {key: one for key, one in left.items() if key not in now}
-            found = Repeats(
-                (*found.places, *now), (*found.counts, *now.values()), (*found.fields, (path, name, place))
-            )
+            found = Repeats((*found.places, *now), (*found.counts, *now.values()), (*found.fields, (path, name, place)))
     return found
 
 
@@ -98,9 +96,9 @@ def _like_lists(model: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, torch.nn.ModuleList) and len(module) >= FEWEST and not inside:
-            if len({_kind(layer) for layer in list(module)[1:-1]}) == 1:
-                found[name] = len(module)
+        long = isinstance(module, torch.nn.ModuleList) and len(module) >= FEWEST
+        if long and not inside and len({_kind(layer) for layer in list(module)[1:-1]}) == 1:
+            found[name] = len(module)
     return found
 
 

@@ -13,6 +13,7 @@ from accelerate.utils import convert_outputs_to_fp32
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import masking_utils
 from transformers.initialization import no_init_weights
+from transformers.integrations import moe
 
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
@@ -27,7 +28,7 @@ SIZES = (1, 2, 3)
 """Micro-batch sizes that are traced: one by itself (a batch of one sample is copied less), two for a line through both."""
 
 
-def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
+def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     """Tapes of the steps and updates that `order.request` asks for, as plain data.
 
     request: `steps`: a list of {"training_arguments", "model_arguments"}; `updates`: a list of training arguments that
@@ -41,16 +42,14 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     assert order.workload is not None
     request, started = order.request, time.monotonic()
     workload, on_cuda = order.workload, bool(request["on_cuda"])
-    keep = cuda_alike.take_cuda_ways() if on_cuda else None
     config = models.config_of(workload)
     outline = models.model_outline(config, workload.task, workload.trust_remote_code)
     padded = bool(request.get("padded", workload.data))
-    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded)
+    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded, on_cuda)
     notes: list[str] = []
     steps = [subject.step(one, notes) for one in request["steps"]]
     ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
     updates = [trace_update(outline, one, scratch, **{"foreach": on_cuda, **ways}) for one in request["updates"]]
-    del keep
     return {
         "weights": [_bytes(one) for one in [*outline.parameters(), *outline.buffers()]],
         "batch": [_bytes(one) for one in subject.sample.values()],
@@ -65,8 +64,11 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
 class Subject:
     """What is traced: a workload, its config, and which of its layers repeat."""
 
-    def __init__(self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool) -> None:
-        self.workload, self.config, self.sizes, self.padded = workload, config, sizes, padded
+    def __init__(
+        self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
+    ) -> None:
+        self.workload, self.config, self.sizes = workload, config, sizes
+        self.padded, self.on_cuda = padded, on_cuda
         self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
         self.sample: dict[str, Any] = samples[0]
@@ -102,7 +104,10 @@ class Subject:
         repeated(Tape.from_dict(tapes[size]), self.repeats.counts)
         if not self._checked:
             again = [layers + 1] * len(self.repeats.counts)
-            longer, true = repeated(Tape.from_dict(tapes[size]), again), Tape.from_dict(self._tape(asked, size, again[0]))
+            longer, true = (
+                repeated(Tape.from_dict(tapes[size]), again),
+                Tape.from_dict(self._tape(asked, size, again[0])),
+            )
             if longer.tensors != true.tensors or not _same_events(longer, true):
                 raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
             self._checked = True
@@ -111,10 +116,9 @@ class Subject:
     def _tape(self, asked: Mapping[str, Any], size: int, layers: int | None = None) -> dict[str, Any]:
         """The tape of two micro-steps of this micro-batch size, on tensors without storage."""
         config = self.repeats.config(self.config, layers) if layers else self.config
-        with FakeTensorMode(allow_non_fake_inputs=True), _masks_as_real(self.padded):
-            batch = {
-                name: torch.empty((size, *one.shape), dtype=one.dtype) for name, one in self.sample.items()
-            }
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake, _values_guessed(self.padded), cuda_alike.cuda_ways(self.on_cuda):
+            batch = {name: torch.empty((size, *one.shape), dtype=one.dtype) for name, one in self.sample.items()}
             return trace_step(self.workload, config, batch, asked, self.repeats if layers else Repeats())
 
     def _on_real_tensors(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def trace_step(
         with layers_noted(tracker, repeats.lists(model)):
             for phase in (FIRST, FURTHER):
                 micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
-        return tracker.to_dict()
+        return dict(tracker.to_dict())
 
 
 def _autocast(forward: Any, dtype: Any) -> Any:
@@ -180,24 +184,31 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _masks_as_real(padded: bool) -> Iterator[None]:
-    """Masks of ones are dropped, as the models do with values that they can read; those of fake tensors they keep."""
-    names = [name for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if hasattr(masking_utils, name)]
-    own = {name: getattr(masking_utils, name) for name in names}
+def _values_guessed(padded: bool) -> Iterator[None]:
+    """What models do by looking at values or addresses, which tensors without storage have not.
 
-    def without_mask(ignore: Any) -> Any:
-        def judge(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
-            return ignore(None, *args, **kwargs)
-
-        return judge
-
+    Masks of ones are dropped, as the models do with those that they can read. Experts take the way that every dtype can
+    go: it makes the same tensors.
+    """
+    patches: list[tuple[Any, str, Any]] = [(moe, "_can_use_grouped_mm", lambda *_, **__: False)]
+    for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if not padded else ():
+        patches.append((masking_utils, name, _without_mask(getattr(masking_utils, name, None))))
+    patches = [(module, name, new) for module, name, new in patches if hasattr(module, name)]
+    own = [getattr(module, name) for module, name, _ in patches]
     try:
-        for name in names if not padded else []:
-            setattr(masking_utils, name, without_mask(own[name]))
+        for module, name, new in patches:
+            setattr(module, name, new)
         yield
     finally:
-        for name in names:
-            setattr(masking_utils, name, own[name])
+        for (module, name, _), old in zip(patches, own, strict=True):
+            setattr(module, name, old)
+
+
+def _without_mask(ignore: Any) -> Any:
+    def judge(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return ignore(None, *args, **kwargs)
+
+    return judge
 
 
 def _same_events(one: Tape, other: Tape) -> bool:

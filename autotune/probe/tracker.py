@@ -140,7 +140,7 @@ def layers_noted(tracker: Tracker, groups: list[Any]) -> Iterator[None]:
 
 
 def _entering(tracker: Tracker, group: int, place: int) -> Callable[..., None]:
-    def hook(module: Any, inputs: tuple[Any, ...]) -> None:
+    def hook(_: Any, inputs: tuple[Any, ...]) -> None:
         if not torch._C._current_autograd_node():  # not where a layer is computed again
             if place == 0 and (before := _first_to_learn(inputs)) is not None:
                 before.register_hook(lambda grad: tracker.enter(None, 0, False))
@@ -150,7 +150,7 @@ def _entering(tracker: Tracker, group: int, place: int) -> Callable[..., None]:
 
 
 def _leaving(tracker: Tracker, group: int, place: int, last: bool) -> Callable[..., None]:
-    def hook(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def hook(_: Any, __: tuple[Any, ...], output: Any) -> None:
         if torch._C._current_autograd_node():
             return
         if (after := _first_to_learn(output if isinstance(output, (tuple, list)) else (output,))) is not None:

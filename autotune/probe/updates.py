@@ -64,7 +64,7 @@ def _traced(outline: Any, asked: Mapping[str, Any], foreach: bool, scratch: Path
                 optimizer.step()
                 if phase == UPDATE_FIRST:
                     tracker.call(STATES, tracker.living())
-            return tracker.to_dict()
+            return dict(tracker.to_dict())
 
 
 def _states_of_8bit(outline: Any, embeddings_too: bool) -> dict[str, Any]:
@@ -73,7 +73,9 @@ def _states_of_8bit(outline: Any, embeddings_too: bool) -> dict[str, Any]:
     Two states of a byte for each value and two float32 for each 256 of them; of 4 bytes where a tensor has fewer than
     4,096 values, and for embeddings, as the Trainer registers them; and two maps of 256 float32 that all share.
     """
-    embeddings = {id(one.weight) for one in outline.modules() if isinstance(one, torch.nn.Embedding) and not embeddings_too}
+    embeddings = {
+        id(one.weight) for one in outline.modules() if isinstance(one, torch.nn.Embedding) and not embeddings_too
+    }
     sizes: list[int] = []
     for one in outline.parameters():
         values = one.numel()

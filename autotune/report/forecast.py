@@ -103,7 +103,9 @@ def _aligned(table: Iterable[list[str]], left: int) -> list[str]:
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if place < left or place == len(widths) - 1 and not cell[:1].isdigit() else cell.rjust(width)
+            cell.ljust(width)
+            if place < left or (place == len(widths) - 1 and not cell[:1].isdigit())
+            else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  " + "  ".join(cells).rstrip())

@@ -14,7 +14,8 @@ from machine import write_table
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
-from autotune.memory_estimate import MemoryModel, Wanted, memory_model, wanted_traces
+from autotune.memory_estimate import MemoryModel, memory_model
+from autotune.memory_wanted import Wanted, wanted_traces
 from autotune.probe import tracing
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
@@ -27,7 +28,12 @@ CONTEXT = 1343 * MIB
 """What the guide read on the card before any model: the only figure taken from it."""
 
 V100 = Environment(
-    "cuda:0", "V100", 16 << 30, 16 << 30, compute_capability=(7, 0), training_argument_fields=("activation_checkpointing",)
+    "cuda:0",
+    "V100",
+    16 << 30,
+    16 << 30,
+    compute_capability=(7, 0),
+    training_argument_fields=("activation_checkpointing",),
 )
 # name, micro-batch, accumulation, checkpointing, precision, optimizer, MiB by NVML
 ROWS = (
@@ -49,7 +55,7 @@ ASSUMPTIONS = (
     "8-bit Adam kept its states in 8 bits for the embeddings too: the guide's code hands all parameters over",
     "the Adafactor of today is that of 2022",
     "softmax kept its input beside its result (torch up to 1.10: the derivative's formula took `self`)",
-    "dropout keeps one byte a value, as on CUDA; autocast casts by CUDA's lists, its 16-bit copies of weights end with the forward",
+    "dropout keeps one byte a value, as on CUDA; autocast casts by CUDA's lists, 16-bit weights are cached in a forward",
     "the allocator is the one of today at its defaults; cuBLAS's workspace of 8,320 KiB is inside it",
     "context 1,343 MiB, as the guide read it; MB there are MiB",
     "peak = what the allocator has reserved after two steps, and the context: NVML shows what was ever reserved",
@@ -135,9 +141,9 @@ def seconds_of_llama(host: ProbeHost) -> list[str]:
         for one in some:
             model.peak(one)
         again = (time.monotonic() - done) / len(some)
-        lines.append(
-            f"| {name} | {traced_at - started:.1f} | {done - traced_at:.2f} | {(done - started) / len(some):.2f} | {again * 1e6:.0f} µs |"
-        )
+        once = (done - started) / len(some)
+        told = f"{traced_at - started:.1f} | {done - traced_at:.2f} | {once:.2f} | {again * 1e6:.0f} µs"
+        lines.append(f"| {name} | {told} |")
     return lines
 
 
@@ -146,7 +152,9 @@ def main() -> None:
     with ProbeHost() as host:
         speed = seconds_of_llama(host)
         model = model_of_2022(bert(host, str(host.scratch_folder())), configurations)
-    table = ["| run | measured MiB | estimated MiB | error | allocated | weights | gradients | states | activations | temporary |"]
+    table = [
+        "| run | measured MiB | estimated MiB | error | allocated | weights | gradients | states | activations | temporary |"
+    ]
     table.append("|---|---|---|---|---|---|---|---|---|---|")
     errors = []
     for row, one in zip(ROWS, configurations, strict=True):
@@ -157,8 +165,8 @@ def main() -> None:
         told = " | ".join(f"{size / MIB:.0f}" for size in (peak.allocated_bytes, *parts, peak.split.temporary))
         table.append(f"| {row[0]} | {row[6]} | {peak.device_bytes / MIB:.0f} | {error:+.1%} | {told} |")
     lines = [
-        "BERT large, sequence classification with 2 labels, 512 tokens, 512 random sequences; one V100 of 16 GB, transformers 4.20",
-        "(2022). Estimated from the config alone, on a CPU; no constant but the context was chosen on these rows.",
+        "BERT large, sequence classification with 2 labels, 512 tokens, 512 random sequences; one V100 of 16 GB,",
+        "transformers 4.20 (2022). Estimated from the config alone, on a CPU; no constant but the context comes from these rows.",
         "",
         *table,
         "",
