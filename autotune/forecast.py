@@ -213,8 +213,13 @@ def _rows(
 
 def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:
     notes = [*model.notes, *space.notes]
-    if not environment.is_cpu:
+    if environment.is_cpu:
+        notes.append("bytes allocated: what the libraries themselves take is not counted")
+    else:
         notes.append("kernels' own workspaces beyond cuBLAS's are not counted")
+        notes.append(
+            "cached: held by torch's allocator beyond what is allocated, as long as nothing forces it to give back"
+        )
     if workload.data:
         notes.append("every sample as long as the longest, masks as with padding")
     notes += [str(one) for one in space.ruled_out if "memory" in LEVERS[one.lever].changes]
