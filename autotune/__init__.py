@@ -3,14 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.forecast import estimate
     from autotune.result import TuningResult
     from autotune.verify import verify_study
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "search", "verify_study"]
+__all__ = ["TuningResult", "estimate", "search", "verify_study"]
 
-_ROOMS = {"search": "autotune.workflow", "TuningResult": "autotune.result", "verify_study": "autotune.verify"}
+_ROOMS = {
+    "search": "autotune.workflow",
+    "estimate": "autotune.forecast",
+    "TuningResult": "autotune.result",
+    "verify_study": "autotune.verify",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -77,11 +77,11 @@ def search(
     card = device.choose_device(request.device)
     _check_output(request)
     with ProbeHost(pickled) as host:
-        environment, card = _read_environment(host, request, card)
+        environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
         base = what_differs(base, environment)
         request = dataclasses.replace(request, training_args=base)
-        workload = _read_workload(host, request)
+        workload = read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         assert unmeasured.folder is not None
@@ -177,7 +177,7 @@ def examine(asked: str = "auto") -> Environment:
     request = tuning_request("bert-mini", 1, device=asked)
     card = device.choose_device(request.device)
     with ProbeHost() as host:
-        return _read_environment(host, request, card)[0]
+        return read_environment(host, request, card)[0]
 
 
 # What the request says, read --------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _check_output(request: TuningRequest) -> None:
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
 
 
-def _read_environment(
+def read_environment(
     host: ProbeHost, request: TuningRequest, card: device.Card | None
 ) -> tuple[Environment, device.Card | None]:
     """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card."""
@@ -245,10 +245,10 @@ def _read_environment(
     except InvalidRequest:
         if card is None or request.device != "auto":
             raise
-        return _read_environment(host, request, None)
+        return read_environment(host, request, None)
 
 
-def _read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
+def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
     wanted = {"request": request.to_dict(), "cache": str(cache_folder())}
     return Workload.from_dict(_ask(host, "prepare", wanted))
 

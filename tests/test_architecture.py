@@ -13,12 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 FLOORS = (
     ("errors", "units", "cache"),
     (
+        "cards",
         "request",
         "configuration",
         "environment",
         "interval",
         "step",
         "measurement",
+        "memory_peak",
         "numerics",
         "rehearsal",
         "trial",
@@ -32,11 +34,16 @@ FLOORS = (
         "dominance",
         "cost_model",
         "memory_estimate",
+        "memory_lines",
+        "memory_wanted",
+        "memory_replay",
+        "memory_tape",
+        "allocator_model",
         "own_arguments",
     ),
     ("sampler", "probe", "plan"),
-    ("study", "study_folder", "confirmation", "measuring", "rehearsing", "parity", "finishing", "report"),
-    ("workflow", "result", "verify", "guide", "explain"),
+    ("study", "study_folder", "confirmation", "measuring", "rehearsing", "tracing", "parity", "finishing", "report"),
+    ("workflow", "result", "verify", "forecast", "guide", "explain"),
     ("cli", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")

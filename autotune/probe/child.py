@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ from typing import Any, NoReturn
 from autotune.probe import sweep
 from autotune.probe.opened_later import forget_opened_later
 from autotune.probe.order import CHILD_ANSWER, Order, write_json
+
+ANSWERED_BY = {"numerics": "numerics", "rehearsal": "rehearsal", "verification": "verification", "trace": "tracing"}
+"""Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data, loaded where it is needed."""
 
 
 @dataclass
@@ -56,17 +60,17 @@ def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[in
 
 def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
     from autotune.errors import AutotuneError
-    from autotune.probe import capabilities, failures, numerics, preparation, rehearsal, training, verification
+    from autotune.probe import capabilities, failures, preparation, training
     from autotune.probe.user_objects import user_workload
     from autotune.request import TuningRequest
 
     try:
         if order.kind == "probe":
             return training.run(order, objects, started, scratch).to_dict()
-        trains = {"numerics": numerics, "rehearsal": rehearsal, "verification": verification}
-        if order.kind in trains:
+        if order.kind in ANSWERED_BY:
             try:
-                return {"value": trains[order.kind].run(order, objects, scratch)}
+                module = importlib.import_module(f"autotune.probe.{ANSWERED_BY[order.kind]}")
+                return {"value": module.run(order, objects, scratch)}
             except Exception as error:
                 traceback.print_exc()
                 failure = failures.from_exception(error, order.kind)

@@ -1,0 +1,229 @@
+"""Forecast: what every configuration would need of a device's memory, before any probe and without the device."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.cards import CARDS, Card, find_card
+from autotune.configuration import Configuration, Value
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, NothingFits
+from autotune.levers import LEVERS
+from autotune.levers.optimizer import NAMES
+from autotune.memory_estimate import MemoryModel, NotTraced
+from autotune.memory_peak import MemoryPeak
+from autotune.memory_wanted import step_key, update_key
+from autotune.own_arguments import read_training_args
+from autotune.probe.launcher import ProbeHost
+from autotune.request import tuning_request
+from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.tracing import traced
+from autotune.training_arguments import baseline_sizes, check_fields, what_differs
+from autotune.units import format_bytes
+from autotune.workflow import read_environment, read_workload
+from autotune.workload import Workload
+
+MICRO = "micro_batch_size"
+
+
+@dataclass(frozen=True)
+class ForecastRow:
+    """One peak, and the configurations that share it.
+
+    levers: every lever that changes memory -> its values that need the same. peak: None where it could not be traced, and
+    reason says why.
+    """
+
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    levers: Mapping[str, tuple[Value, ...]]
+    peak: MemoryPeak | None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        known = {name: list(values) for name, values in self.levers.items()}
+        sizes = {MICRO: self.micro_batch_size, "gradient_accumulation_steps": self.gradient_accumulation_steps}
+        return {**sizes, "levers": known, "reason": self.reason, **(self.peak.to_dict() if self.peak else {})}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Peaks of a search space, and what fits.
+
+    limit_bytes: memory that was asked about, None where neither --memory nor --gpu was given. allowed_bytes: limit less
+    headroom. card: the card asked about. model: answers for any other configuration with the same values.
+    """
+
+    workload: Workload
+    global_batch_size: int
+    rows: tuple[ForecastRow, ...]
+    model: MemoryModel
+    headroom: float
+    limit_bytes: int | None = None
+    card: Card | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        return None if self.limit_bytes is None else int(self.limit_bytes * (1 - self.headroom))
+
+    def fits(self, row: ForecastRow) -> bool:
+        """Whether the peak stays within what is allowed; True without a limit, where there is a peak at all."""
+        if row.peak is None:
+            return False
+        return self.allowed_bytes is None or row.peak.device_bytes <= self.allowed_bytes
+
+    @property
+    def fitting(self) -> tuple[ForecastRow, ...]:
+        return tuple(row for row in self.rows if self.fits(row))
+
+    def cards_for(self, row: ForecastRow) -> tuple[str, ...]:
+        """The shipped cards that it fits with the same headroom, smallest memory first."""
+        if row.peak is None:
+            return ()
+        needed = row.peak.device_bytes
+        able = (
+            card
+            for card in CARDS.values()
+            if any(str(one) in card.flops for one in row.levers.get("precision", ("fp32",)))
+        )
+        return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
+
+    def check(self) -> None:
+        """Raise NothingFits where there is a limit and nothing stays within it."""
+        if self.allowed_bytes is not None and not self.fitting:
+            known = [row for row in self.rows if row.peak]
+            least = min((row.peak.device_bytes for row in known if row.peak), default=0)
+            raise NothingFits(
+                f"Nothing fits into {format_bytes(self.allowed_bytes)} ({format_bytes(self.limit_bytes)} less headroom): "
+                f"the leanest of {len(known)} needs {format_bytes(least)}.",
+                "Raise --memory, shorten --sequence-length, or choose a smaller model.",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [
+            row.to_dict()
+            | {"fits": self.fits(row) if self.limit_bytes is not None else None, "cards": list(self.cards_for(row))}
+            for row in self.rows
+        ]
+        return {
+            "model": self.workload.name,
+            "task": self.workload.task,
+            "sequence_length": self.workload.sequence_length,
+            "parameters": self.workload.parameters,
+            "global_batch_size": self.global_batch_size,
+            "card": self.card.to_dict() if self.card else None,
+            "limit_bytes": self.limit_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "headroom": self.headroom,
+            "rows": rows,
+            "notes": list(self.notes),
+        }
+
+
+def estimate(
+    model: str | os.PathLike[str],
+    global_batch_size: int,
+    *,
+    memory: str | int | None = None,
+    gpu: str | None = None,
+    training_args: str | Path | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Forecast:
+    """What each configuration would need, from the model's config alone; every option of `autotune estimate`.
+
+    memory: of the device that is meant, as `24GiB`; gpu: the name of a shipped card instead. device: `cpu` means the
+    bytes a CPU training allocates, anything else a CUDA device, which need not be here. Other options as in `search`.
+    Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and SearchFailed where tracing fails.
+    """
+    if memory is not None and gpu is not None:
+        raise InvalidRequest("Both --memory and --gpu are given.", "Keep one of them.")
+    card = find_card(gpu) if gpu is not None else None
+    base = read_training_args(training_args)
+    request = tuning_request(model, global_batch_size, training_args=base, memory_limit=memory, **options)  # type: ignore[arg-type]
+    read_wishes(request)
+    baseline_sizes(request.global_batch_size, base)
+    if card is not None and request.device == "cpu":
+        raise InvalidRequest("--gpu and --device cpu contradict each other.", "Keep one of them.")
+    with ProbeHost() as host:
+        here, _ = read_environment(host, replace(request, device="cpu"), None)
+        check_fields(base, here, str(training_args))
+        base = what_differs(base, here)
+        request = replace(request, training_args=base)
+        workload = read_workload(host, request)
+        meant = here if request.device == "cpu" else device_meant(here, card)
+        space = build_space(request, meant, workload, base)
+        configurations = list(space)
+        found = traced(host, workload, meant, configurations, base)
+    return Forecast(
+        workload,
+        request.global_batch_size,
+        tuple(_rows(found, configurations, meant, base)),
+        found,
+        request.headroom,
+        card.memory_bytes if card else request.memory_limit_bytes,
+        card,
+        _notes(workload, meant, space, found),
+    )
+
+
+def device_meant(here: Environment, card: Card | None) -> Environment:
+    """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
+    capability = card.compute_capability if card else (8, 0)
+    known = set(card.flops) if card else {"fp32", "tf32", "fp16", "bf16"}
+    reasons = {
+        name: None if name in known else f"{card.name if card else 'the card'} has no {name}"
+        for name in LEVERS["precision"].values
+    }
+    return replace(
+        here,
+        device="cuda:0",
+        device_name=card.name if card else "a CUDA device",
+        total_memory_bytes=card.memory_bytes if card else 0,
+        free_memory_bytes=card.memory_bytes if card else 0,
+        compute_capability=capability,
+        context_bytes=0,
+        context_source="",
+        cpu_count=max(here.cpu_count, 16),
+        precisions={str(name): reason for name, reason in reasons.items()},
+        optimizers=dict.fromkeys(NAMES),
+    )
+
+
+def _rows(
+    model: MemoryModel, configurations: list[Configuration], environment: Environment, base: Mapping[str, Any]
+) -> Iterator[ForecastRow]:
+    """One for each distinct need, with all the values that share it."""
+    grouped: dict[Any, list[Configuration]] = {}
+    for one in configurations:
+        key = (one.micro_batch_size, step_key(one, environment), update_key(one, environment, base))
+        grouped.setdefault(key, []).append(one)
+    for alike in grouped.values():
+        first = alike[0]
+        told = [name for name, _ in first.levers if "memory" in LEVERS[name].changes]
+        levers = {name: tuple(dict.fromkeys(one.values[name] for one in alike)) for name in told}
+        sizes = (first.micro_batch_size, first.gradient_accumulation_steps)
+        try:
+            yield ForecastRow(*sizes, levers, model.peak(first))
+        except NotTraced as error:
+            yield ForecastRow(*sizes, levers, None, str(error))
+
+
+def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:
+    notes = [*model.notes, *space.notes]
+    if environment.is_cpu:
+        notes.append("bytes allocated: what the libraries themselves take is not counted")
+    else:
+        notes.append("kernels' own workspaces beyond cuBLAS's are not counted")
+        notes.append(
+            "cached: held by torch's allocator beyond what is allocated, as long as nothing forces it to give back"
+        )
+    if workload.data:
+        notes.append("every sample as long as the longest, masks as with padding")
+    notes += [str(one) for one in space.ruled_out if "memory" in LEVERS[one.lever].changes]
+    return tuple(dict.fromkeys(notes))
+
+
+__all__ = ["Forecast", "ForecastRow", "device_meant", "estimate"]

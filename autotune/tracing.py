@@ -1,0 +1,50 @@
+"""Asks a child for the traces that a set of configurations needs: their peaks before any probe."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.errors import SearchFailed
+from autotune.memory_estimate import MemoryModel, memory_model
+from autotune.memory_wanted import wanted_traces
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
+from autotune.workload import Workload
+
+TRACING_S = 900.0
+"""Deadline for all traces of a model: seconds for most, minutes for one that must be traced with all its layers."""
+
+
+def traced(
+    host: ProbeHost,
+    workload: Workload,
+    environment: Environment,
+    configurations: Iterable[Configuration],
+    base: Mapping[str, Any],
+    context_bytes: int | None = None,
+) -> MemoryModel:
+    """The model of memory that knows these configurations and all others with the same values at other micro-batches.
+
+    environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
+    from the defaults. context_bytes: default the environment's. Raises SearchFailed where tracing itself fails, and for a
+    caller's own model, which has no config to build it from.
+    """
+    if workload.user_objects:
+        raise SearchFailed(
+            "A model_init cannot be traced without running it.", "Name a model, folder or config instead."
+        )
+    wanted = wanted_traces(configurations, environment, base)
+    order = Order(
+        kind="trace",
+        folder=str(host.scratch_folder()),
+        deadline_s=TRACING_S,
+        workload=workload,
+        request=wanted.request(),
+    )
+    answer, failure = host.attempt(order)
+    if failure is not None:
+        raise SearchFailed(
+            f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
+        )
+    return memory_model(answer, wanted, environment, base, context_bytes)

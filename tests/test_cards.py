@@ -1,0 +1,74 @@
+"""The list of cards: complete, consistent, and forgiving about names."""
+
+import pytest
+
+from autotune.cards import CARDS, GIB, find_card
+from autotune.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("v100", "V100-16GB"),
+        ("V100 32GB", "V100-32GB"),
+        ("tesla-t4", "T4"),
+        ("4090", "RTX 4090"),
+        ("GeForce RTX 3060", "RTX 3060"),
+        ("rtx_5090", "RTX 5090"),
+        ("a100", "A100-80GB"),
+        ("A100 40 GB", "A100-40GB"),
+        ("NVIDIA A10G", "A10G"),
+        ("H100 80GB", "H100"),
+        ("NVIDIA H100 SXM5 80GB", "H100"),
+        ("h200", "H200"),
+        ("mi300x", "MI300X"),
+        ("NVIDIA L40S", "L40S"),
+    ],
+)
+def test_a_card_is_found_however_its_name_is_written(written: str, name: str) -> None:
+    assert find_card(written).name == name
+
+
+def test_every_name_of_the_list_finds_itself() -> None:
+    assert all(find_card(name) is card for name, card in CARDS.items())
+
+
+@pytest.mark.parametrize(("written", "near"), [("H10", "'H100'"), ("RTX 4009", "'RTX 4090'"), ("L40", "'L40S'")])
+def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        find_card(written)
+    assert near in str(caught.value)
+    assert "--memory" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_asked_for_cards_are_there() -> None:
+    wanted = [
+        "V100-16GB",
+        "V100-32GB",
+        "T4",
+        "RTX 3060",
+        "RTX 3090",
+        "RTX 4090",
+        "RTX 5090",
+        "A10",
+        "A10G",
+        "L4",
+        "L40S",
+    ]
+    assert not {*wanted, "A100-40GB", "A100-80GB", "H100", "H200", "B200", "MI300X"} - set(CARDS)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_s_figures_are_possible_and_have_a_source(name: str) -> None:
+    card = CARDS[name]
+    assert 8 * GIB <= card.memory_bytes <= card.data_sheet_bytes <= 288 * GIB
+    assert 1e12 <= card.flops["fp32"] <= card.flops.get("tf32", card.flops["fp32"]) <= card.flops["fp16"] <= 3e15
+    assert card.source
+    old = card.compute_capability is not None and card.compute_capability < (8, 0)
+    assert ("bf16" in card.flops) is ("tf32" in card.flops) is not old
+
+
+def test_they_are_listed_from_the_smallest_memory_to_the_largest() -> None:
+    sizes = [card.memory_bytes for card in CARDS.values()]
+    assert sizes == sorted(sizes)

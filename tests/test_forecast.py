@@ -1,0 +1,107 @@
+"""A forecast from the command and from Python: one real small model, what fits, and how it is printed."""
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cards import CARDS
+from autotune.cli import app
+from autotune.errors import InvalidRequest, NothingFits
+from autotune.forecast import Forecast
+from autotune.report.forecast import forecast_lines
+
+QUICK = {"sequence_length": 32, "space": "quick"}
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Forecast:
+    return autotune.estimate("bert-mini", 8, memory="1GiB", **QUICK)
+
+
+def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None:
+    assert len(forecast.rows) == 4 * 2 * 2  # micro-batch sizes x checkpointing x 32 or 16 bits
+    assert all(row.peak and row.peak.device_bytes > 2**29 for row in forecast.rows)
+    assert {row.levers["precision"] for row in forecast.rows} == {("fp32", "tf32"), ("fp16", "bf16")}
+
+
+def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecast) -> None:
+    row = next(
+        one for one in forecast.rows if one.gradient_accumulation_steps > 1 and one.levers["precision"][0] == "fp32"
+    )
+    assert row.peak is not None
+    split = row.peak.split
+    held = split.weights + split.gradients + split.optimizer_states
+    assert held / forecast.workload.parameters == pytest.approx(16, rel=0.02)
+
+
+def test_the_model_behind_it_answers_for_other_micro_batches(forecast: Forecast) -> None:
+    from autotune.configuration import Configuration
+
+    levers = (("checkpointing", "none"), ("precision", "bf16"))
+    sizes = [forecast.model.peak(Configuration(micro, 1, levers=levers)).allocated_bytes for micro in (2, 16, 128)]
+    assert sizes == sorted(sizes)
+
+
+def test_what_fits_is_what_stays_within_memory_less_headroom(forecast: Forecast) -> None:
+    least = min(row.peak.device_bytes for row in forecast.rows if row.peak)
+    tight = dataclasses.replace(forecast, limit_bytes=least, headroom=0.0)
+    assert {row.peak.device_bytes for row in tight.fitting if row.peak} == {least}
+    tight.check()
+    with pytest.raises(NothingFits, match="Nothing fits into"):
+        dataclasses.replace(tight, headroom=0.5).check()
+
+
+def test_without_a_limit_each_row_says_on_which_cards_it_fits(forecast: Forecast) -> None:
+    free = dataclasses.replace(forecast, limit_bytes=None)
+    assert free.allowed_bytes is None
+    for row in free.rows:
+        able = [card.name for card in CARDS.values() if "bf16" in card.flops or row.levers["precision"] != ("bf16",)]
+        assert list(free.cards_for(row)) == able
+    assert any(line.strip().startswith("V100-16GB") for line in forecast_lines(free.to_dict()))
+
+
+def test_the_table_marks_what_does_not_fit(forecast: Forecast) -> None:
+    told = dataclasses.replace(forecast, limit_bytes=2**29).to_dict()
+    lines = forecast_lines(told)
+    assert sum(line.count("*") for line in lines) > len(told["rows"])
+    assert not any("card" in line and "largest" in line for line in lines)
+
+
+def test_the_command_prints_one_json_object() -> None:
+    words = ["estimate", "gpt2-mini", "--global-batch-size", "4", "--sequence-length", "32", "--gpu", "t4", "--json"]
+    done = CliRunner().invoke(app, [*words, "--space", "quick", "--only", "checkpointing=none"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["card"]["name"] == "T4"
+    assert all(row["fits"] for row in told["rows"])
+    assert {tuple(row["levers"]["precision"]) for row in told["rows"]} == {("fp32",), ("fp16",)}
+    assert any("T4 has no bf16" in note for note in told["notes"])
+    for row in told["rows"]:
+        assert sum(row["split"].values()) == row["peak_allocated_bytes"] + row["split"]["context"]
+
+
+WRONG = {
+    "an unknown card": (["--gpu", "H1000"], "Did you mean 'H100'"),
+    "a card and a size": (["--gpu", "H100", "--memory", "24GiB"], "Both --memory and --gpu"),
+    "a card on a cpu": (["--gpu", "H100", "--device", "cpu"], "contradict"),
+    "a size in words": (["--memory", "much"], "is no size"),
+    "an unknown lever": (["--fix", "precison=bf16"], "Did you mean 'precision'?"),
+    "a batch of nothing": (["--global-batch-size", "0"], "whole number from 1"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_input_gets_one_clear_line_and_exit_code_2(what: str) -> None:
+    words, expected = WRONG[what]
+    done = CliRunner().invoke(app, ["estimate", "bert-mini", "--global-batch-size", "8", *words])
+    assert done.exit_code == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_function_that_makes_a_model_is_not_a_name() -> None:
+    with pytest.raises(InvalidRequest):
+        autotune.estimate(lambda: None, 8)  # type: ignore[arg-type]
