@@ -21,7 +21,8 @@ from autotune.trial import Trial
 from autotune.units import format_seconds
 
 NUMERICS_MOST_S = 300.0
-"""Seconds that comparing losses may be foreseen to take; longer ones are left out unless parity is required."""
+"""Seconds that comparing losses may be foreseen to take, and no longer than the search's own timeout: longer ones are
+left out unless parity is required."""
 
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
@@ -59,7 +60,8 @@ def _numerics(study: Study, best: Trial, train: Train, weights: str, watch: Watc
     others = [trial.number for trial in study.trials if trial.confirmed and trial.number != best.number]
     finalists = [best.number, *others]
     foreseen = predicted_seconds(study.trials, finalists)
-    if foreseen > NUMERICS_MOST_S and not require_parity:
+    most = min(NUMERICS_MOST_S, study.plan.timeout_s or NUMERICS_MOST_S)
+    if foreseen > most and not require_parity:
         said = f"{STEPS} steps of each would take about {format_seconds(foreseen)}; --require-parity takes the time"
         return Numerics(problem=said)
     watch(progress(study, "finishing", message=f"comparing losses with fp32's over {STEPS} steps"))

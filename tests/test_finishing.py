@@ -131,6 +131,17 @@ def test_losses_that_would_take_too_long_are_left_out_and_said_so_unless_parity_
     assert not numerics.problem
 
 
+def test_losses_are_not_compared_for_longer_than_the_search_was_given(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    study.plan = replace(study.plan, timeout_s=1e-3)
+    train = Trainings()
+    numerics, rehearsal = finished(study, probe, train)
+    assert numerics is not None
+    assert "would take about" in numerics.problem
+    assert not train.of("numerics")
+    assert rehearsal is not None
+
+
 def test_nothing_is_trained_where_nothing_fits(tmp_path: Path) -> None:
     study, probe = searched(tmp_path, out_of_memory)
     train = Trainings()
