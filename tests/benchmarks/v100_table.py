@@ -173,7 +173,7 @@ def main() -> None:
         f"Mean error {mean(errors):.1%}, largest {max(errors):.1%} (goal: 1.5 % and 4 %).",
         "",
         "One assumption was looked for because of these rows: with the softmax of today the mean error was 6.4 %, the largest",
-        "14.3 % (always one attention matrix a layer too little). That torch saved softmax's input in those years is documented by",
+        "14.3 % (about one attention matrix a layer missing). That torch saved softmax's input in those years is documented by",
         "its developers; that the guide's version still did is inferred from its date (January 2022), not read in it.",
         "",
         "What was assumed of 2022:",
