@@ -1,4 +1,7 @@
-"""Common accelerators as their vendors' data sheets describe them: memory, and peak speed by precision."""
+"""Common accelerators as their vendors' data sheets describe them: memory, and peak speed by precision.
+
+Written down without the sheets at hand: look a figure up in its source before much hangs on it.
+"""
 
 import re
 from collections.abc import Mapping

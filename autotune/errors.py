@@ -8,6 +8,7 @@ AutotuneError              1    something went wrong that is nobody's typing
 ├── StudyInUse             1    another process holds the study's folder
 ├── StorageFailed          1    the report folder cannot be written
 ├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
+├── TracingFailed          1    the memory of a model cannot be estimated
 └── SearchFailed           1    the baseline crashed, or one crash came three times running
 """
 
@@ -62,6 +63,10 @@ class StorageFailed(AutotuneError):
 
 class ProbeHostFailed(AutotuneError):
     """The process that starts probes could not start, died, or refuses to fork."""
+
+
+class TracingFailed(AutotuneError):
+    """The memory of a model cannot be estimated: its step cannot be traced."""
 
 
 class SearchFailed(AutotuneError):

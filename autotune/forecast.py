@@ -136,7 +136,7 @@ def estimate(
 
     memory: of the device that is meant, as `24GiB`; gpu: the name of a shipped card instead. device: `cpu` means the
     bytes a CPU training allocates, anything else a CUDA device, which need not be here. Other options as in `search`.
-    Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and SearchFailed where tracing fails.
+    Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and TracingFailed where tracing fails.
     """
     if memory is not None and gpu is not None:
         raise InvalidRequest("Both --memory and --gpu are given.", "Keep one of them.")

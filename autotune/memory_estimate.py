@@ -29,7 +29,7 @@ from autotune.memory_wanted import StepKey, Wanted, step_key, update_key
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """What torch keeps for cuBLAS from the first product on, up to compute capability 8 and from 9 on
-(`parseChosenWorkspaceSize` of `aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
+(`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
 
 TYPICAL_CONTEXT = 512 << 20
 """Bytes of a CUDA context with the kernels a training loads, where none was measured: an assumption, and shown as one."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
-from autotune.errors import SearchFailed
+from autotune.errors import TracingFailed
 from autotune.memory_estimate import MemoryModel, memory_model
 from autotune.memory_wanted import wanted_traces
 from autotune.probe.launcher import ProbeHost
@@ -27,11 +27,11 @@ def traced(
     """The model of memory that knows these configurations and all others with the same values at other micro-batches.
 
     environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
-    from the defaults. context_bytes: default the environment's. Raises SearchFailed where tracing itself fails, and for a
+    from the defaults. context_bytes: default the environment's. Raises TracingFailed where tracing itself fails, and for a
     caller's own model, which has no config to build it from.
     """
     if workload.user_objects:
-        raise SearchFailed(
+        raise TracingFailed(
             "A model_init cannot be traced without running it.", "Name a model, folder or config instead."
         )
     wanted = wanted_traces(configurations, environment, base)
@@ -44,7 +44,7 @@ def traced(
     )
     answer, failure = host.attempt(order)
     if failure is not None:
-        raise SearchFailed(
+        raise TracingFailed(
             f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
         )
     return memory_model(answer, wanted, environment, base, context_bytes)

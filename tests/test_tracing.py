@@ -1,0 +1,35 @@
+"""Asking a child for traces: what has no config, and what fails, is said in one line."""
+
+from typing import Any
+
+import pytest
+
+from autotune.environment import Environment
+from autotune.errors import TracingFailed
+from autotune.measurement import Outcome
+from autotune.probe.failures import Failure
+from autotune.tracing import traced
+from autotune.workload import Workload
+
+CPU = Environment("cpu", "a CPU", 2**33, 2**33)
+
+
+class Host:
+    """A host whose child meets nothing but failure."""
+
+    def scratch_folder(self) -> str:
+        return "nowhere"
+
+    def attempt(self, order: Any) -> tuple[Any, Failure | None]:
+        assert order.kind == "trace"
+        return None, Failure(Outcome.CRASHED, "it broke")
+
+
+def test_a_caller_s_own_model_cannot_be_traced() -> None:
+    with pytest.raises(TracingFailed, match="model_init"):
+        traced(Host(), Workload("model_init", "custom", user_objects=True), CPU, [], {})  # type: ignore[arg-type]
+
+
+def test_a_child_that_fails_is_an_error_with_its_reason() -> None:
+    with pytest.raises(TracingFailed, match="it broke"):
+        traced(Host(), Workload("bert", "masked-lm"), CPU, [], {})  # type: ignore[arg-type]
