@@ -40,6 +40,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
 	$(BIN)/python tests/benchmarks/stopping.py
 	$(BIN)/python tests/benchmarks/loaders.py
+	$(BIN)/python tests/benchmarks/v100_table.py
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.
 gpu-check:

@@ -17,6 +17,7 @@ from transformers.integrations import moe
 
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
+from autotune.probe.failures import from_exception
 from autotune.probe.layers import Repeats, find_repeats
 from autotune.probe.order import Order
 from autotune.probe.synthetic import SyntheticSamples
@@ -89,13 +90,13 @@ class Subject:
                 notes.append(f"traced with all its layers: {why}")
             return {"tapes": {size: self._tape(asked, size) for size in self.sizes}, "whole": True}
         except Exception as error:
-            fake = _first_line(error)
+            fake = from_exception(error, "forward").reason
         try:
             peaks = self._on_real_tensors(asked)
             notes.append(f"traced on real tensors with few layers and extended in straight lines: {fake}")
             return peaks
         except Exception as error:
-            return {"error": f"{fake}; on real tensors: {_first_line(error)}"}
+            return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
 
     def _short(self, asked: Mapping[str, Any], layers: int) -> dict[str, Any]:
         """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
@@ -218,8 +219,3 @@ def _same_events(one: Tape, other: Tape) -> bool:
 
 def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
-
-
-def _first_line(error: BaseException) -> str:
-    said = next(iter(str(error).strip().splitlines()), "no message")
-    return f"{type(error).__name__}: {said}"[:200]

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Trainer, TrainingArguments
 
 from autotune.memory_tape import STATES, UPDATE, UPDATE_FIRST
+from autotune.probe.failures import from_exception
 from autotune.probe.tracker import Tracker
 
 SMALLEST_8BIT, BLOCK_8BIT, MAP_8BIT = 4096, 256, 256
@@ -31,8 +32,7 @@ def trace_update(
             return {"tape": _states_of_8bit(outline, embeddings_in_8_bits)}
         return {"tape": _traced(outline, asked, foreach, scratch)}
     except Exception as error:
-        said = next(iter(str(error).strip().splitlines()), "no message")
-        return {"error": f"{type(error).__name__}: {said}"[:200]}
+        return {"error": from_exception(error, "optimizer").reason}
 
 
 def _traced(outline: Any, asked: Mapping[str, Any], foreach: bool, scratch: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fidelity import asked
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ from autotune.measurement import Measurement, Outcome  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.live import LiveProbe  # noqa: E402
-from autotune.probe.order import Order, Timing  # noqa: E402
+from autotune.probe.order import Timing  # noqa: E402
 from autotune.request import tuning_request  # noqa: E402
 from autotune.search_space import build_space  # noqa: E402
 from autotune.step import Step  # noqa: E402
@@ -98,10 +99,6 @@ def photographs(folder: Path, count: int = 64) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         picture.crop((left, top, left + 512, top + 320)).save(place / f"{number:03d}.jpg", quality=90)
     return folder
-
-
-def asked(host: ProbeHost, kind: str, request: dict[str, Any]) -> Any:
-    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=300.0, request=request))
 
 
 def best_of_each_budget(rows: list[Row]) -> list[Configuration]:
