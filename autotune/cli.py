@@ -67,7 +67,18 @@ def search(
     probe_timeout: Annotated[
         str | None, Option(help="Deadline of one probe. Default: 10 x the baseline's, at least 60 s.")
     ] = None,
-    sampler: Annotated[str, Option(help="tpe, gp, random, qmc or brute-force.")] = "tpe",
+    sampler: Annotated[
+        str, Option(help="physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.")
+    ] = "physics",
+    margin: Annotated[
+        str, Option(help="Stop once nothing untried can beat the best by more than this share (sampler physics).")
+    ] = "1%",
+    training_steps: Annotated[
+        str | None, Option(help="Steps of the run this is for: a search that cannot save its own time ends.")
+    ] = None,
+    no_history: Annotated[
+        bool, Option("--no-history", help="Leave aside what past searches on this device taught.")
+    ] = False,
     objective: Annotated[
         str, Option(help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).")
     ] = "samples_per_second",
@@ -95,7 +106,9 @@ def search(
     }
     with _plain_errors():
         options |= {
-            name: _whole(name, options[name]) for name in ("n_trials", "seed", "sequence_length") if name in options
+            name: _whole(name, options[name])
+            for name in ("n_trials", "seed", "sequence_length", "training_steps")
+            if name in options
         }
         size = _whole("global_batch_size", global_batch_size)
         _run_search(model, size, options, as_json, quiet)

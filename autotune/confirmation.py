@@ -1,9 +1,10 @@
 """Confirmation: the finalists and the baseline again, in interleaved rounds, until the best one is certain."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from autotune.interval import Interval
 from autotune.measurement import Measurement
 from autotune.objective import finalists, quotient, speed
 from autotune.trial import Trial
@@ -28,18 +29,20 @@ def confirm(
     rounds: int,
     measure: Callable[[Trial, int], Measurement],
     out_of_time: Callable[[], bool] = lambda: False,
+    expected: Callable[[], Mapping[int, Interval] | None] = lambda: None,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
     rounds: needed at the least; up to twice as many are run while it is open who is faster, or how much faster than
     the baseline, and time is left.
     measure: (trial, round from 1) -> its measurement with full accumulation. Where a confirmation fails or comes out
-    slower than others' probes, those are confirmed too, unless the time is over. Rounds that an interrupted search
+    slower than others' probes, those are confirmed too, unless the time is over. expected: trial's number -> its speed by
+    what all measurements so far say together. Rounds that an interrupted search
     has behind it are not run again.
     """
     for group in range(MOST_GROUPS if rounds else 0):
         begun = [trial for trial in trials if trial.confirmations and not is_settled(trial, rounds)]
-        rivals = begun or finalists(trials, objective)
+        rivals = begun or finalists(trials, objective, expected=expected())
         baseline = [trial for trial in trials[:1] if trial.feasible and not is_settled(trial, rounds)]
         numbers = list(dict.fromkeys(trial.number for trial in [*rivals, *baseline]))
         if not rivals or (group and out_of_time()):

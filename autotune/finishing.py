@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
 from autotune.confirmation import MOST_GROUPS
 from autotune.numerics import STEPS, Numerics
@@ -15,7 +16,7 @@ from autotune.probe import Probe
 from autotune.probe.failures import Failure
 from autotune.rehearsal import Rehearsal
 from autotune.rehearsing import rehearse
-from autotune.study import Study, confirm_finalists, progress
+from autotune.study import confirm_finalists, progress
 from autotune.study_folder import reporting_storage
 from autotune.trial import Trial
 from autotune.units import format_seconds

@@ -19,10 +19,10 @@ from autotune.own_arguments import read_training_args
 from autotune.probe.launcher import ProbeHost
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.survey import read_environment, read_workload
 from autotune.tracing import traced
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
-from autotune.workflow import read_environment, read_workload
 from autotune.workload import Workload
 
 MICRO = "micro_batch_size"

@@ -49,7 +49,7 @@ def measure(
                 break
             said = (*measurement.repeated_because, *measurement.observed_doubts)
             measurement = replace(probe(configuration, options), repeated_because=said)
-        _keep(probe_folder(folder, number, confirmation), configuration, measurement)
+        keep(probe_folder(folder, number, confirmation), configuration, measurement)
     return measurement
 
 
@@ -57,11 +57,11 @@ def unsupported(folder: Path, configuration: Configuration, why: str) -> Measure
     """The baseline's measurement where the environment rules its own values out; kept like any other."""
     measurement = Measurement(Outcome.UNSUPPORTED, why, where=NEVER_PROBED, asked=configuration.values)
     with reporting_storage(folder):
-        _keep(probe_folder(folder, 0), configuration, measurement)
+        keep(probe_folder(folder, 0), configuration, measurement)
     return measurement
 
 
-def _keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
+def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
     """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; why it was repeated."""
     if not (place / ANSWER).exists():
         place.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune.interval import Interval, quotient_interval, quotient_of_means
 from autotune.measurement import ROUNDS_THAT_TELL, Measurement
@@ -10,7 +10,7 @@ SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
 
-SAME_SPEED = 0.05
+SAME_SPEED = 0.01
 """Speeds that noise does not tell apart count as equal only where they differ by less than this share."""
 
 
@@ -106,12 +106,15 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
     return quotient(best, baseline, objective), ""
 
 
-def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Trial]:
+def finalists(
+    trials: Sequence[Trial], objective: str, most: int = 3, expected: Mapping[int, Interval] | None = None
+) -> list[Trial]:
     """Trials to confirm next, best first: they are measured again in interleaved rounds.
 
-    At first the best trial and those within noise of it: intervals that overlap, and whatever lies within 3 %, because
-    two processes of one configuration differ by more than the steps of one show. Once some are confirmed, those
-    unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
+    expected: number -> speed by what all probes say together, which noise moves less than one probe's own; by default
+    what each probe measured. At first the best trial and those within noise of it: intervals that overlap, and whatever
+    lies within 3 %, because two processes of one configuration differ by more than the steps of one show. Once some are
+    confirmed, those unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
     """
     able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.barred]
     confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
@@ -120,6 +123,7 @@ def finalists(trials: Sequence[Trial], objective: str, most: int = 3) -> list[Tr
         bar = min((t.peak_bytes or 0 for t in confirmed if t.number), default=None)
         return [t for t in lean if bar is None or (t.peak_bytes or 0) < bar][:1]
     rates = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
+    rates |= {t.number: expected[t.number] for t in unconfirmed if expected and t.number in expected}
     unconfirmed.sort(key=lambda t: -rates[t.number])
     if not unconfirmed:
         return []

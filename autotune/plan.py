@@ -13,7 +13,8 @@ CONFIRMATION_ROUNDS = 3
 class Plan:
     """How far to search. n_trials: probes in all, the baseline's among them. timeout_s: for this run of the search.
 
-    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective.
+    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
+    by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
     """
 
     n_trials: int
@@ -22,9 +23,11 @@ class Plan:
     allowed_bytes: int
     timeout_s: float | None = None
     probe_timeout_s: float | None = None
-    sampler: str = "tpe"
+    sampler: str = "physics"
     seed: int = 0
     confirmation_rounds: int = CONFIRMATION_ROUNDS
+    margin: float = 0.01
+    training_steps: int | None = None
 
 
 @dataclass(frozen=True)

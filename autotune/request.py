@@ -20,7 +20,7 @@ TASKS = (
     "question-answering",
     "image-classification",
 )
-SAMPLERS = ("tpe", "gp", "random", "qmc", "brute-force")
+SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LARGEST_GLOBAL_BATCH = 2**20
 """Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
@@ -40,7 +40,9 @@ class TuningRequest:
     the default (10 x the baseline's time, at least 60 s). fix, only: lever -> value, lever -> values.
     training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
     n_trials: probes in all, the baseline's among them, confirmations not. require_parity: what does not learn as fp32
-    does over its first steps cannot win.
+    does over its first steps cannot win. margin: the sampler `physics` ends once nothing untried can beat the best by a
+    larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
+    no_history: what past studies taught of this device, and a past study of the same request, are left aside.
     """
 
     model: str
@@ -61,7 +63,10 @@ class TuningRequest:
     n_trials: int = 20
     timeout_s: float | None = None
     probe_timeout_s: float | None = None
-    sampler: str = "tpe"
+    sampler: str = "physics"
+    margin: float = 0.01
+    training_steps: int | None = None
+    no_history: bool = False
     objective: str = "samples_per_second"
     seed: int = 0
     training_args: Mapping[str, Any] = field(default_factory=dict)
@@ -98,6 +103,7 @@ def tuning_request(
     headroom: str | float = 0.05,
     timeout: str | float | None = None,
     probe_timeout: str | float | None = None,
+    margin: str | float = 0.01,
     **options: Any,
 ) -> TuningRequest:
     """The request in people's spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
@@ -115,6 +121,7 @@ def tuning_request(
         only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
         memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
         headroom=_read("headroom", parse_share, headroom),
+        margin=_read("margin", parse_share, margin),
         timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
         probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
         **options,
@@ -126,6 +133,8 @@ def tuning_request(
 def _check(request: TuningRequest) -> None:
     _whole("n-trials", request.n_trials)
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
+    if request.training_steps is not None:
+        _whole("training-steps", request.training_steps)
     if request.sequence_length is not None:
         _whole("sequence length", request.sequence_length)
     for what, word, words in (

@@ -9,60 +9,43 @@
 import contextlib
 import re
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
+from autotune.ask_and_tell import Study, ask, begin, propose, tell
 from autotune.configuration import Configuration
 from autotune.confirmation import confirm
-from autotune.dominance import settled_by
 from autotune.errors import SearchFailed
+from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
-from autotune.measuring import measure, unsupported
-from autotune.objective import best_trial, value
+from autotune.measuring import keep, measure, unsupported
+from autotune.objective import best_trial
+from autotune.physics import Knowledge, PhysicsSampler
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe
-from autotune.sampler import configuration_of, distributions, fixed_sampler, make_sampler, openings, parameters
+from autotune.proposals import openings
+from autotune.sampler import make_sampler
 from autotune.search_space import SearchSpace
-from autotune.study_folder import probe_folder, read_trial, reporting_storage
+from autotune.study_folder import read_trial, reporting_storage
 from autotune.trial import Trial
-from autotune.units import format_seconds
-
-KNOWN_IN_A_ROW = 200
-"""Proposals in a row that are already answered after which everything counts as known."""
-
-WALKED_THROUGH = 5000
-"""Configurations up to which a space is walked through to see whether anything is left."""
 
 SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
 
 
-@dataclass
-class Study:
-    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers."""
-
-    folder: Path
-    optuna: optuna.Study
-    space: SearchSpace
-    plan: Plan
-    trials: list[Trial] = field(default_factory=list)
-    queue: list[Configuration] = field(default_factory=list)
-    answered_at_once: int = 0
-
-    def probe_folder(self, number: int, confirmation: int = 0) -> Path:
-        """Where a trial's files go."""
-        return probe_folder(self.folder, number, confirmation)
-
-
 # Opening -------------------------------------------------------------------------------------------------------
 
 
-def open_study(folder: Path, space: SearchSpace, plan: Plan) -> Study:
-    """Open or begin the study in a locked folder; what a killed search left half is told or put first in the queue."""
+def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledge | None = None) -> Study:
+    """Open or begin the study in a locked folder; what a killed search left half is told or put first in the queue.
+
+    knowledge: what the sampler `physics` starts from; by default nothing but the limit.
+    """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with reporting_storage(folder):
         record = optuna.create_study(
@@ -76,9 +59,11 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan) -> Study:
             _take_up(study, old)
         study.trials.sort(key=lambda trial: trial.number)
         first, *others = openings(space)
+        others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
-    record.sampler = make_sampler(plan.sampler, seed)
+    known = knowledge or Knowledge(plan.allowed_bytes, objective=plan.objective)
+    record.sampler = make_sampler(plan.sampler, seed, space, known)
     return study
 
 
@@ -99,12 +84,32 @@ def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
     configuration = Configuration.from_dict(old.user_attrs["configuration"])
     if trial is not None and trial.configuration == configuration:
         running = optuna.trial.Trial(study.optuna, old._trial_id)
-        _tell(study, running, trial.measurement)
+        tell(study, running, configuration, trial.measurement)
         study.trials.append(trial)
     else:
         optuna.trial.Trial(study.optuna, old._trial_id).set_user_attr("interrupted", True)
         study.optuna.tell(old.number, state=TrialState.FAIL)
         study.queue.append(configuration)
+
+
+def adopt(study: Study, trials: Sequence[Trial]) -> int:
+    """Take over trials of an earlier study of the very same question, where this one has none; returns how many.
+
+    Raises StorageFailed where the disk refuses.
+    """
+    if study.trials or not trials or trials[0].configuration != study.space.baseline:
+        return 0
+    with reporting_storage(study.folder):
+        for number, trial in enumerate(trials):
+            running = propose(study, trial.configuration)
+            begin(study, running, trial.configuration)
+            keep(study.probe_folder(number), trial.configuration, trial.measurement)
+            for one_round, measurement in enumerate(trial.confirmations, 1):
+                keep(study.probe_folder(number, one_round), trial.configuration, measurement)
+            tell(study, running, trial.configuration, trial.measurement)
+            study.trials.append(replace(trial, number=number))
+    study.queue.clear()
+    return len(trials)
 
 
 # The loop ------------------------------------------------------------------------------------------------------
@@ -121,20 +126,16 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
         watch(progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
     statement = ""
-    while not statement:
-        statement = _why_stop(study, begun)
-        if statement:
-            break
+    while True:
         with reporting_storage(study.folder):
-            asked = _ask(study)
+            asked, statement = ask(study, time.monotonic() - begun)
         if asked is None:
-            statement = _all_is_known(study)
             break
         number, running, configuration = asked
         watch(progress(study, "probing", begun, number=number, configuration=configuration))
         measurement = _measure(study, probe, configuration, number)
         with reporting_storage(study.folder):
-            _tell(study, running, measurement)
+            tell(study, running, configuration, measurement)
         trial = Trial(number, configuration, measurement)
         study.trials.append(trial)
         watch(progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
@@ -144,101 +145,8 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     return statement
 
 
-def _why_stop(study: Study, begun: float) -> str:
-    """Why to stop now, or nothing."""
-    plan = study.plan
-    if len(study.trials) >= plan.n_trials:
-        return f"the budget of {plan.n_trials} trials is used"
-    if study.trials and _time_is_over(study, begun):
-        return f"the time of {format_seconds(plan.timeout_s or 0)} is over"
-    return ""
-
-
 def _time_is_over(study: Study, begun: float) -> bool:
     return study.plan.timeout_s is not None and time.monotonic() - begun >= study.plan.timeout_s
-
-
-def _ask(study: Study) -> tuple[int, optuna.Trial, Configuration] | None:
-    """The next configuration that nothing answers for yet, the queue's first; None where there is none.
-
-    A proposal that is known or settled is told at once, marked, and not counted.
-    """
-    while study.queue:
-        configuration = study.queue.pop(0)
-        if settled_by(configuration, study.trials) is None:
-            return _begin(study, _propose(study, configuration), configuration)
-    if _all_known(study):
-        return None
-    for _ in range(KNOWN_IN_A_ROW):
-        running = _propose(study)
-        configuration = configuration_of(study.space, running.params)
-        answer = settled_by(configuration, study.trials)
-        if answer is None and configuration in study.space:
-            return _begin(study, running, configuration)
-        running.set_user_attr("answered_by", answer.number if answer else "outside --only")
-        same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
-        _finish(study, running, answer.measurement if same and answer else None)
-        study.answered_at_once += 1
-    return None
-
-
-def _propose(study: Study, configuration: Configuration | None = None) -> optuna.Trial:
-    """A new trial of the sampler's choice, or of this configuration.
-
-    Not by Optuna's own queue: what waits there when a search is killed would come before what was interrupted.
-    """
-    if configuration is None:
-        return study.optuna.ask(distributions(study.space))
-    sampler = study.optuna.sampler
-    study.optuna.sampler = fixed_sampler(parameters(study.space, configuration), sampler)
-    try:
-        return study.optuna.ask(distributions(study.space))
-    finally:
-        study.optuna.sampler = sampler
-
-
-def _begin(
-    study: Study, running: optuna.Trial, configuration: Configuration
-) -> tuple[int, optuna.Trial, Configuration]:
-    number = study.trials[-1].number + 1 if study.trials else 0
-    running.set_user_attr("configuration", configuration.to_dict())
-    running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
-    return number, running, configuration
-
-
-def _all_is_known(study: Study) -> str:
-    """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
-    if study.space.size <= WALKED_THROUGH:
-        return "every configuration of the space is known or settled"
-    return f"{KNOWN_IN_A_ROW} proposals in a row were known or settled already"
-
-
-def _all_known(study: Study) -> bool:
-    """Whether the trials answer for every configuration of a space small enough to walk through."""
-    if study.space.size > WALKED_THROUGH:
-        return False
-    return all(settled_by(configuration, study.trials) for configuration in study.space)
-
-
-def _tell(study: Study, running: optuna.Trial, measurement: Measurement) -> None:
-    running.set_user_attr("outcome", measurement.outcome.value)
-    running.set_user_attr("ended_early", measurement.ended_early)
-    if measurement.outcome is Outcome.CRASHED:
-        with contextlib.suppress(RuntimeError):  # brute force, as in _finish
-            study.optuna.tell(running, state=TrialState.FAIL)
-    else:
-        _finish(study, running, measurement)
-
-
-def _finish(study: Study, running: optuna.Trial, measurement: Measurement | None) -> None:
-    """Tell COMPLETE with a value and the one constraint; the worst of both for no measurement."""
-    plan = study.plan
-    worst = float(plan.memory_limit_bytes) if plan.objective == "memory" else 0.0
-    told = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
-    running.set_constraint("fits", measurement.fits if measurement else 1.0)
-    # Brute force stops Optuna's own loop once it has seen all; ours asks it.
-    with contextlib.suppress(RuntimeError):
-        study.optuna.tell(running, told, skip_if_finished=True)
 
 
 def _measure(
@@ -287,7 +195,20 @@ def confirm_finalists(
         watch(told)
         return measurement
 
-    confirm(study.trials, plan.objective, plan.confirmation_rounds, once_more, lambda: _time_is_over(study, begun))
+    confirm(
+        study.trials,
+        plan.objective,
+        plan.confirmation_rounds,
+        once_more,
+        lambda: _time_is_over(study, begun),
+        lambda: _expected_speeds(study),
+    )
+
+
+def _expected_speeds(study: Study) -> dict[int, Interval] | None:
+    sampler = study.optuna.sampler
+    ours = isinstance(sampler, PhysicsSampler) and study.plan.objective == "samples_per_second"
+    return sampler.expected_speeds(study.trials) if ours else None
 
 
 # Small things --------------------------------------------------------------------------------------------------

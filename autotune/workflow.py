@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.cache import cache_folder
+from autotune.calibration import calibrated
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.finishing import finish
+from autotune.history import Remembered, recall, remember
+from autotune.knowledge import gather
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -18,20 +20,18 @@ from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
-from autotune.probe.order import Order, read_json
+from autotune.probe.order import read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.search_space import SearchSpace, build_space, read_wishes
-from autotune.study import open_study
+from autotune.study import adopt, open_study
 from autotune.study import search as run_study
 from autotune.study_folder import REQUEST, check_identity, locked, remove_study
+from autotune.survey import read_environment, read_workload
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
-
-READING_S = 900.0
-"""Deadline for reading model and data: a large dataset is tokenised once."""
 
 
 def search(
@@ -88,11 +88,16 @@ def search(
         with locked(unmeasured.folder):
             if fresh:
                 remove_study(unmeasured.folder, FILES)
-            return _search(unmeasured, space, host, card, watch or (lambda progress: None))
+            return _search(unmeasured, space, host, card, watch or (lambda progress: None), fresh)
 
 
 def _search(
-    unmeasured: TuningResult, space: SearchSpace, host: ProbeHost, card: device.Card | None, watch: Watch
+    unmeasured: TuningResult,
+    space: SearchSpace,
+    host: ProbeHost,
+    card: device.Card | None,
+    watch: Watch,
+    fresh: bool,
 ) -> TuningResult:
     """Run the study in its locked folder; the report is written however it ends."""
     request, folder = unmeasured.request, unmeasured.folder
@@ -108,22 +113,32 @@ def _search(
         probe_timeout_s=request.probe_timeout_s,
         sampler=request.sampler,
         seed=request.seed,
+        margin=request.margin,
+        training_steps=request.training_steps,
     )
-    study = open_study(folder, space, plan)
+    environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
+    past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
+    allowed, objective = unmeasured.allowed_bytes, request.objective
+    knowledge = gather(host, environment, workload, space, base, allowed, objective, past.others)
+    study = open_study(folder, space, plan, knowledge)
+    if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):
+        note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"
+        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, note))
     probe = LiveProbe(
         host,
-        unmeasured.environment,
-        unmeasured.workload,
-        request.training_args,
-        unmeasured.allowed_bytes,
+        environment,
+        workload,
+        base,
+        allowed,
         study.probe_folder,
-        request.objective,
+        objective,
         device_used=(lambda: device.device_used(card)) if card else (lambda: None),
     )
     known: dict[str, Any] = {}
     try:
         known["statement"] = run_study(study, probe, watch)
-        weights = _weights_text(unmeasured.workload)
+        remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
+        weights = _weights_text(workload)
         known["numerics"], known["rehearsal"] = finish(
             study, probe, probe.train, weights, watch, request.require_parity
         )
@@ -222,39 +237,6 @@ def _check_output(request: TuningRequest) -> None:
         raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
-
-
-def read_environment(
-    host: ProbeHost, request: TuningRequest, card: device.Card | None
-) -> tuple[Environment, device.Card | None]:
-    """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card."""
-    optimizer = request.training_args.get("optim")
-    wanted: dict[str, Any] = {"optimizers": [optimizer] if optimizer else []}
-    if card is not None:
-        used = device.device_used(card)
-        wanted |= {
-            "device_uuid": card.uuid,
-            "device_count": card.count,
-            "driver": device.driver_version(),
-            "topology": device.topology(card),
-            "others": used[1] if used else [],
-        }
-    name = "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
-    try:
-        return Environment.from_dict(_ask(host, "capabilities", {"device": name, **wanted})), card
-    except InvalidRequest:
-        if card is None or request.device != "auto":
-            raise
-        return read_environment(host, request, None)
-
-
-def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
-    wanted = {"request": request.to_dict(), "cache": str(cache_folder())}
-    return Workload.from_dict(_ask(host, "prepare", wanted))
-
-
-def _ask(host: ProbeHost, kind: str, request: Mapping[str, Any]) -> Any:
-    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=READING_S, request=request))
 
 
 def _memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:

@@ -45,9 +45,8 @@ def test_the_same_or_a_larger_micro_batch_does_not_fit_either() -> None:
     ("lever", "lean", "hungry"),
     [
         ("checkpointing", "full", "none"),
-        ("optimizer", "adafactor", "adamw_torch"),
+        ("optimizer", "sgd", "adamw_torch"),
         ("optimizer", "adamw_torch_fused", "adamw_torch"),
-        ("optimizer", "adamw_bnb_8bit", "adamw_torch_fused"),
     ],
 )
 def test_hungrier_values_do_not_fit_either_and_leaner_ones_stay_open(lever: str, lean: Value, hungry: Value) -> None:

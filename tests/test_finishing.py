@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
 from autotune.finishing import NUMERICS_MOST_S, finish
 from autotune.measurement import Measurement, Outcome
@@ -14,7 +15,7 @@ from autotune.plan import Plan
 from autotune.probe.failures import Failure
 from autotune.probe.replay import ReplayProbe
 from autotune.rehearsal import Rehearsal
-from autotune.study import Study, open_study, search
+from autotune.study import open_study, search
 from tests.makers import ALLOWED, MIB, machine, out_of_memory, space
 
 World = Callable[[Configuration], Measurement]

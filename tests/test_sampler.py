@@ -5,9 +5,11 @@ import pytest
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from autotune.configuration import Configuration
+from autotune.physics import Knowledge, taught
+from autotune.proposals import configuration_of, distributions, parameters
 from autotune.request import SAMPLERS
-from autotune.sampler import configuration_of, distributions, make_sampler, parameters
-from tests.makers import machine, space
+from autotune.sampler import make_sampler
+from tests.makers import ALLOWED, machine, space
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2), pin_memory=(True, False))
 
@@ -44,13 +46,15 @@ def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_proposes_configurations_and_takes_their_values(name: str) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=make_sampler(name, seed=1))
+    study = optuna.create_study(direction="maximize", sampler=make_sampler(name, 1, SPACE, Knowledge(ALLOWED)))
     seen = set()
     for _ in range(12):
         running = study.ask(distributions(SPACE))
         one = configuration_of(SPACE, running.params)
         assert one in SPACE
         seen.add(one)
+        for attribute, told in taught(one, machine(one)).items():
+            running.set_user_attr(attribute, told)
         running.set_constraint("fits", machine(one).fits)
         study.tell(running, float(machine(one).samples_per_second or 0.0))
     assert len(seen) > 3
@@ -60,7 +64,7 @@ def test_every_sampler_proposes_configurations_and_takes_their_values(name: str)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
     def proposals() -> list[Configuration]:
-        study = optuna.create_study(sampler=make_sampler(name, seed=7))
+        study = optuna.create_study(sampler=make_sampler(name, 7, SPACE, Knowledge(ALLOWED)))
         return [configuration_of(SPACE, study.ask(distributions(SPACE)).params) for _ in range(4)]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -69,4 +73,4 @@ def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
 
 def test_an_unknown_sampler_is_none() -> None:
     with pytest.raises(KeyError):
-        make_sampler("luck", 0)
+        make_sampler("luck", 0, SPACE, Knowledge(ALLOWED))

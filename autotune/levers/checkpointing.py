@@ -34,6 +34,10 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
+AGAIN = 4 / 3
+"""Work with all activations recomputed: one more forward beside a forward and a backward of twice its work (Chen et al.,
+Training Deep Nets with Sublinear Memory Cost, 2016)."""
+
 LEVER = Lever(
     name="checkpointing",
     values=("none", "full"),
@@ -45,4 +49,5 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     hungrier=lambda one, other: one == other or one == "none",
+    work=lambda value, rates: AGAIN if value == "full" else 1.0,
 )

@@ -9,10 +9,10 @@ from autotune.levers.lever import Lever, Observed, Settings, from_probe_of_the_d
 
 NAMES = ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
 
-# State kept for each parameter, least first: SGD without momentum none, Adafactor's factored moments next to none for
-# matrices, 8-bit Adam 2 bytes, AdamW 8 bytes. Adafactor and 8-bit Adam are left unordered against each other: vectors
-# and small tensors keep full-size moments in both.
-_ORDER = {"sgd": 0, "adafactor": 1, "adamw_bnb_8bit": 1, "adamw_torch_fused": 2, "adamw_torch": 3}
+# State and temporary tensors for each parameter, least first: SGD without momentum none; the fused AdamW does without the
+# temporaries of the plain one. Adafactor and 8-bit Adam keep less, but what they make on the way (a whole update of the
+# largest matrix; their library's own pages on a CPU) can be more: they have no place in this order.
+_ORDER = {"sgd": 0, "adamw_torch_fused": 2, "adamw_torch": 3}
 
 
 def _own(base: Mapping[str, Any], environment: Environment) -> str:

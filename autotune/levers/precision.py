@@ -45,4 +45,5 @@ LEVER = Lever(
     apply=_apply,
     read_back=_read_back,
     unavailable=from_probe_of_the_device("precisions"),
+    work=lambda value, rates: rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0,
 )

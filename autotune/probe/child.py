@@ -17,7 +17,13 @@ from autotune.probe import sweep
 from autotune.probe.opened_later import forget_opened_later
 from autotune.probe.order import CHILD_ANSWER, Order, write_json
 
-ANSWERED_BY = {"numerics": "numerics", "rehearsal": "rehearsal", "verification": "verification", "trace": "tracing"}
+ANSWERED_BY = {
+    "numerics": "numerics",
+    "rehearsal": "rehearsal",
+    "verification": "verification",
+    "trace": "tracing",
+    "rates": "rates",
+}
 """Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data, loaded where it is needed."""
 
 

@@ -47,8 +47,8 @@ class Order:
     """What the child is to do.
 
     kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; `numerics`,
-    `rehearsal`, `verification` and `trace` (tracing) each with the plain data that the module of that name in this room
-    describes.
+    `rehearsal`, `verification`, `trace` (tracing) and `rates` each with the plain data that the module of that name in this
+    room describes.
     folder: absolute; where order, answer and log go (not written down: a report folder may move).
     sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.

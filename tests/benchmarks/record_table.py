@@ -2,7 +2,8 @@
 
 python tests/benchmarks/record_table.py NAME [SECONDS]: one of TABLES into tests/data/tables/NAME.jsonl: what is searched in
 the first line, then a configuration a line in an order drawn once; at the end the ten best of each memory budget again in
-three interleaved rounds with all their accumulation. Every line is written at once: the same command goes on where it
+three interleaved rounds with all their accumulation. NAME.known.json holds what is known before any probe: the estimate of
+each peak, and what the device can do. Every line is written at once: the same command goes on where it
 was stopped, and stops by itself when the seconds are over. Needs an idle machine, about ten minutes a table.
 """
 
@@ -11,27 +12,29 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fidelity import asked
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from fidelity import asked  # noqa: E402
+from tables import BUDGETS, FOLDER, ROUNDS, Row  # noqa: E402
 
 from autotune.configuration import Configuration  # noqa: E402
 from autotune.environment import Environment  # noqa: E402
-from autotune.measurement import Measurement, Outcome  # noqa: E402
+from autotune.measurement import Outcome  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
+from autotune.rates import device_rates  # noqa: E402
 from autotune.request import tuning_request  # noqa: E402
 from autotune.search_space import build_space  # noqa: E402
-from autotune.step import Step  # noqa: E402
+from autotune.tracing import traced  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -50,41 +53,10 @@ parameters:
   optimizer: [adamw_torch, adamw_torch_fused, adamw_bnb_8bit, adafactor]
   workers: [0, 2]
 """
-BUDGETS = (0.35, 0.5, 0.75, 1.0)
-"""Memory budgets as shares of the way from the least to the highest peak of the table."""
-BEST, ROUNDS = 10, 3
+BEST = 10
+"""Configurations of each budget that are measured again."""
 LIMIT = 8 * 2**30
 TIMING = Timing(untimed_least=2, untimed_most=4, timed_least=8, timed_most=8, seconds=20.0)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One probe of a table; again: 0, or the round in which it was measured again."""
-
-    configuration: Configuration
-    measurement: Measurement
-    again: int = 0
-
-    def line(self) -> str:
-        """As text: no log, settings or surroundings, nothing that is empty, seconds to ten microseconds, steps as lists."""
-        told = self.measurement.to_dict() | {"surroundings": {}, "settings": {}, "asked": {}}
-        told["steps"] = [list(step.values()) for step in told["steps"]]
-        kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_doubts"}
-        return json.dumps({"again": self.again, "configuration": self.configuration.to_dict(), "measurement": kept})
-
-    @classmethod
-    def read(cls, line: str) -> "Row":
-        told = json.loads(line)
-        names = [one.name for one in fields(Step)]
-        told["measurement"]["steps"] = [dict(zip(names, step, strict=True)) for step in told["measurement"]["steps"]]
-        measurement = Measurement.from_dict(told["measurement"])
-        return cls(Configuration.from_dict(told["configuration"]), measurement, told["again"])
-
-
-def rounded(told: Any) -> Any:
-    if isinstance(told, float):
-        return round(told, 5)
-    return [rounded(value) for value in told] if isinstance(told, list | tuple) else told
 
 
 def photographs(folder: Path, count: int = 64) -> Path:
@@ -114,6 +86,15 @@ def best_of_each_budget(rows: list[Row]) -> list[Configuration]:
     return list(chosen)
 
 
+def known_beforehand(
+    host: ProbeHost, environment: Environment, workload: Workload, configurations: list[Configuration]
+) -> dict[str, Any]:
+    """As plain data: the estimated peak of each configuration, and the device's rates."""
+    model = traced(host, workload, environment, configurations, {})
+    estimates = [{"configuration": one.to_dict(), "bytes": model.peak(one).device_bytes} for one in configurations]
+    return {"rates": device_rates(host, environment), "estimates": estimates}
+
+
 def record(name: str, seconds: float, path: Path) -> bool:
     """Go on with a table; whether it is complete."""
     until = time.monotonic() + seconds
@@ -128,6 +109,9 @@ def record(name: str, seconds: float, path: Path) -> bool:
         wanted = {"request": request.to_dict(), "cache": str(Path(scratch) / "cache")}
         workload = Workload.from_dict(asked(host, "prepare", wanted))
         space = build_space(request, environment, workload, {})
+        beforehand = path.with_suffix(".known.json")
+        if not beforehand.exists():
+            beforehand.write_text(json.dumps(known_beforehand(host, environment, workload, list(space))) + "\n")
         if not path.exists():
             head = {"request": TABLES[name], "environment": environment.to_dict(), "workload": workload.to_dict()}
             head["workload"] |= {"data": "", "data_identity": name, "source": name}
@@ -168,7 +152,7 @@ def record(name: str, seconds: float, path: Path) -> bool:
 
 def main() -> None:
     name, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 3600.0
-    path = ROOT / "tests" / "data" / "tables" / f"{name}.jsonl"
+    path = FOLDER / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     done = record(name, seconds, path)
     print(

@@ -73,9 +73,10 @@ def test_it_is_unavailable_as_the_device_showed() -> None:
 
 def test_more_state_is_hungrier() -> None:
     assert LEVER.hungrier("adamw_torch", "adamw_torch_fused")
-    assert LEVER.hungrier("adamw_torch_fused", "adamw_bnb_8bit")
-    assert LEVER.hungrier("adafactor", "sgd")
-    assert not LEVER.hungrier("adafactor", "adamw_bnb_8bit")
+    assert LEVER.hungrier("adamw_torch_fused", "sgd")
+    # Less state, but more on the way: neither is leaner in every configuration.
+    assert not LEVER.hungrier("adamw_torch_fused", "adamw_bnb_8bit")
+    assert not LEVER.hungrier("adamw_torch", "adafactor")
     assert not LEVER.hungrier("lion_32bit", "sgd")
     assert not LEVER.hungrier("adamw_torch", "lion_32bit")
     assert LEVER.hungrier("lion_32bit", "lion_32bit")

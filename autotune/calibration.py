@@ -1,0 +1,93 @@
+"""What a study taught of the device rather than of its model: effects of levers, and how peaks differ from estimates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from autotune.configuration import Value
+from autotune.cost_model import MIB, CostModel, Effect, Prior
+from autotune.observation import observed
+from autotune.physics import Knowledge
+from autotune.proposals import every_value
+from autotune.search_space import MICRO, SearchSpace
+from autotune.trial import Trial
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """effects: lever -> value -> what it changed against the baseline's value (which is there with zeros).
+    offset_bytes: peak of the baseline less its estimate; None where nothing was estimated.
+    """
+
+    effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)
+    offset_bytes: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        # As pairs: JSON's names are texts, and values need not be.
+        effects = {name: [[value, *effect] for value, effect in known.items()] for name, known in self.effects.items()}
+        return {"effects": effects, "offset_bytes": self.offset_bytes}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
+        effects = {
+            name: {value: Effect(*map(float, effect)) for value, *effect in known}
+            for name, known in data["effects"].items()
+        }
+        return cls(effects, data["offset_bytes"])
+
+
+def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]) -> Calibration:
+    """What these trials taught; of levers only the values that were timed."""
+    known = [observed(trial.configuration, trial.final) for trial in trials]
+    timed = [one for one in known if one.micro_step_s is not None]
+    if not timed or known[0].configuration != space.baseline:
+        return Calibration()
+    base = space.baseline.values
+    single = {
+        (name, value): space.configuration({**base, name: value})
+        for name in space.values
+        if name != MICRO
+        for value in dict.fromkeys(one.configuration.values[name] for one in timed)
+    }
+    pool = list(dict.fromkeys([space.baseline, *single.values(), *(one.configuration for one in timed)]))
+    estimate = knowledge.estimate or (lambda one: 0.0)
+    model = CostModel(pool, every_value(space), space.baseline, knowledge.prior, estimate, knowledge.allowed_bytes)
+    costs = model.costs(timed)
+    effects: dict[str, dict[Value, Effect]] = {}
+    beyond = costs.peak - model.estimates * MIB
+    for (name, value), configuration in single.items():
+        at = model.place[configuration]
+        parts = (costs.log_micro_step, costs.log_optimizer_step, beyond)
+        effects.setdefault(name, {base[name]: Effect()})[value] = Effect(*(float(part[at] - part[0]) for part in parts))
+    return Calibration(effects, float(beyond[0]) if knowledge.estimate else None)
+
+
+def informed(prior: Prior, values: Mapping[str, Sequence[Value]], past: Sequence[Calibration]) -> Prior:
+    """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones."""
+    effects: dict[str, Mapping[Value, Effect]] = dict(prior.effects)
+    recalled: set[tuple[str, Value]] = set()
+    for name in values:
+        if seen := [one.effects[name] for one in past if len(one.effects.get(name, {})) > 1]:
+            effects[name] = _averaged(seen)
+            recalled |= {(name, value) for value in effects[name]}
+    offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
+    memory = prior.memory
+    if offsets:
+        # Studies' offsets differ by more than chance where there are few of them.
+        spread = max(float(np.std(offsets)), memory.offset_bytes / (1 + len(offsets)))
+        memory = replace(memory, mean_offset_bytes=fmean(offsets), offset_bytes=spread)
+    return replace(prior, effects=effects, memory=memory, recalled=frozenset(recalled))
+
+
+def _averaged(seen: Sequence[Mapping[Value, Effect]]) -> dict[Value, Effect]:
+    """Effects against the value that most of these studies know: baselines may differ."""
+    every = [value for known in seen for value in known]
+    common = max(dict.fromkeys(every), key=every.count)
+    found: dict[Value, list[Effect]] = {}
+    for known in seen:
+        for value, effect in known.items() if common in known else ():
+            found.setdefault(value, []).append(Effect(*(a - b for a, b in zip(effect, known[common], strict=True))))
+    return {value: Effect(*(fmean(part) for part in zip(*several, strict=True))) for value, several in found.items()}

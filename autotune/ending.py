@@ -1,0 +1,62 @@
+"""Why a search ends, and what is said of that."""
+
+import math
+
+from autotune.choosing import CONFIDENCE, Choice
+from autotune.objective import best_trial
+from autotune.plan import Plan
+from autotune.trial import Trial
+from autotune.units import format_seconds
+
+LEAST_PROBES = 3
+"""Probes before which nothing is concluded from a model that was fitted to them."""
+
+
+def out_of_budget(plan: Plan, trials: list[Trial], seconds: float) -> str:
+    """Why to stop by what was spent, or nothing. seconds: since this run of the search began."""
+    if len(trials) >= plan.n_trials:
+        return f"the budget of {plan.n_trials} trials is used"
+    if trials and plan.timeout_s is not None and seconds >= plan.timeout_s:
+        return f"the time of {format_seconds(plan.timeout_s)} is over"
+    return ""
+
+
+def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice) -> str:
+    """Why to stop by what further probes could win, or nothing."""
+    if choice.configuration is None:
+        return "every configuration of the space is known or settled"
+    if not trials:
+        return ""
+    if len(trials) >= LEAST_PROBES and choice.could_win <= plan.margin:
+        return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
+    return _not_worth_it(plan, trials, choice)
+
+
+def could_still_win(choice: Choice) -> str:
+    """What a search leaves open that ends before nothing can be won."""
+    if choice.configuration is None or math.isinf(choice.could_win):
+        return ""
+    return f"what is untried could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
+
+
+def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:
+    """Whether the run that is announced is too short for another probe to pay."""
+    best = best_trial(trials, plan.objective)
+    if plan.training_steps is None or best is None or best.final.step_time_s is None:
+        return ""
+    training_s = plan.training_steps * best.final.step_time_s
+    if choice.expected_win * training_s >= choice.probe_seconds:
+        return ""
+    said = (
+        f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
+        f"{format_seconds(choice.probe_seconds)} is not expected to save as much"
+    )
+    return said if len(trials) > 1 else f"{said}; by estimate the fastest is {choice.configuration} (not measured)"
+
+
+def _surely(choice: Choice) -> str:
+    return f" ({CONFIDENCE:.0%} sure, {choice.untried} untried configuration{'s' * (choice.untried != 1)} considered)"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"

@@ -1,0 +1,72 @@
+"""Everything that can be known before the first probe: estimates of memory, what the device can do, past studies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any
+
+from autotune.calibration import Calibration, informed
+from autotune.configuration import Configuration
+from autotune.cost_model import Prior
+from autotune.environment import Environment
+from autotune.errors import TracingFailed
+from autotune.levers import LEVERS
+from autotune.memory_estimate import MemoryModel, NotTraced
+from autotune.physics import Knowledge, expected_effects
+from autotune.probe.launcher import ProbeHost
+from autotune.rates import known_rates
+from autotune.search_space import MICRO, SearchSpace
+from autotune.tracing import traced
+from autotune.workload import Workload
+
+TRACED = 5000
+"""Combinations of values that are traced at the most; what is beyond has no estimate."""
+
+
+def gather(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    base: Mapping[str, Any],
+    allowed_bytes: int,
+    objective: str,
+    past: Sequence[Calibration] = (),
+) -> Knowledge:
+    """What the sampler `physics` starts from. past: what other studies on this device taught."""
+    prior = Prior()
+    effects = expected_effects(space.values, known_rates(host, environment), prior.work)
+    prior = informed(replace(prior, effects=effects), space.values, past)
+    estimate: Callable[[Configuration], float] | None = None
+    try:
+        model = traced(host, workload, environment, _needs(space), base)
+        estimate = estimates(model, space, workload)
+    except TracingFailed:
+        pass  # a caller's own model, or one that cannot be traced: memory is learned from the probes
+    return Knowledge(allowed_bytes, estimate, prior, objective)
+
+
+def _needs(space: SearchSpace) -> list[Configuration]:
+    """A configuration for each combination of the values that change memory."""
+    values = {name: known if "memory" in LEVERS[name].changes else known[:1] for name, known in space.values.items()}
+    values[MICRO] = space.values[MICRO][-1:]
+    several = [
+        space.configuration(dict(zip(values, one, strict=True))) for one in islice(product(*values.values()), TRACED)
+    ]
+    return [space.baseline, *several]
+
+
+def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
+    """A configuration's peak bytes: traced; where that failed, as with the baseline's other levers at its micro-batch
+    size; and at the least weights and gradients."""
+
+    def estimate(configuration: Configuration) -> float:
+        plain = space.configuration({**space.baseline.values, MICRO: configuration.micro_batch_size})
+        for one in (configuration, plain):
+            try:
+                return float(model.peak(one).device_bytes)
+            except (NotTraced, KeyError):
+                continue
+        return float(workload.parameter_bytes + workload.gradient_bytes)
+
+    return estimate

@@ -1,0 +1,176 @@
+"""The sampler that knows the physics: an Optuna sampler that proposes what the cost model expects most of."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.choosing import Choice, choose
+from autotune.configuration import Configuration, Value
+from autotune.cost_model import CostModel, Effect, MemoryPrior, Prior
+from autotune.dominance import settled_by
+from autotune.interval import Interval
+from autotune.levers import LEVERS
+from autotune.measurement import Measurement
+from autotune.observation import Observation, observed
+from autotune.pool import pool
+from autotune.proposals import configuration_of, distributions, every_value, parameters
+from autotune.search_space import MICRO, SearchSpace
+from autotune.trial import Trial
+
+OBSERVED, ENDED = "observed", "ended"
+"""Names under which a finished trial carries what it taught, and its measurement where it did not complete."""
+
+
+ASSUMED_SHARE = 0.1
+"""Of the allowed memory, taken as every configuration's estimate where nothing estimates it."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a search knows before its first probe.
+
+    allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
+    prior: of the costs.
+    """
+
+    allowed_bytes: int
+    estimate: Callable[[Configuration], float] | None = None
+    prior: Prior = field(default_factory=Prior)
+    objective: str = "samples_per_second"
+
+
+class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
+    """Proposes the configuration whose probe is expected to win most a second.
+
+    It learns from trials that carry `taught()` among their user attributes; what runs elsewhere counts as it is expected to
+    end. Of a space of more than 5,000 configurations it considers those near the best, near what the prior expects to be
+    best, and random ones.
+    """
+
+    def __init__(self, space: SearchSpace, knowledge: Knowledge, seed: int = 0) -> None:
+        self.space, self.knowledge, self.seed = space, knowledge, seed
+        self._model: CostModel | None = None
+        self._near: Sequence[Configuration] = ()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return distributions(self.space)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if not search_space:
+            return {}
+        chosen = self.choose(study, trial.number).configuration or self.space.baseline
+        return {name: value for name, value in parameters(self.space, chosen).items() if name in search_space}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return parameters(self.space, self.space.baseline)[param_name]
+
+    def choose(self, study: optuna.Study, but: int = -1) -> Choice:
+        """What to probe next by the trials of this study, the one numbered `but` left out."""
+        observations: list[Observation] = []
+        ended: list[Trial] = []
+        running: list[Configuration] = []
+        choosing = 0
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number == but:
+                continue
+            if trial.state is TrialState.RUNNING:
+                if len(trial.params) == len(self.space.values):
+                    running.append(configuration_of(self.space, trial.params))
+                else:
+                    choosing += trial.number < but
+            elif told := trial.user_attrs.get(OBSERVED):
+                observations.append(Observation.from_dict(told))
+                if measurement := trial.user_attrs.get(ENDED):
+                    configuration = observations[-1].configuration
+                    ended.append(Trial(trial.number, configuration, Measurement.from_dict(measurement)))
+        # Workers that asked a moment before this one choose by the same trials: what they choose is left to them.
+        for _ in range(choosing):
+            if first := self._choice(observations, ended, running).configuration:
+                running.append(first)
+        return self._choice(observations, ended, running)
+
+    def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Choice:
+        if not observations and not running:
+            return Choice(self.space.baseline, np.inf, self.space.size)
+        needed = [self.space.baseline, *(one.configuration for one in observations), *running]
+        return choose(
+            self._model_with(needed, _near(observations)),
+            observations,
+            lambda one: settled_by(one, ended) is not None,
+            self.knowledge.objective,
+            running,
+            self.seed + len(observations),
+        )
+
+    def expected_speeds(self, trials: Sequence[Trial]) -> dict[int, Interval]:
+        """Trial's number -> samples / second with their 95 % interval, by what all measurements say together."""
+        known = [(trial, observed(trial.configuration, trial.final)) for trial in trials if trial.feasible]
+        observations = [one for _, one in known]
+        if not observations:
+            return {}
+        model = self._model_with([self.space.baseline, *(one.configuration for one in observations)], self._near)
+        costs = model.costs(observations)
+        found: dict[int, Interval] = {}
+        for trial, _ in known:
+            at = model.place[trial.configuration]
+            size, log_step, half = self.space.global_batch_size, costs.log_step[at], 1.96 * costs.deviation[at]
+            ends = (size * math.exp(-log_step + away) for away in (0.0, -half, half))
+            found[trial.number] = Interval(*ends)
+        return found
+
+    def _model_with(self, needed: Sequence[Configuration], near: Sequence[Configuration]) -> CostModel:
+        """The model of a pool in which these are, and neighbours of those that are near where it is a choice."""
+        if self._model is None or near != self._near or any(one not in self._model.place for one in needed):
+            self._near, known = near, self.knowledge
+            self._model = CostModel(
+                pool(self.space, needed, near, self.knowledge.prior, self.seed),
+                every_value(self.space),
+                self.space.baseline,
+                known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
+                known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
+                known.allowed_bytes,
+            )
+        return self._model
+
+
+def expected_effects(
+    values: Mapping[str, Sequence[Value]], rates: Mapping[str, float], work: float
+) -> dict[str, dict[Value, Effect]]:
+    """Prior.effects by what the levers say of their values' work on a device of these rates (operations / second)."""
+    return {
+        name: {value: Effect(work * math.log(LEVERS[name].work(value, rates))) for value in known}
+        for name, known in values.items()
+        if name != MICRO
+    }
+
+
+def _near(observations: Sequence[Observation]) -> list[Configuration]:
+    """The fastest so far that fits."""
+    able = [one for one in observations if one.feasible and one.step_s is not None]
+    return [min(able, key=lambda one: one.step_s or 0.0).configuration] if able else []
+
+
+def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
+    """Without an estimate: a peak that is mostly open, and grows with the micro-batch as probes will tell."""
+    fifth = 0.2 * allowed_bytes
+    return MemoryPrior(
+        offset_bytes=fifth, slope=1.0, value=0.3, rest=0.02, noise_bytes=0.02 * allowed_bytes, sample_bytes=fifth
+    )
+
+
+def taught(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
+    """The user attributes of a finished trial from which the sampler learns."""
+    told: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
+    if not measurement.feasible and not measurement.steps:
+        told[ENDED] = measurement.to_dict()
+    return told

@@ -1,0 +1,55 @@
+"""Which configurations of a space are considered: all of them, or of a large space those that matter and some by chance."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+
+from autotune.configuration import Configuration, Value
+from autotune.cost_model import Effect, Prior
+from autotune.search_space import MICRO, SearchSpace
+
+POOL = 5000
+"""Configurations that are considered at the most."""
+
+
+def pool(
+    space: SearchSpace, needed: Sequence[Configuration], near: Sequence[Configuration], prior: Prior, seed: int
+) -> list[Configuration]:
+    """The configurations to consider, these needed ones among them.
+
+    Of a space of more than 5,000: the neighbours, one and two levers away, of `near` and of what the prior expects to be
+    fastest at each micro-batch size, at most half of the pool for two levers; the rest by chance.
+    """
+    chosen = dict.fromkeys(needed)
+    if space.size <= POOL:
+        return list(chosen | dict.fromkeys(space))
+    expected = list(_expected_best(space, prior))
+    chosen |= dict.fromkeys(expected)
+    for away in (1, 2):
+        for one in (*near, *(expected if away == 1 else ())):
+            for neighbour in _neighbours(space, one, away):
+                if len(chosen) < POOL // 2 * away:
+                    chosen.setdefault(neighbour)
+    rng = random.Random(seed)
+    for _ in range(10 * POOL):
+        if len(chosen) >= POOL:
+            break
+        chosen.setdefault(space.configuration({name: rng.choice(values) for name, values in space.values.items()}))
+    return list(chosen)
+
+
+def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
+    """At each micro-batch size, each lever's value with the least expected cost; the baseline's where none is expected."""
+    best: dict[str, Value] = {}
+    for name, values in space.values.items():
+        effects, own = prior.effects.get(name, {}), space.baseline.values[name]
+        ordered = sorted(values, key=lambda value: value != own)
+        best[name] = min(ordered, key=lambda value: sum(effects.get(value, Effect())[:2]))
+    for size in space.values[MICRO]:
+        yield space.configuration({**best, MICRO: size})
+
+
+def _neighbours(space: SearchSpace, one: Configuration, away: int) -> Iterator[Configuration]:
+    for names in combinations(space.values, away):
+        for changed in product(*(space.values[name] for name in names)):
+            yield space.configuration({**one.values, **dict(zip(names, changed, strict=True))})

@@ -1,0 +1,50 @@
+"""What a request's words turn out to be, asked of child processes: the device with its software, the model with its data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.cache import cache_folder
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest
+from autotune.probe import device
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
+from autotune.request import TuningRequest
+from autotune.workload import Workload
+
+READING_S = 900.0
+"""Deadline for reading model and data: a large dataset is tokenised once."""
+
+
+def read_environment(
+    host: ProbeHost, request: TuningRequest, card: device.Card | None
+) -> tuple[Environment, device.Card | None]:
+    """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card."""
+    optimizer = request.training_args.get("optim")
+    wanted: dict[str, Any] = {"optimizers": [optimizer] if optimizer else []}
+    if card is not None:
+        used = device.device_used(card)
+        wanted |= {
+            "device_uuid": card.uuid,
+            "device_count": card.count,
+            "driver": device.driver_version(),
+            "topology": device.topology(card),
+            "others": used[1] if used else [],
+        }
+    name = "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
+    try:
+        return Environment.from_dict(_ask(host, "capabilities", {"device": name, **wanted})), card
+    except InvalidRequest:
+        if card is None or request.device != "auto":
+            raise
+        return read_environment(host, request, None)
+
+
+def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
+    """Ask a child to read model and data; raises InvalidRequest for what cannot be read as asked."""
+    wanted = {"request": request.to_dict(), "cache": str(cache_folder())}
+    return Workload.from_dict(_ask(host, "prepare", wanted))
+
+
+def _ask(host: ProbeHost, kind: str, request: Mapping[str, Any]) -> Any:
+    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=READING_S, request=request))

@@ -1,0 +1,132 @@
+"""Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
+
+python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them (which
+`autotune.cost_model.Prior` ships), into tests/data/tables/priors.json. Empirical Bayes: the evidence of all rows is maximised
+over the standard deviations of the effects (Rasmussen and Williams, 2006, section 5.4.1); nothing of a search is looked at.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from tables import FOLDER, Table, recorded_tables  # noqa: E402
+
+from autotune.cost_model import MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
+from autotune.likeness import Likeness  # noqa: E402
+from autotune.observation import Observation, observed  # noqa: E402
+from autotune.physics import expected_effects  # noqa: E402
+from autotune.proposals import every_value  # noqa: E402
+
+PRIORS = FOLDER / "priors.json"
+OFFSET_MIB = 30.0
+START = Prior(
+    micro_step=replace(MICRO_STEP, value=0.2, growth=0.05, pair=0.05, rest=0.03),
+    optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.1, rest=0.05),
+    half_speed=4.0,
+    noise=1.0,
+    least_noise=0.01,
+    memory=MemoryPrior(sample_bytes=8 * 2.0**20, mean_offset_bytes=OFFSET_MIB * 2.0**20),
+)
+TIMES = ("value", "growth", "pair", "rest")
+WIDEST = 4.0
+"""How far a constant's logarithm may move from where it starts (an offset's tens of MiB, a slope's tenths)."""
+
+
+def fitted(tables: Sequence[Table]) -> Prior:
+    """The prior under which these tables are likeliest."""
+    observations = [[observed(c, m) for c, known in table.measured.items() for m in known] for table in tables]
+    prior = START
+    for part, names in (("micro_step", ("half_speed", "noise", "work")), ("optimizer_step", ())):
+        prior = _fitted_times(prior, tables, observations, part, names)
+    return _fitted_memory(prior, tables, observations)
+
+
+def _fitted_times(
+    prior: Prior, tables: Sequence[Table], observations: list[list[Observation]], part: str, more: tuple[str, ...]
+) -> Prior:
+    def at(given: Sequence[float]) -> Prior:
+        known = dict(zip((*TIMES, *more), np.exp(given), strict=True))
+        likeness = replace(getattr(prior, part), **{name: float(known[name]) for name in TIMES})
+        return replace(prior, **{part: likeness}, **{name: float(known[name]) for name in more})
+
+    first = [getattr(getattr(prior, part), name) for name in TIMES] + [getattr(prior, name) for name in more]
+    return at(_best(lambda given: evidence(at(given), tables, observations, part), np.log(first)))
+
+
+def _fitted_memory(prior: Prior, tables: Sequence[Table], observations: list[list[Observation]]) -> Prior:
+    names = ("offset_bytes", "value_bytes", "sample_bytes", "slope", "value", "rest", "noise_bytes")
+
+    def at(given: Sequence[float]) -> Prior:
+        *deviations, offset, slope = given
+        found = {name: float(np.exp(one)) for name, one in zip(names, deviations, strict=True)}
+        means = {"mean_offset_bytes": float(offset) * 10 * 2.0**20, "mean_slope": float(slope) / 10}
+        return replace(prior, memory=replace(prior.memory, **found, **means))
+
+    first = [float(np.log(getattr(prior.memory, name))) for name in names] + [OFFSET_MIB / 10, 0.0]
+    return at(_best(lambda given: evidence(at(given), tables, observations, "memory"), np.array(first)))
+
+
+def _best(value: Callable[[Sequence[float]], float], first: Any) -> Any:
+    """Where the evidence is highest; a weak pull keeps what the tables do not tell where it was."""
+
+    def cost(given: Any) -> float:
+        return -value(given) + 0.05 * float(((given - first) ** 2).sum())
+
+    bounds = [(one - WIDEST, one + WIDEST) for one in first]
+    return minimize(cost, first, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}).x
+
+
+def evidence(prior: Prior, tables: Sequence[Table], observations: list[list[Observation]], part: str) -> float:
+    return sum(model_of(table, prior).evidence(seen, part) for table, seen in zip(tables, observations, strict=True))
+
+
+def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel:
+    space = table.space
+    return CostModel(
+        list(table.measured),
+        every_value(space),
+        space.baseline,
+        replace(prior, effects=expected_effects(space.values, table.rates, prior.work)),
+        lambda one: float(table.estimates[one]),
+        budget or max(table.peaks.values()),
+    )
+
+
+def to_dict(prior: Prior) -> dict[str, Any]:
+    return {name: value for name, value in asdict(prior).items() if name not in ("effects", "recalled")}
+
+
+def from_dict(data: Mapping[str, Any]) -> Prior:
+    parts = {
+        "micro_step": Likeness(**data["micro_step"]),
+        "optimizer_step": Likeness(**data["optimizer_step"]),
+        "memory": MemoryPrior(**data["memory"]),
+    }
+    return Prior(**{**data, **parts})
+
+
+def read_priors() -> dict[str, Prior]:
+    """`all`, and the name of each table: fitted without it."""
+    return {name: from_dict(one) for name, one in json.loads(PRIORS.read_text(encoding="utf-8")).items()}
+
+
+def main() -> None:
+    tables = recorded_tables()
+    found = {one.name: fitted([other for other in tables if other.name != one.name]) for one in tables}
+    found["all"] = fitted(tables)
+    PRIORS.write_text(json.dumps({name: to_dict(prior) for name, prior in found.items()}, indent=1) + "\n")
+    for name, prior in found.items():
+        print(name, prior)
+
+
+if __name__ == "__main__":
+    main()

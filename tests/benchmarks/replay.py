@@ -1,0 +1,230 @@
+"""Searches replayed on recorded tables: how soon each sampler finds the optimum, and how often it runs out of memory.
+
+python tests/benchmarks/replay.py [SEEDS]: every table, four memory budgets, so many seeds (default 20; the Gaussian process,
+which takes seconds a search, 3); into reports/replay.md. Every sampler goes through the real loop with the same probes: a
+search's probe brings one of a configuration's measurements by chance, a confirmation that of its round. Ours starts from a
+prior fitted to the other tables. Regret is counted against the best of those that were measured again and fit.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from fit_prior import read_priors  # noqa: E402
+from tables import BUDGETS, Table, TableProbe, read_table, recorded_tables  # noqa: E402
+
+from autotune.cost_model import Prior  # noqa: E402
+from autotune.measurement import Outcome  # noqa: E402
+from autotune.objective import best_trial  # noqa: E402
+from autotune.physics import Knowledge, PhysicsSampler, expected_effects  # noqa: E402
+from autotune.plan import Plan  # noqa: E402
+from autotune.study import open_study, search  # noqa: E402
+
+N_TRIALS = 20
+SAMPLERS = ("physics", "tpe", "gp", "random", "brute-force")
+SLOW = {"gp": 3}
+NEVER = 10**6
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one search came to.
+
+    regret: 1 - speed of the answer / optimum, at least 0. to_one, to_five: probes until one within 1 % and 5 % of the optimum
+    was made, the baseline's among them. probes, out_of_memory: in all. open_share: what an untried one that fits
+    really beats the answer by. claims: the search ended saying that nothing untried beats it by more than the margin.
+    """
+
+    table: str
+    share: float
+    sampler: str
+    seed: int
+    regret: float
+    to_one: int
+    to_five: int
+    probes: int
+    out_of_memory: int
+    open_share: float
+    claims: bool
+    statement: str
+
+
+def replayed(table: Table, share: float, sampler: str, seed: int, prior: Prior, n_trials: int = N_TRIALS) -> Found:
+    """One search, from its baseline to its confirmed answer."""
+    budget = table.budget(share)
+    optimum = table.optimum(budget)
+    plan = Plan(n_trials, "samples_per_second", budget, budget, sampler=sampler, seed=seed)
+    own = replace(prior, effects=expected_effects(table.space.values, table.rates, prior.work))
+    knowledge = Knowledge(budget, lambda one: float(table.estimates[one]), own)
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        study = open_study(folder, table.space, plan, knowledge)
+        statement = search(study, TableProbe(table, budget, seed))
+    finally:
+        shutil.rmtree(folder)
+    best = best_trial(study.trials, plan.objective)
+    reached = table.speeds[best.configuration] if best else 0.0
+    tried = {trial.configuration for trial in study.trials}
+    untried = [speed for one, speed in table.speeds.items() if one not in tried and table.peaks[one] <= budget]
+
+    def probes_to(least: float) -> int:
+        good = (
+            number
+            for number, trial in enumerate(study.trials, 1)
+            if trial.measurement.feasible and table.speeds[trial.configuration] >= least * optimum
+        )
+        return next(good, NEVER)
+
+    return Found(
+        table.name,
+        share,
+        sampler,
+        seed,
+        max(0.0, 1 - reached / optimum),
+        probes_to(0.99),
+        probes_to(0.95),
+        len(study.trials),
+        sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in study.trials),
+        max(untried, default=0.0) / reached - 1 if reached else np.inf,
+        statement.startswith(("nothing untried", "every configuration")),
+        statement,
+    )
+
+
+def one_search(wanted: tuple[str, float, str, int]) -> Found:
+    name, share, sampler, seed = wanted
+    if name not in _known:
+        _known[name] = (read_table(name), read_priors()[name])
+    table, prior = _known[name]
+    return replayed(table, share, sampler, seed, prior)
+
+
+_known: dict[str, tuple[Table, Prior]] = {}
+
+
+def summary(found: Sequence[Found]) -> list[str]:
+    """One line of the table: what these searches came to."""
+    regrets = [one.regret for one in found]
+    claims = [one for one in found if one.claims]
+    return [
+        f"{len(found)}",
+        f"{fmean(one.regret <= 0.01 for one in found):.0%}",
+        f"{fmean(regrets):.2%}",
+        f"{max(regrets):.1%}",
+        _quantiles([one.to_one for one in found]),
+        _quantiles([one.to_five for one in found]),
+        f"{median(one.probes for one in found):.0f}",
+        f"{fmean(one.out_of_memory == 0 for one in found):.1%}",
+        f"{sum(one.out_of_memory for one in found) / sum(one.probes for one in found):.1%}",
+        f"{fmean(one.open_share <= 0.01 for one in claims):.0%} of {len(claims)}" if claims else "–",
+    ]
+
+
+HEAD = [
+    "searches",
+    "within 1 %",
+    "mean regret",
+    "worst",
+    "probes to 1 %",
+    "to 5 %",
+    "probes in all",
+    "no OOM",
+    "probes OOM",
+    "statement true",
+]
+
+
+def _quantiles(numbers: Sequence[int]) -> str:
+    low, high = (np.quantile(numbers, q, method="higher") for q in (0.5, 0.95))
+    return f"{_count(low)} ({_count(high)})"
+
+
+def _count(number: float) -> str:
+    return "never" if number >= NEVER else f"{number:.0f}"
+
+
+def rows(found: Iterable[Found], *names: str) -> Iterable[list[str]]:
+    groups: dict[tuple[str, ...], list[Found]] = {}
+    for one in found:
+        groups.setdefault(tuple(str(getattr(one, name)) for name in names), []).append(one)
+    for key, several in groups.items():
+        yield [*key, *summary(several)]
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    every = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in every)
+
+
+def decision_times() -> list[str]:
+    """Milliseconds of a decision over 5,000 configurations, by the number of probes so far."""
+    import optuna
+
+    from autotune.configuration import Configuration
+    from autotune.physics import taught
+    from autotune.probe.replay import recorded
+    from autotune.proposals import distributions, parameters
+    from autotune.sampler import fixed_sampler
+    from autotune.search_space import SearchSpace
+
+    sizes = tuple(2**power for power in range(10))
+    values = {
+        "micro_batch_size": sizes,
+        "checkpointing": ("none", "full"),
+        "precision": ("fp32", "tf32", "fp16", "bf16"),
+    }
+    values |= {"optimizer": ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")}
+    values |= {"workers": (0, 1, 2, 4, 8, 16), "pin_memory": (True, False)}
+    baseline = Configuration.exact(
+        512, 8, {name: known[0] for name, known in values.items() if name != "micro_batch_size"}
+    )
+    space = SearchSpace("large", 512, values, baseline)
+    limit = 10**10
+    sampler = PhysicsSampler(space, Knowledge(limit, lambda one: 1e9 + 2e7 * one.micro_batch_size))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    times: list[float] = []
+    for number in range(41):
+        begun = time.perf_counter()
+        chosen = sampler.choose(study).configuration
+        times.append(time.perf_counter() - begun)
+        assert chosen is not None
+        study.sampler = fixed_sampler(parameters(space, chosen), sampler)
+        running = study.ask(distributions(space))
+        speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
+        measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)
+        for name, told in taught(chosen, measurement).items():
+            running.set_user_attr(name, told)
+        study.tell(running, speed)
+    return [f"{space.size}", *(f"{1000 * median(times[a:b]):.1f}" for a, b in ((2, 11), (11, 21), (21, 41)))]
+
+
+def main() -> None:
+    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    samplers = sys.argv[2].split(",") if len(sys.argv) > 2 else SAMPLERS
+    tables = [table.name for table in recorded_tables()]
+    wanted = [
+        (name, share, sampler, seed)
+        for sampler, name, share in product(samplers, tables, BUDGETS)
+        for seed in range(min(seeds, SLOW.get(sampler, seeds)))
+    ]
+    with ProcessPoolExecutor(2) as workers:
+        found = list(workers.map(one_search, wanted, chunksize=4))
+    print(markdown(["sampler", *HEAD], rows(found, "sampler")))
+    print(markdown(["table", "budget", *HEAD], rows([f for f in found if f.sampler == samplers[0]], "table", "share")))
+    print(decision_times())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Recorded tables, opened: every configuration of a space with what its probes really measured."""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from autotune.configuration import Configuration
+from autotune.measurement import Measurement, Outcome, pooled
+from autotune.probe import ProbeOptions
+from autotune.search_space import SearchSpace
+from autotune.step import Step
+
+FOLDER = Path(__file__).parents[1] / "data" / "tables"
+BUDGETS = (0.35, 0.5, 0.75, 1.0)
+"""Memory budgets as shares of the way from the least to the highest peak of the table."""
+ROUNDS = 3
+NAMES = ("encoder", "decoder", "encoder-decoder", "vision", "mixture-of-experts")
+OWN = {
+    "micro_batch_size": 8,
+    "checkpointing": "none",
+    "precision": "fp32",
+    "optimizer": "adamw_torch_fused",
+    "workers": 0,
+}
+"""What the Trainer does where nothing is set: the baseline."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One probe of a table; again: 0, or the round in which it was measured again."""
+
+    configuration: Configuration
+    measurement: Measurement
+    again: int = 0
+
+    def line(self) -> str:
+        """As text: no log, settings or surroundings, nothing that is empty, seconds to ten microseconds, steps as lists."""
+        told = self.measurement.to_dict() | {"surroundings": {}, "settings": {}, "asked": {}}
+        told["steps"] = [list(step.values()) for step in told["steps"]]
+        kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_doubts"}
+        return json.dumps({"again": self.again, "configuration": self.configuration.to_dict(), "measurement": kept})
+
+    @classmethod
+    def read(cls, line: str) -> "Row":
+        told = json.loads(line)
+        names = list(Step.__dataclass_fields__)
+        told["measurement"]["steps"] = [dict(zip(names, step, strict=True)) for step in told["measurement"]["steps"]]
+        measurement = Measurement.from_dict(told["measurement"])
+        return cls(Configuration.from_dict(told["configuration"]), measurement, told["again"])
+
+
+def rounded(told: object) -> object:
+    if isinstance(told, float):
+        return round(told, 5)
+    return [rounded(value) for value in told] if isinstance(told, list | tuple) else told
+
+
+@dataclass(frozen=True)
+class Table:
+    """measured: configuration -> its first measurement, then those of the rounds in which it was measured again.
+
+    estimates: configuration -> peak bytes by the estimate. rates: precision -> operations / second of the device.
+    """
+
+    name: str
+    measured: Mapping[Configuration, list[Measurement]]
+    estimates: Mapping[Configuration, int]
+    rates: Mapping[str, float]
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        names = ["micro_batch_size", *dict(next(iter(self.measured)).levers)]
+        values = {name: tuple(dict.fromkeys(one.values[name] for one in self.measured)) for name in names}
+        for ordered in ("micro_batch_size", "workers"):
+            values[ordered] = tuple(sorted(values[ordered]))
+        size = next(iter(self.measured)).global_batch_size
+        levers = {name: OWN[name] for name in names if name != "micro_batch_size"}
+        return SearchSpace(self.name, size, values, Configuration.exact(size, 8, levers))
+
+    @cached_property
+    def speeds(self) -> Mapping[Configuration, float]:
+        """Samples / second: of the rounds together where it was measured again, else of the first measurement."""
+        return {
+            one: float(pooled(known[1:] or known).samples_per_second or 0.0) for one, known in self.measured.items()
+        }
+
+    @cached_property
+    def peaks(self) -> Mapping[Configuration, int]:
+        """Peak bytes of the first measurement."""
+        return {one: known[0].peak_bytes or 0 for one, known in self.measured.items()}
+
+    def budget(self, share: float) -> int:
+        low, high = min(self.peaks.values()), max(self.peaks.values())
+        return int(low + share * (high - low))
+
+    def optimum(self, budget: int) -> float:
+        """The highest speed that fits, of those that were measured again."""
+        return max(
+            self.speeds[one] for one, known in self.measured.items() if len(known) > 1 and self.peaks[one] <= budget
+        )
+
+
+@dataclass(frozen=True)
+class TableProbe:
+    """A probe that answers with a table's real measurements under a memory budget.
+
+    A search's probe gets one of a configuration's measurements, drawn by the seed; a confirmation the one of its round.
+    """
+
+    table: Table
+    budget: int
+    seed: int
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        known, peak = self.table.measured[configuration], self.table.peaks[configuration]
+        if peak > self.budget:
+            # What torch's allocator is refused is one tensor, not all that would have followed.
+            return Measurement(
+                Outcome.OUT_OF_MEMORY,
+                reason="the recorded peak lies above the budget",
+                where="forward",
+                accumulation_steps=configuration.gradient_accumulation_steps,
+                allowed_bytes=self.budget,
+                held_bytes=self.budget,
+                refused_bytes=min(peak - self.budget, self.budget // 50),
+                probe_seconds=known[0].probe_seconds - sum(step.seconds for step in known[0].steps),
+            )
+        if options.confirmation:
+            drawn = known[1:][(options.confirmation - 1) % (len(known) - 1)] if len(known) > 1 else known[0]
+        else:
+            drawn = random.Random(f"{self.seed} {configuration}").choice(known)
+        facts = {"peak_device_bytes": known[0].peak_device_bytes, "peak_file_bytes": known[0].peak_file_bytes}
+        return replace(drawn, allowed_bytes=self.budget, micro_batch_bytes=known[0].micro_batch_bytes, **facts)
+
+
+def read_table(name: str) -> Table:
+    """Raises FileNotFoundError where it was never recorded, KeyError where it has no estimates yet."""
+    lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    known = json.loads((FOLDER / f"{name}.known.json").read_text(encoding="utf-8"))
+    measured: dict[Configuration, list[Measurement]] = {}
+    for row in sorted(map(Row.read, lines[1:]), key=lambda row: row.again):
+        measured.setdefault(row.configuration, []).append(row.measurement)
+    estimates = {Configuration.from_dict(one["configuration"]): one["bytes"] for one in known["estimates"]}
+    return Table(name, measured, estimates, known["rates"])
+
+
+def recorded_tables() -> list[Table]:
+    """Every table that was recorded, by name."""
+    return [read_table(name) for name in NAMES if (FOLDER / f"{name}.known.json").exists()]

@@ -1,0 +1,110 @@
+"""What is chosen next on small worlds, and whether what is said at the end is true there."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+
+from autotune.choosing import choose
+from autotune.configuration import Configuration
+from autotune.cost_model import CostModel
+from autotune.measurement import Outcome
+from autotune.observation import Observation
+from tests.makers import MIB
+from tests.test_cost_model import BASE, EVERY, VALUES, estimate, model, of, peak, seconds, seen
+
+
+def nothing_settled(one: Configuration) -> bool:
+    return False
+
+
+def world(one: Configuration, allowed: int) -> Observation:
+    if peak(one) > allowed:
+        return Observation(one, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + MIB)
+    return seen(one, starting_s=1.0, steps=8)
+
+
+def searched(allowed: int, most: int = 20, objective: str = "samples_per_second") -> tuple[list[Observation], float]:
+    """Probes until nothing can win more than a percent, the baseline first; (observations, what could still be won)."""
+    known = model(allowed)
+    observations = [world(BASE, allowed)]
+    for seed in range(most):
+        choice = choose(known, observations, nothing_settled, objective, seed=seed)
+        if choice.configuration is None or (len(observations) > 2 and choice.could_win <= 0.01):
+            return observations, choice.could_win
+        observations.append(world(choice.configuration, allowed))
+    return observations, choice.could_win
+
+
+@pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
+def test_the_fastest_that_fits_is_found_without_running_out_of_memory(allowed: int) -> None:
+    observations, could_win = searched(allowed)
+    fastest = min((one for one in EVERY if peak(one) <= allowed), key=seconds)
+    assert fastest in [one.configuration for one in observations]
+    assert could_win <= 0.01
+    assert len(observations) <= 10
+    assert sum(one.outcome is Outcome.OUT_OF_MEMORY for one in observations) <= 1
+
+
+def test_the_second_probe_is_what_is_expected_to_be_fastest() -> None:
+    choice = choose(model(), [seen(BASE)], nothing_settled)
+    assert choice.configuration == of(16)
+
+
+def test_nothing_is_probed_twice_and_nothing_that_is_settled() -> None:
+    tried = [seen(one) for one in EVERY[:10]]
+    choice = choose(model(), tried, lambda one: one != of(16, "full", "slow"))
+    assert choice.configuration == of(16, "full", "slow")
+    assert choose(model(), tried, lambda one: True).configuration is None
+    every = choose(model(), [seen(one) for one in EVERY], nothing_settled)
+    assert (every.configuration, every.could_win) == (None, 0.0)
+
+
+def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() -> None:
+    first = choose(model(), [seen(BASE)], nothing_settled).configuration
+    assert first is not None
+    others: list[Configuration] = [first]
+    for _ in range(5):
+        following = choose(model(), [seen(BASE)], nothing_settled, running=others).configuration
+        assert following is not None
+        assert following not in others
+        others.append(following)
+
+
+def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
+    allowed = peak(of(1, "full")) - 20 * MIB
+    failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    choice = choose(model(allowed), failed, nothing_settled)
+    assert choice.configuration is not None
+    assert peak(choice.configuration) == min(map(peak, EVERY))
+    assert choice.could_win == float("inf")
+
+
+def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> None:
+    observations, _ = searched(2000 * MIB, objective="memory")
+    as_fast = [one for one in EVERY if seconds(one) <= 1.01 * seconds(BASE)]
+    least = min(map(peak, as_fast))
+    assert min(peak(one.configuration) for one in observations if one.configuration in as_fast) == least
+
+
+def test_what_could_win_shrinks_with_each_probe_of_the_best_ones() -> None:
+    def could_win(tried: Sequence[Configuration]) -> float:
+        return choose(model(), [seen(one) for one in tried], nothing_settled).could_win
+
+    several = [BASE, of(16), of(8), of(16, "full")]
+    assert could_win(several[:2]) > could_win(several) > 0
+
+
+def test_the_same_seed_says_the_same() -> None:
+    tried = [seen(BASE), seen(of(8))]
+    one, other = (choose(model(), tried, nothing_settled, seed=5) for _ in range(2))
+    assert one == other
+
+
+def test_a_space_of_one_configuration_is_known_after_it() -> None:
+    alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
+    assert choose(alone, [seen(BASE)], nothing_settled).configuration is None
+
+
+def test_every_combination_is_in_the_world() -> None:
+    assert len(EVERY) == len(list(product(*VALUES.values())))
