@@ -4,10 +4,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
 from autotune.configuration import Configuration
 from autotune.cost_model import CostModel, Costs, Places
-from autotune.gaussian import Numbers, expected_improvement, normal_cdf
+from autotune.gaussian import Numbers, expected_improvement
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 
@@ -112,7 +113,7 @@ def _prospects(model: CostModel, costs: Costs, observations: Sequence[Observatio
     if first is not None and first.step_s is not None and first.feasible:
         # As fast as the baseline, or it does not count.
         at = model.place[first.configuration]
-        able = able * normal_cdf((costs.log_step[at] + first.noise - costs.log_step) / costs.deviation)
+        able = able * ndtr((costs.log_step[at] + first.noise - costs.log_step) / costs.deviation)
     return _Prospects(-np.log(costs.peak), costs.peak_deviation / costs.peak, able)
 
 

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from autotune.configuration import Configuration, Value
-from autotune.gaussian import Numbers, Posterior, condition, normal_cdf
+from autotune.gaussian import Numbers, Posterior, condition
 from autotune.likeness import Encoded, Likeness, Shared, encode, shared_by, shared_with_itself
 from autotune.observation import Observation
 
@@ -188,7 +189,7 @@ class CostModel:
             1 - share,
             memory.mean * MIB,
             deviation * MIB,
-            normal_cdf((self.allowed_bytes / MIB - memory.mean) / deviation),
+            ndtr((self.allowed_bytes / MIB - memory.mean) / deviation),
             starting + steps * run,
             ((share, self.prior.micro_step, micro), (1 - share, self.prior.optimizer_step, optimizer)),
             self.points,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.special import ndtr
 
 Numbers = NDArray[np.float64]
 
@@ -40,21 +42,16 @@ def condition(
         return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0)
     held = within + np.diag(noise**2 + ROUNDING * np.diag(within))
     lower = np.linalg.cholesky(held)
-    reach = np.linalg.solve(lower, across)
-    white = np.linalg.solve(lower, residuals)
+    reach = solve_triangular(lower, across, lower=True)
+    white = solve_triangular(lower, residuals, lower=True)
     evidence = -0.5 * white @ white - np.log(np.diag(lower)).sum() - 0.5 * len(white) * math.log(2 * math.pi)
     least = 1e-12 * variance
     return Posterior(mean + reach.T @ white, np.maximum(variance - (reach**2).sum(0), least), reach, float(evidence))
-
-
-def normal_cdf(z: Numbers) -> Numbers:
-    """Share of the standard normal distribution below z."""
-    return np.array([0.5 * math.erfc(-one / math.sqrt(2)) for one in np.ravel(z)]).reshape(np.shape(z))
 
 
 def expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
     """Mean of max(0, value - best) of normal values (Jones, Schonlau and Welch, 1998, equation 15)."""
     z = (mean - best) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    improvement: Numbers = (mean - best) * normal_cdf(z) + deviation * density
+    improvement: Numbers = (mean - best) * ndtr(z) + deviation * density
     return np.maximum(improvement, 0.0)

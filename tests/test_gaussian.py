@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autotune.gaussian import condition, expected_improvement, normal_cdf
+from autotune.gaussian import condition, expected_improvement
 
 
 def one_point(noise: float) -> tuple[float, float]:
@@ -59,7 +59,3 @@ def test_expected_improvement_has_its_known_values() -> None:
     assert at_par == pytest.approx(1 / math.sqrt(2 * math.pi))
     assert hopeless == pytest.approx(0.0, abs=1e-12)
     assert sure == pytest.approx(10.0)
-
-
-def test_the_normal_distribution_has_its_known_quantiles() -> None:
-    assert normal_cdf(np.array([-1.959964, 0.0, 1.644854])) == pytest.approx([0.025, 0.5, 0.95], abs=1e-6)

@@ -26,7 +26,7 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
-from autotune.study import open_study, search
+from autotune.study import adopt, open_study, search
 from autotune.study_folder import REQUEST, check_identity, locked, read_trial, remove_study
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 
@@ -438,6 +438,50 @@ def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
     for number, sampler in enumerate(SAMPLERS, start=2):
         study, _ = run(tmp_path, replay(), n_trials=number, sampler=sampler, margin=-1.0)
     assert len(study.trials) == 1 + len(SAMPLERS)
+
+
+def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path: Path) -> None:
+    first, _ = run(tmp_path / "one", replay(), n_trials=6, sampler="physics", confirmation_rounds=2)
+    with locked(tmp_path / "two"):
+        second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
+        assert adopt(second, first.trials) == len(first.trials)
+        probe = replay()
+        statement = search(second, probe)
+    assert probe.asked == [], "0 probes and no confirmation: all of it is known"
+    assert second.trials == first.trials
+    assert statement
+    again, _ = run(tmp_path / "two", probe, n_trials=6, sampler="physics", confirmation_rounds=2)
+    assert (again.trials, probe.asked) == (first.trials, []), "what was taken over is on disk like any other trial"
+
+
+def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=2)
+        assert adopt(study, study.trials) == 0
+        assert adopt(opened(tmp_path / "new"), []) == 0
+
+
+def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
+    assert statement.startswith("nothing untried can beat the best by more than 5.0% (95% sure, ")
+    assert len(study.trials) < study.space.size
+    best = max(machine(one).samples_per_second or 0.0 for one in study.space)
+    reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
+    assert reached >= best / 1.05
+
+
+def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
+    _, statement = run(tmp_path, replay(), n_trials=2, sampler="physics")
+    assert statement.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
+
+
+def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=20, sampler="physics", training_steps=3)
+    assert len(study.trials) == 1
+    assert "by estimate the fastest is 8 x 1" in statement
 
 
 # Confirmation ---------------------------------------------------------------------------------------------------

@@ -245,7 +245,7 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
             if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 2:
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
         autotune.search("gpt2-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
-            space="quick", watch=watch)
+            space="quick", watch=watch, no_history=True, margin=0.0)
     """)
     killed = subprocess.run(
         [sys.executable, "-c", code],
@@ -270,6 +270,8 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
         n_trials=4,
         output_dir=str(tmp_path),
         space="quick",
+        margin=0.0,
+        no_history=True,
         watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
         **MINIMAL,
     )

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from tables import FOLDER, Table, recorded_tables  # noqa: E402
+from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 
 from autotune.cost_model import MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
 from autotune.likeness import Likeness  # noqa: E402
@@ -120,7 +120,7 @@ def read_priors() -> dict[str, Prior]:
 
 
 def main() -> None:
-    tables = recorded_tables()
+    tables = [read_table(name) for name in recorded()]
     found = {one.name: fitted([other for other in tables if other.name != one.name]) for one in tables}
     found["all"] = fitted(tables)
     PRIORS.write_text(json.dumps({name: to_dict(prior) for name, prior in found.items()}, indent=1) + "\n")

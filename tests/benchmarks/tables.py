@@ -147,6 +147,6 @@ def read_table(name: str) -> Table:
     return Table(name, measured, estimates, known["rates"])
 
 
-def recorded_tables() -> list[Table]:
-    """Every table that was recorded, by name."""
-    return [read_table(name) for name in NAMES if (FOLDER / f"{name}.known.json").exists()]
+def recorded() -> list[str]:
+    """Names of the tables that were recorded."""
+    return [name for name in NAMES if (FOLDER / f"{name}.known.json").exists()]

@@ -1,0 +1,88 @@
+"""What a study teaches of its device, and how the next one starts from it."""
+
+import json
+
+import pytest
+
+from autotune.calibration import Calibration, calibrated, informed
+from autotune.configuration import Configuration
+from autotune.cost_model import Effect, Prior
+from autotune.physics import Knowledge
+from autotune.probe.replay import recorded
+from autotune.trial import Trial
+from tests.makers import ALLOWED, MIB, space
+
+SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
+
+
+def estimate(one: Configuration) -> float:
+    return 100.0 * MIB + 10.0 * MIB * one.micro_batch_size
+
+
+def trial(number: int, one: Configuration) -> Trial:
+    """bf16 halves the seconds of a step and takes 30 MiB more; every peak lies 50 MiB above its estimate."""
+    bf16 = one.values["precision"] == "bf16"
+    peak = estimate(one) + 50 * MIB + 30 * MIB * bf16
+    return Trial(number, one, recorded(one, 20.0 if bf16 else 10.0, int(peak), ALLOWED, spread=0.001))
+
+
+def tried(*precisions: str) -> list[Trial]:
+    ones = [SPACE.configuration({**SPACE.baseline.values, "precision": one}) for one in precisions]
+    return [trial(number, one) for number, one in enumerate(ones)]
+
+
+KNOWN = Knowledge(ALLOWED, estimate)
+
+
+def test_effects_and_offset_are_those_of_the_world() -> None:
+    taught = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
+    effect = taught.effects["precision"]["bf16"]
+    assert effect.micro_step == pytest.approx(-0.69, abs=0.1)
+    assert effect.peak_bytes == pytest.approx(30 * MIB, abs=15 * MIB)
+    assert taught.offset_bytes == pytest.approx(50 * MIB, abs=15 * MIB)
+
+
+def test_only_values_that_were_timed_are_taught() -> None:
+    taught = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
+    assert taught.effects["checkpointing"] == {"none": Effect()}
+    assert set(taught.effects["precision"]) == {"fp32", "bf16"}
+
+
+def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
+    assert calibrated(SPACE, KNOWN, tried("bf16")) == Calibration()
+    assert calibrated(SPACE, KNOWN, []) == Calibration()
+
+
+def test_without_an_estimate_there_is_no_offset() -> None:
+    assert calibrated(SPACE, Knowledge(ALLOWED), tried("fp32", "bf16")).offset_bytes is None
+
+
+def test_the_next_study_expects_the_mean_of_those_before() -> None:
+    past = [
+        Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.6, 0.0, 10.0)}}, 40.0 * MIB),
+        Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.4, 0.2, 30.0)}}, 60.0 * MIB),
+    ]
+    prior = informed(Prior(), SPACE.values, past)
+    assert prior.effects["precision"]["bf16"] == pytest.approx(Effect(-0.5, 0.1, 20.0))
+    assert prior.memory.mean_offset_bytes == 50.0 * MIB
+    assert 10.0 * MIB <= prior.memory.offset_bytes < Prior().memory.offset_bytes
+    assert prior.doubt("precision", "bf16") < 1.0 == prior.doubt("checkpointing", "full")
+
+
+def test_studies_with_other_baselines_agree_on_differences() -> None:
+    past = [
+        Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}}),
+        Calibration({"precision": {"bf16": Effect(), "fp32": Effect(0.5)}}),
+    ]
+    effects = informed(Prior(), SPACE.values, past).effects["precision"]
+    assert effects["bf16"].micro_step - effects["fp32"].micro_step == pytest.approx(-0.5)
+
+
+def test_nothing_past_changes_nothing() -> None:
+    assert informed(Prior(), SPACE.values, []) == Prior()
+    assert informed(Prior(), SPACE.values, [Calibration({"precision": {"fp32": Effect()}})]) == Prior()
+
+
+def test_it_goes_through_json_and_back() -> None:
+    taught = Calibration({"workers": {0: Effect(), 2: Effect(0.1, 0.0, 5.0)}, "pin": {True: Effect()}}, 3.0)
+    assert Calibration.from_dict(json.loads(json.dumps(taught.to_dict()))) == taught

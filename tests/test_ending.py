@@ -1,0 +1,63 @@
+"""Why a search ends: its budget, nothing left to win, or a run too short to be worth more of it."""
+
+import math
+
+from autotune.choosing import Choice
+from autotune.ending import could_still_win, nothing_to_win, out_of_budget
+from autotune.plan import Plan
+from tests.makers import ALLOWED, configuration, trial
+
+PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, timeout_s=60.0)
+TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
+NEXT = configuration(16)
+
+
+def choice(could_win: float = 0.2, expected_win: float = 0.1, probe_seconds: float = 5.0) -> Choice:
+    return Choice(NEXT, could_win, 30, expected_win, probe_seconds)
+
+
+def announced(steps: int) -> Plan:
+    return Plan(10, "samples_per_second", ALLOWED, ALLOWED, training_steps=steps)
+
+
+def test_a_budget_ends_it() -> None:
+    assert out_of_budget(PLAN, TRIALS, 30.0) == ""
+    assert out_of_budget(PLAN, TRIALS * 3, 30.0) == "the budget of 10 trials is used"
+    assert out_of_budget(PLAN, TRIALS, 61.0) == "the time of 1 min 0 s is over"
+    assert out_of_budget(PLAN, [], 61.0) == "", "the baseline is always probed"
+
+
+def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
+    assert nothing_to_win(PLAN, TRIALS, choice(could_win=0.011)) == ""
+    said = nothing_to_win(PLAN, TRIALS, choice(could_win=0.009))
+    assert said == (
+        "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
+    )
+
+
+def test_nothing_is_concluded_from_two_probes() -> None:
+    assert nothing_to_win(PLAN, TRIALS[:2], choice(could_win=0.0)) == ""
+
+
+def test_it_ends_when_all_is_known() -> None:
+    known = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0))
+    assert known == "every configuration of the space is known or settled"
+
+
+def test_a_short_run_is_not_worth_another_probe() -> None:
+    """A step takes a second: of 20 steps a tenth is 2 s, of 100 it is 10 s; a probe takes 5 s."""
+    assert nothing_to_win(announced(100), TRIALS, choice()) == ""
+    said = nothing_to_win(announced(20), TRIALS, choice())
+    assert said.startswith("your 20 steps take about 20 s: another probe of about 5 s is not expected to save as much")
+
+
+def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
+    said = nothing_to_win(announced(20), TRIALS[:1], choice())
+    assert said.endswith(f"by estimate the fastest is {NEXT} (not measured)")
+
+
+def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
+    said = could_still_win(choice(could_win=0.25))
+    assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
+    assert could_still_win(choice(could_win=math.inf)) == ""
+    assert could_still_win(Choice(None, 0.0, 0)) == ""

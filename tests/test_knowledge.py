@@ -1,0 +1,88 @@
+"""What is known before the first probe of a real model: its memory, what this device can do, and what was before."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.calibration import Calibration
+from autotune.cost_model import Effect
+from autotune.environment import Environment
+from autotune.knowledge import gather
+from autotune.physics import Knowledge
+from autotune.probe.launcher import ProbeHost
+from autotune.rates import device_rates, known_rates
+from autotune.request import tuning_request
+from autotune.search_space import SearchSpace, build_space
+from autotune.workload import Workload
+from tests.makers import MIB, space_file
+
+SPACE = """
+parameters:
+  micro_batch_size: divisors
+  checkpointing: [none, full]
+  precision: [fp32, bf16]
+  workers: [0, 2]
+"""
+PAST = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.0, 3.0)}}, 50.0 * MIB)
+
+
+@pytest.fixture(scope="module")
+def made(
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[SearchSpace, Knowledge]:
+    workload = workload_of("bert-mini", global_batch_size=8, sequence_length=32)
+    path = space_file(tmp_path_factory.mktemp("space"), SPACE)
+    request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
+    space = build_space(request, environment, workload, {})
+    return space, gather(host, environment, workload, space, {}, 10**9, "samples_per_second", [PAST])
+
+
+def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
+    made: tuple[SearchSpace, Knowledge],
+) -> None:
+    space, knowledge = made
+    assert knowledge.estimate is not None
+    for one in space:
+        own = knowledge.estimate(one)
+        assert 30 * MIB < own < 1000 * MIB
+        larger = [
+            other for other in space if other.levers == one.levers and other.micro_batch_size > one.micro_batch_size
+        ]
+        assert all(knowledge.estimate(other) >= own for other in larger)
+
+
+def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:
+    effects = made[1].prior.effects
+    assert effects["precision"]["bf16"] == Effect(-0.5, 0.0, 3.0)
+    assert 0.0 < effects["checkpointing"]["full"].micro_step < 0.3
+    assert effects["workers"] == {0: Effect(), 2: Effect()}
+
+
+def test_a_callers_own_model_has_no_estimate(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+) -> None:
+    workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
+    found = gather(host, environment, workload, made[0], {}, 10**9, "samples_per_second")
+    assert found.estimate is None
+    assert found.prior.recalled == frozenset()
+
+
+def test_the_device_is_measured_once_and_remembered(
+    host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rates = known_rates(host, environment)
+    assert set(rates) == {name for name, reason in environment.precisions.items() if reason is None}
+    assert all(10**8 < rate < 10**16 for rate in rates.values())
+    assert known_rates(host, environment) == rates, "from the file: a second measurement would differ"
+    next((tmp_path / "autotune" / "rates").iterdir()).write_text("{")
+    assert set(known_rates(host, environment)) == set(rates)
+
+
+def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:
+    assert device_rates(host, replace(environment, device="cuda:7", precisions={"fp32": None})) == {}

@@ -1,0 +1,56 @@
+"""Searches replayed on recorded tables: a slice of the benchmark that fails when the sampler gets worse."""
+
+import sys
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from replay import Found, one_search, summary
+from tables import read_table, recorded
+
+SHARES = (0.5, 1.0)
+
+
+def searches(sampler: str) -> list[Found]:
+    return [one_search((name, share, sampler, 0)) for name in ("encoder", "decoder") for share in SHARES]
+
+
+@pytest.fixture(scope="module")
+def ours() -> list[Found]:
+    return searches("physics")
+
+
+def test_ours_is_nearer_to_the_optimum_than_tpe_with_the_same_probes(ours: list[Found]) -> None:
+    tpe = searches("tpe")
+    assert fmean(one.regret for one in ours) < fmean(one.regret for one in tpe)
+    assert sum(one.out_of_memory for one in ours) <= sum(one.out_of_memory for one in tpe)
+
+
+def test_ours_is_as_good_as_it_was(ours: list[Found]) -> None:
+    """Bars a little above what reports/replay.md has of these searches."""
+    assert median(one.to_five for one in ours) <= 12
+    assert fmean(one.regret for one in ours) <= 0.08
+    assert sum(one.out_of_memory for one in ours) <= 6
+    assert all(one.probes <= 20 for one in ours)
+
+
+def test_a_summary_counts_what_was_found(ours: list[Found]) -> None:
+    told = summary(ours)
+    assert told[0] == "4"
+    assert told[1] == f"{fmean(one.regret <= 0.01 for one in ours):.0%}"
+
+
+@pytest.mark.parametrize("name", recorded())
+def test_a_table_holds_every_configuration_with_its_measurements(name: str) -> None:
+    table = read_table(name)
+    assert len(table.measured) == table.space.size >= 150
+    assert set(table.estimates) == set(table.measured)
+    assert all(len(known[0].steps) >= 8 for known in table.measured.values())
+    for share in SHARES:
+        budget = table.budget(share)
+        again = [one for one, known in table.measured.items() if len(known) >= 4 and table.peaks[one] <= budget]
+        assert len(again) >= 10
+        assert table.optimum(budget) > 0
