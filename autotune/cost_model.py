@@ -43,7 +43,7 @@ class MemoryPrior:
 
     offset_bytes: of all alike; value_bytes: of each lever's value that is not the baseline's. slope, value: the same as
     shares. sample_bytes: of the samples of the baseline's micro-batch. rest: the configuration's own, a share;
-    noise_bytes: of two processes of one. mean_offset_bytes, mean_slope: what is expected of offset and slope.
+    noise_bytes: of two processes of one. mean_offset_bytes: what is expected of the offset.
     """
 
     offset_bytes: float = 128 * 2.0**20
@@ -54,7 +54,6 @@ class MemoryPrior:
     noise_bytes: float = 2 * 2.0**20
     sample_bytes: float = 0.0
     mean_offset_bytes: float = 0.0
-    mean_slope: float = 0.0
 
     def covariance(self, one: Encoded, other: Encoded, here: Numbers, there: Numbers) -> Numbers:
         """(n, m) of peaks, in mebibytes squared; here, there: (n,), (m,) their estimates, in mebibytes."""
@@ -70,6 +69,20 @@ class MemoryPrior:
         of_estimate = self.slope**2 + shared.values * self.value**2 + shared.same * self.rest**2
         found: Numbers = in_mib + estimates * of_estimate
         return found
+
+
+CPU_MEMORY = MemoryPrior(
+    offset_bytes=30 * MIB,
+    value_bytes=28 * MIB,
+    slope=0.05,
+    value=0.05,
+    rest=0.02,
+    noise_bytes=10 * MIB,
+    sample_bytes=36 * MIB,
+    mean_offset_bytes=60 * MIB,
+)
+"""On a CPU a peak is resident memory, and an estimate only what torch allocates: libraries' own pages come to it, and what the
+heap's fragments make of it in this process. Fitted to recorded tables, but for slope and value."""
 
 
 class Effect(NamedTuple):
@@ -222,7 +235,7 @@ class CostModel:
     def _memory(self, observations: Sequence[Observation]) -> Posterior:
         """Peaks, in mebibytes."""
         prior = self.prior.memory
-        mean = (prior.mean_offset_bytes + self._expected[:, 2]) / MIB + (1 + prior.mean_slope) * self.estimates
+        mean = (prior.mean_offset_bytes + self._expected[:, 2]) / MIB + self.estimates
         variance = prior.variance(self.points, self.estimates)
 
         def given(seen: list[tuple[int, float]]) -> Posterior:

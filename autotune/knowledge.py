@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice, product
 from typing import Any
 
 from autotune.calibration import Calibration, informed
 from autotune.configuration import Configuration
-from autotune.cost_model import Prior
+from autotune.cost_model import CPU_MEMORY, Prior
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS
@@ -36,7 +37,8 @@ def gather(
     """What the sampler `physics` starts from. past: what other studies on this device taught."""
     prior = Prior()
     effects = expected_effects(space.values, known_rates(host, environment), prior.work)
-    prior = informed(replace(prior, effects=effects), space.values, past)
+    memory = CPU_MEMORY if environment.is_cpu else prior.memory
+    prior = informed(replace(prior, effects=effects, memory=memory), space.values, past)
     estimate: Callable[[Configuration], float] | None = None
     try:
         model = traced(host, workload, environment, _needs(space), base)
@@ -60,6 +62,7 @@ def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Cal
     """A configuration's peak bytes: traced; where that failed, as with the baseline's other levers at its micro-batch
     size; and at the least weights and gradients."""
 
+    @cache
     def estimate(configuration: Configuration) -> float:
         plain = space.configuration({**space.baseline.values, MICRO: configuration.micro_batch_size})
         for one in (configuration, plain):

@@ -100,7 +100,7 @@ class LiveTable:
             parts.append(
                 Text(f"{doing} ({format_seconds(time.monotonic() - self._since)})", overflow="ellipsis", no_wrap=True)
             )
-        if self._last.kind == "finishing":
+        if self._last.kind in ("preparing", "finishing"):
             parts.append(Text(f"{self._last.message} ({format_seconds(time.monotonic() - self._since)})"))
         parts.append(Text(_left(self._last) + _best_so_far(self._last), style="dim"))
         return Group(*parts)

@@ -32,8 +32,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that happened, for those who watch. kind: resumed, probing, trial, confirming, confirmed,
-    finishing (message: what is done), done."""
+    """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
+    confirmed, finishing, done; message: what is done while preparing and finishing."""
 
     kind: str
     trials: tuple[Trial, ...]

@@ -16,6 +16,7 @@ from autotune.knowledge import gather
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
+from autotune.physics import Knowledge
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
@@ -119,7 +120,10 @@ def _search(
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     allowed, objective = unmeasured.allowed_bytes, request.objective
-    knowledge = gather(host, environment, workload, space, base, allowed, objective, past.others)
+    knowledge = Knowledge(allowed, objective=objective)
+    if request.sampler == "physics":
+        watch(Progress("preparing", (), probes_left=request.n_trials, message="estimating memory before any probe"))
+        knowledge = gather(host, environment, workload, space, base, allowed, objective, past.others)
     study = open_study(folder, space, plan, knowledge)
     if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):
         note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"

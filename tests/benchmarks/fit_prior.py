@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 
-from autotune.cost_model import MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
+from autotune.cost_model import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
 from autotune.likeness import Likeness  # noqa: E402
 from autotune.observation import Observation, observed  # noqa: E402
 from autotune.physics import expected_effects  # noqa: E402
@@ -34,11 +34,11 @@ START = Prior(
     half_speed=4.0,
     noise=1.0,
     least_noise=0.01,
-    memory=MemoryPrior(sample_bytes=8 * 2.0**20, mean_offset_bytes=OFFSET_MIB * 2.0**20),
+    memory=replace(CPU_MEMORY, mean_offset_bytes=OFFSET_MIB * 2.0**20),
 )
 TIMES = ("value", "growth", "pair", "rest")
 WIDEST = 4.0
-"""How far a constant's logarithm may move from where it starts (an offset's tens of MiB, a slope's tenths)."""
+"""How far a constant's logarithm may move from where it starts (an offset: in tens of MiB)."""
 
 
 def fitted(tables: Sequence[Table]) -> Prior:
@@ -66,12 +66,12 @@ def _fitted_memory(prior: Prior, tables: Sequence[Table], observations: list[lis
     names = ("offset_bytes", "value_bytes", "sample_bytes", "slope", "value", "rest", "noise_bytes")
 
     def at(given: Sequence[float]) -> Prior:
-        *deviations, offset, slope = given
+        *deviations, offset = given
         found = {name: float(np.exp(one)) for name, one in zip(names, deviations, strict=True)}
-        means = {"mean_offset_bytes": float(offset) * 10 * 2.0**20, "mean_slope": float(slope) / 10}
-        return replace(prior, memory=replace(prior.memory, **found, **means))
+        found["mean_offset_bytes"] = float(offset) * 10 * 2.0**20
+        return replace(prior, memory=replace(prior.memory, **found))
 
-    first = [float(np.log(getattr(prior.memory, name))) for name in names] + [OFFSET_MIB / 10, 0.0]
+    first = [float(np.log(getattr(prior.memory, name))) for name in names] + [OFFSET_MIB / 10]
     return at(_best(lambda given: evidence(at(given), tables, observations, "memory"), np.array(first)))
 
 

@@ -50,7 +50,7 @@ class Found:
 
     regret: 1 - speed of the answer / optimum, at least 0. to_one, to_five: probes until one within 1 % and 5 % of the
     optimum was made, the baseline's among them. out_of_memory: the baseline's own not counted. probes: in all.
-    open_share: what an untried one that fits really beats the answer by. claims: the search ended saying that nothing
+    open_share: what an untried one of those really beats the answer by. claims: the search ended saying that nothing
     untried beats it by more than the margin.
     """
 
@@ -104,7 +104,8 @@ def replayed(
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     tried = {trial.configuration for trial in trials}
-    untried = [speed for one, speed in table.speeds.items() if one not in tried and table.peaks[one] <= budget]
+    again = [one for one, known in table.measured.items() if len(known) > 1 and table.peaks[one] <= budget]
+    untried = [table.speeds[one] for one in again if one not in tried]
 
     def probes_to(least: float) -> int:
         good = (

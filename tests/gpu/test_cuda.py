@@ -33,6 +33,8 @@ from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import read_json  # noqa: E402
+from autotune.rates import device_rates  # noqa: E402
+from autotune.tracing import traced  # noqa: E402
 from autotune.workflow import examine  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
@@ -93,6 +95,29 @@ def test_the_card_is_read_as_nvml_knows_it(cuda: Environment) -> None:
     ampere = cuda.compute_capability >= (8, 0)
     assert (cuda.precisions["bf16"] is None) == (cuda.precisions["tf32"] is None) == ampere
     assert cuda.optimizers["adamw_torch_fused"] is None
+
+
+def test_what_the_card_can_do_is_measured(host: ProbeHost, cuda: Environment) -> None:
+    rates = device_rates(host, cuda)
+    assert set(rates) == {name for name, reason in cuda.precisions.items() if reason is None}
+    assert all(10**12 < rate < 10**16 for rate in rates.values())
+    if "bf16" in rates:
+        assert rates["bf16"] > rates["tf32"] > rates["fp32"]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_the_estimate_lies_near_the_real_peak(
+    host: ProbeHost,
+    train: Train,
+    cuda: Environment,
+    workload_of: Callable[..., Workload],
+    checkpointing: str,
+) -> None:
+    asked = configuration(32, checkpointing=checkpointing)
+    model = traced(host, workload_of("bert-base", sequence_length=128), cuda, [asked], {})
+    measurement = train("bert-base", asked, sequence_length=128)
+    assert measurement.peak_reserved_bytes is not None
+    assert model.peak(asked).reserved_bytes == pytest.approx(measurement.peak_reserved_bytes, rel=0.06)
 
 
 # Settings -------------------------------------------------------------------------------------------------------
