@@ -50,8 +50,11 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
     for one in space:
         own = knowledge.estimate(one)
         assert 30 * MIB < own < 1000 * MIB
+        # Without accumulation the gradients are freed before the next forward: less memory than with two micro-batches.
         larger = [
-            other for other in space if other.levers == one.levers and other.micro_batch_size > one.micro_batch_size
+            other
+            for other in space
+            if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
 
