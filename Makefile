@@ -22,8 +22,10 @@ search: $(STAMP)
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
 	    --n-trials 10 --timeout 75s --output-dir reports
 
+# Two at a time; whole searches alone, because what disturbs a measurement makes it run again.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 check: $(STAMP)
 	$(BIN)/ruff check
@@ -34,13 +36,15 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# About 40 minutes, on an idle machine.
+# More than an hour, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/start_latency.py
 	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
 	$(BIN)/python tests/benchmarks/stopping.py
 	$(BIN)/python tests/benchmarks/loaders.py
 	$(BIN)/python tests/benchmarks/v100_table.py
+	$(BIN)/python tests/benchmarks/replay.py
+	$(BIN)/python tests/benchmarks/memory_limits.py
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.
 gpu-check:

@@ -67,11 +67,12 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
 
 def informed(prior: Prior, values: Mapping[str, Sequence[Value]], past: Sequence[Calibration]) -> Prior:
     """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones."""
-    effects: dict[str, Mapping[Value, Effect]] = dict(prior.effects)
+    effects, work = dict(prior.effects), dict(prior.work)
     recalled: set[tuple[str, Value]] = set()
     for name in values:
         if seen := [one.effects[name] for one in past if len(one.effects.get(name, {})) > 1]:
             effects[name] = _averaged(seen)
+            work.pop(name, None)
             recalled |= {(name, value) for value in effects[name]}
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory
@@ -79,7 +80,7 @@ def informed(prior: Prior, values: Mapping[str, Sequence[Value]], past: Sequence
         # Studies' offsets differ by more than chance where there are few of them.
         spread = max(float(np.std(offsets)), memory.offset_bytes / (1 + len(offsets)))
         memory = replace(memory, mean_offset_bytes=fmean(offsets), offset_bytes=spread)
-    return replace(prior, effects=effects, memory=memory, recalled=frozenset(recalled))
+    return replace(prior, effects=effects, work=work, memory=memory, recalled=frozenset(recalled))
 
 
 def _averaged(seen: Sequence[Mapping[Value, Effect]]) -> dict[Value, Effect]:

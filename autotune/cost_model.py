@@ -20,6 +20,7 @@ from scipy.special import ndtr
 
 from autotune.configuration import Configuration, Value
 from autotune.gaussian import Numbers, Posterior, condition
+from autotune.levers import Work
 from autotune.likeness import Encoded, Likeness, Shared, encode, shared_by, shared_with_itself
 from autotune.observation import Observation
 
@@ -105,8 +106,8 @@ class Prior:
     """What is expected before the first measurement of a study.
 
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
-    micro-step is work that does not grow with it. work: share of the logarithm of a lever's expected work that shows in
-    the seconds of a micro-step. noise: what a measurement's own noise is multiplied by; least_noise:
+    micro-step is starting kernels, which does not grow with it (see `roofline`). work: lever -> value -> what it makes of
+    both halves. noise: what a measurement's own noise is multiplied by; least_noise:
     what it is at the least, because two processes differ by more than the steps of one.
     effects: lever -> value -> what is expected of it. recalled: values of these levers were measured in other studies on
     this device; of them the deviations count only by the share `recalled_doubt`.
@@ -115,7 +116,7 @@ class Prior:
     micro_step: Likeness = MICRO_STEP
     optimizer_step: Likeness = OPTIMIZER_STEP
     half_speed: float = 3.0
-    work: float = 0.41
+    work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)
     noise: float = 0.75
     least_noise: float = 0.01
     memory: MemoryPrior = field(default_factory=MemoryPrior)
@@ -125,6 +126,23 @@ class Prior:
 
     def doubt(self, lever: str, value: Value) -> float:
         return self.recalled_doubt if (lever, value) in self.recalled else 1.0
+
+
+KERNEL_S = {"cpu": 8e-6, "cuda": 12e-6}
+"""Seconds to start a kernel from Python: an assumption, of the order that profiles of eager training show."""
+
+SUSTAINED = 0.5
+"""Share of a large matrix product's rate that a whole model's arithmetic reaches where nothing else holds it up: an
+assumption; a well-set-up training on one Hopper GPU reaches 35 to 50 % of the data sheet's peak."""
+
+
+def roofline(flops: float, kernels: float, rate: float, on_cpu: bool) -> float:
+    """Prior.half_speed: the micro-batch size at which starting a micro-step's kernels takes as long as its arithmetic.
+
+    flops: of one sample's forward and backward. kernels: of a micro-step. rate: operations / second of a large product.
+    Williams, Waterman and Patterson, Roofline, 2009, with the start of kernels in the place of memory traffic.
+    """
+    return kernels * KERNEL_S["cpu" if on_cpu else "cuda"] * SUSTAINED * rate / flops
 
 
 @dataclass(frozen=True)
@@ -262,7 +280,7 @@ def _expected(points: Encoded, values: Mapping[str, Sequence[Value]], baseline: 
     """(n, 3): expected logarithms of the seconds of a micro-step and of the optimizer's, up to a constant; bytes beyond
     the estimate."""
     found = np.zeros((len(points), 3))
-    found[:, 0] = np.log(prior.half_speed + points.micro)
+    arithmetic, kernels = points.micro.copy(), np.full(len(points), prior.half_speed)
     own = baseline.values
     for column, name in enumerate(name for name in values if name != "micro_batch_size"):
         effects = prior.effects.get(name, {})
@@ -270,6 +288,10 @@ def _expected(points: Encoded, values: Mapping[str, Sequence[Value]], baseline: 
         ordered = [own[name], *(value for value in values[name] if value != own[name])]
         of_code = [np.array(effects[value]) - zero if value in effects else np.zeros(3) for value in ordered]
         found += np.array(of_code)[points.codes[:, column]]
+        if known := prior.work.get(name):
+            works = np.array([known.get(value, Work()) for value in ordered])[points.codes[:, column]]
+            arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
+    found[:, 0] += np.log(kernels + arithmetic)
     return found
 
 

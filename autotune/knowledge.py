@@ -8,12 +8,12 @@ from typing import Any
 
 from autotune.calibration import Calibration, informed
 from autotune.configuration import Configuration
-from autotune.cost_model import CPU_MEMORY, Prior
+from autotune.cost_model import CPU_MEMORY, Prior, roofline
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS
 from autotune.memory_estimate import MemoryModel, NotTraced
-from autotune.physics import Knowledge, expected_effects
+from autotune.physics import Knowledge, expected_work
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import MICRO, SearchSpace
@@ -35,17 +35,20 @@ def gather(
     past: Sequence[Calibration] = (),
 ) -> Knowledge:
     """What the sampler `physics` starts from. past: what other studies on this device taught."""
-    prior = Prior()
-    effects = expected_effects(space.values, known_rates(host, environment), prior.work)
-    memory = CPU_MEMORY if environment.is_cpu else prior.memory
-    prior = informed(replace(prior, effects=effects, memory=memory), space.values, past)
+    rates = known_rates(host, environment)
+    prior = replace(Prior(), work=expected_work(space.values, rates))
+    if environment.is_cpu:
+        prior = replace(prior, memory=CPU_MEMORY)
     estimate: Callable[[Configuration], float] | None = None
     try:
         model = traced(host, workload, environment, _needs(space), base)
         estimate = estimates(model, space, workload)
+        if model.arithmetic and "fp32" in rates:
+            half_speed = roofline(**model.arithmetic, rate=rates["fp32"], on_cpu=environment.is_cpu)
+            prior = replace(prior, half_speed=half_speed)
     except TracingFailed:
         pass  # a caller's own model, or one that cannot be traced: memory is learned from the probes
-    return Knowledge(allowed_bytes, estimate, prior, objective)
+    return Knowledge(allowed_bytes, estimate, informed(prior, space.values, past), objective)
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:

@@ -62,7 +62,8 @@ class MemoryModel:
     """Answers `peak(configuration)` in microseconds, once the allocator has been simulated for its like.
 
     weights, batch: bytes of each parameter and buffer, and of each tensor of one sample. keeps_gradients: they are never
-    freed, as where `zero_grad` writes zeros. failures: what could not be traced, and why.
+    freed, as where `zero_grad` writes zeros. arithmetic: `flops` of one sample's forward and backward and `kernels` of a
+    micro-step, None where they could not be counted. failures: what could not be traced, and why.
     """
 
     environment: Environment
@@ -75,6 +76,7 @@ class MemoryModel:
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
     keeps_gradients: bool = False
+    arithmetic: Mapping[str, float] | None = None
     _wasted: dict[Any, int] = field(default_factory=dict)
     _of_updates: dict[str, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
@@ -210,6 +212,7 @@ def memory_model(
         tuple(notes),
         context_bytes,
         keeps_gradients,
+        answer.get("arithmetic"),
     )
 
 

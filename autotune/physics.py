@@ -12,10 +12,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.choosing import Choice, choose
 from autotune.configuration import Configuration, Value
-from autotune.cost_model import CostModel, Effect, MemoryPrior, Prior
+from autotune.cost_model import CostModel, MemoryPrior, Prior
 from autotune.dominance import settled_by
 from autotune.interval import Interval
-from autotune.levers import LEVERS
+from autotune.levers import LEVERS, Work
 from autotune.measurement import Measurement
 from autotune.observation import Observation, observed
 from autotune.pool import pool
@@ -143,12 +143,10 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         return self._model
 
 
-def expected_effects(
-    values: Mapping[str, Sequence[Value]], rates: Mapping[str, float], work: float
-) -> dict[str, dict[Value, Effect]]:
-    """Prior.effects by what the levers say of their values' work on a device of these rates (operations / second)."""
+def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
+    """Prior.work: what the levers say of their values on a device of these rates (operations / second)."""
     return {
-        name: {value: Effect(work * math.log(LEVERS[name].work(value, rates))) for value in known}
+        name: {value: LEVERS[name].work(value, rates) for value in known}
         for name, known in values.items()
         if name != MICRO
     }

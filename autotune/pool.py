@@ -1,11 +1,14 @@
 """Which configurations of a space are considered: all of them, or of a large space those that matter and some by chance."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
 from autotune.configuration import Configuration, Value
 from autotune.cost_model import Effect, Prior
+from autotune.levers import Work
 from autotune.search_space import MICRO, SearchSpace
 
 POOL = 5000
@@ -44,7 +47,12 @@ def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
     for name, values in space.values.items():
         effects, own = prior.effects.get(name, {}), space.baseline.values[name]
         ordered = sorted(values, key=lambda value: value != own)
-        best[name] = min(ordered, key=lambda value: sum(effects.get(value, Effect())[:2]))
+        work = prior.work.get(name, {})
+
+        def cost(value: Value, effects: Any = effects, work: Any = work) -> float:
+            return float(sum(effects.get(value, Effect())[:2]) + sum(map(math.log, work.get(value, Work()))))
+
+        best[name] = min(ordered, key=cost)
     for size in space.values[MICRO]:
         yield space.configuration({**best, MICRO: size})
 

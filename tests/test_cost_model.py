@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autotune.configuration import Configuration
-from autotune.cost_model import CostModel, Effect, MemoryPrior, Prior
+from autotune.cost_model import CostModel, Effect, MemoryPrior, Prior, roofline
+from autotune.levers import Work
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 from tests.makers import MIB
@@ -159,3 +160,18 @@ def test_the_covariance_has_the_deviations_on_its_diagonal() -> None:
     costs = model().costs([seen(of(4)), seen(of(8, "full"))])
     chosen = np.arange(len(EVERY))
     assert np.sqrt(np.diag(costs.covariance(chosen))) == pytest.approx(costs.deviation, rel=1e-6)
+
+
+def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
+    """With half speed at 8 samples: twice the arithmetic costs little at a micro-batch of 1 and most of it at 16."""
+    work = {"checkpointing": {"full": Work(arithmetic=2.0)}}
+    costs = model(prior=Prior(half_speed=8.0, work=work)).costs([])
+    place = {one: at for at, one in enumerate(EVERY)}
+    for micro in (1, 4, 16):
+        ratio = np.exp(costs.log_micro_step[place[of(micro, "full")]] - costs.log_micro_step[place[of(micro)]])
+        assert ratio == pytest.approx((8 + 2 * micro) / (8 + micro))
+
+
+def test_the_roofline_says_where_a_device_is_half_busy() -> None:
+    """1,000 kernels of 12 us take 12 ms, in which 400 TFLOP/s at half the rate do 2.4 TFLOP: 2.4 samples of 1 TFLOP."""
+    assert roofline(flops=1e12, kernels=1000, rate=400e12, on_cpu=False) == pytest.approx(2.4)

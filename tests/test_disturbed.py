@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.measurement import Measurement, Outcome
@@ -19,6 +21,8 @@ from autotune.probe.order import Timing
 from autotune.study_folder import probe_folder, read_trial
 from autotune.workload import Workload
 from tests.probe.probes import configuration
+
+pytestmark = pytest.mark.alone
 
 GIB = 2**30
 LONG_ENOUGH = Timing(untimed_least=1, untimed_most=1, timed_least=15, timed_most=15, seconds=1.5)

@@ -31,6 +31,8 @@ from autotune.verify import Verification, verification_lines, verify_study
 from autotune.workload import Workload
 from tests.makers import ALLOWED, MIB, completed, configuration, cpu, ended, gpu, out_of_memory, result, trial, workload
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def study(

@@ -18,6 +18,7 @@ from autotune.probe.order import read_json
 from autotune.result import TuningResult
 
 TESTS = Path(__file__).parent
+pytestmark = pytest.mark.alone
 MINIMAL = {"device": "cpu", "sequence_length": 16}
 TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 

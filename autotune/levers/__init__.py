@@ -1,7 +1,7 @@
 """Every lever, one file each; search space, arguments, read-back, doctor and report all walk this list."""
 
 from autotune.levers import checkpointing, micro_batch_size, optimizer, pin_memory, precision, workers
-from autotune.levers.lever import Lever, Observed, Settings
+from autotune.levers.lever import Lever, Observed, Settings, Work
 
 LEVERS: dict[str, Lever] = {
     lever.name: lever
@@ -15,4 +15,4 @@ LEVERS: dict[str, Lever] = {
     )
 }
 
-__all__ = ["LEVERS", "Lever", "Observed", "Settings"]
+__all__ = ["LEVERS", "Lever", "Observed", "Settings", "Work"]

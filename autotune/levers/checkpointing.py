@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.levers.lever import Lever, Observed, Settings, Work, one_of
 from autotune.workload import Workload
 
 
@@ -49,5 +49,5 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     hungrier=lambda one, other: one == other or one == "none",
-    work=lambda value, rates: AGAIN if value == "full" else 1.0,
+    work=lambda value, rates: Work(AGAIN, AGAIN) if value == "full" else Work(),
 )

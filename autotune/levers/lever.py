@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.configuration import Value
 from autotune.environment import Environment
@@ -37,6 +37,13 @@ class Observed:
     tf32: bool
 
 
+class Work(NamedTuple):
+    """How many times the time of a micro-step's arithmetic takes, and how many times its kernels."""
+
+    arithmetic: float = 1.0
+    kernels: float = 1.0
+
+
 @dataclass(frozen=True)
 class Lever:
     """One lever; every function is pure and knows no accelerator.
@@ -44,8 +51,8 @@ class Lever:
     name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
     changes: of "speed", "memory", "numerics". summary: one sentence for people.
     ordered: its values are numbers whose order means something to a sampler.
-    work: how many times the arithmetic of a micro-step takes, by what is known before any probe, on a device that does so
-    many operations a second (precision -> 1 / s, of large matrix products).
+    work: what a value makes of a micro-step's work, by what is known before any probe, on a device that does so many
+    operations a second (precision -> 1 / s, of large matrix products).
     read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
@@ -63,7 +70,7 @@ class Lever:
     unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
     hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
     ordered: bool = False
-    work: Callable[[Value, Mapping[str, float]], float] = lambda value, rates: 1.0
+    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.lever import Lever, Observed, Settings, from_probe_of_the_device, one_of
+from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
 _FIELDS: dict[str, dict[str, bool | None]] = {
@@ -45,5 +45,5 @@ LEVER = Lever(
     apply=_apply,
     read_back=_read_back,
     unavailable=from_probe_of_the_device("precisions"),
-    work=lambda value, rates: rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0,
+    work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
 )

@@ -17,6 +17,7 @@ from transformers.integrations import moe
 
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
+from autotune.probe.arithmetic import count_arithmetic
 from autotune.probe.failures import from_exception
 from autotune.probe.layers import Repeats, find_repeats
 from autotune.probe.order import Order
@@ -37,6 +38,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     (default `SIZES`); `padded`: whether masks hide something (default: where there is data); `foreach` and
     `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
+    `arithmetic` (see `count_arithmetic`, or None),
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; `notes`.
     A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
     """
@@ -58,8 +60,20 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
         "steps": steps,
         "updates": updates,
         "notes": list(dict.fromkeys(notes)),
+        "arithmetic": _arithmetic(subject, notes),
         "seconds": time.monotonic() - started,
     }
+
+
+def _arithmetic(subject: "Subject", notes: list[str]) -> dict[str, float] | None:
+    """See `count_arithmetic`; None where it cannot be counted: then less is known of a step's time."""
+    try:
+        with _values_guessed(subject.padded):
+            sample = {name: torch.as_tensor(one) for name, one in subject.sample.items()}
+            return count_arithmetic(subject.workload, copy.deepcopy(subject.config), sample, subject.repeats)
+    except Exception as error:
+        notes.append(f"operations not counted: {from_exception(error, 'forward').reason}")
+        return None
 
 
 class Subject:

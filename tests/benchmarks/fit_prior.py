@@ -23,7 +23,6 @@ from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 from autotune.cost_model import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
 from autotune.likeness import Likeness  # noqa: E402
 from autotune.observation import Observation, observed  # noqa: E402
-from autotune.physics import expected_effects  # noqa: E402
 from autotune.proposals import every_value  # noqa: E402
 
 PRIORS = FOLDER / "priors.json"
@@ -31,7 +30,6 @@ OFFSET_MIB = 30.0
 START = Prior(
     micro_step=replace(MICRO_STEP, value=0.2, growth=0.05, pair=0.05, rest=0.03),
     optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.1, rest=0.05),
-    half_speed=4.0,
     noise=1.0,
     least_noise=0.01,
     memory=replace(CPU_MEMORY, mean_offset_bytes=OFFSET_MIB * 2.0**20),
@@ -45,7 +43,7 @@ def fitted(tables: Sequence[Table]) -> Prior:
     """The prior under which these tables are likeliest."""
     observations = [[observed(c, m) for c, known in table.measured.items() for m in known] for table in tables]
     prior = START
-    for part, names in (("micro_step", ("half_speed", "noise", "work")), ("optimizer_step", ())):
+    for part, names in (("micro_step", ("noise",)), ("optimizer_step", ())):
         prior = _fitted_times(prior, tables, observations, part, names)
     return _fitted_memory(prior, tables, observations)
 
@@ -95,14 +93,17 @@ def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel
         list(table.measured),
         every_value(space),
         space.baseline,
-        replace(prior, effects=expected_effects(space.values, table.rates, prior.work)),
+        table.informs(prior),
         lambda one: float(table.estimates[one]),
         budget or max(table.peaks.values()),
     )
 
 
+FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "recalled_doubt")
+
+
 def to_dict(prior: Prior) -> dict[str, Any]:
-    return {name: value for name, value in asdict(prior).items() if name not in ("effects", "recalled")}
+    return {name: value for name, value in asdict(prior).items() if name in FITTED}
 
 
 def from_dict(data: Mapping[str, Any]) -> Prior:

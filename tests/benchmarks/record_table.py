@@ -89,10 +89,11 @@ def best_of_each_budget(rows: list[Row]) -> list[Configuration]:
 def known_beforehand(
     host: ProbeHost, environment: Environment, workload: Workload, configurations: list[Configuration]
 ) -> dict[str, Any]:
-    """As plain data: the estimated peak of each configuration, and the device's rates."""
+    """As plain data: the estimated peak of each configuration, a micro-step's arithmetic, and the device's rates."""
     model = traced(host, workload, environment, configurations, {})
     estimates = [{"configuration": one.to_dict(), "bytes": model.peak(one).device_bytes} for one in configurations]
-    return {"rates": device_rates(host, environment), "estimates": estimates}
+    rates = device_rates(host, environment)
+    return {"rates": rates, "arithmetic": model.arithmetic, "estimates": estimates}
 
 
 def record(name: str, seconds: float, path: Path) -> bool:

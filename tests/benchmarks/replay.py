@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ from autotune.calibration import Calibration, calibrated, informed  # noqa: E402
 from autotune.cost_model import Prior  # noqa: E402
 from autotune.measurement import Outcome  # noqa: E402
 from autotune.objective import best_trial  # noqa: E402
-from autotune.physics import Knowledge, PhysicsSampler, expected_effects  # noqa: E402
+from autotune.physics import Knowledge, PhysicsSampler  # noqa: E402
 from autotune.plan import Plan  # noqa: E402
 from autotune.study import open_study, search  # noqa: E402
 from autotune.trial import Trial  # noqa: E402
@@ -70,8 +70,8 @@ class Found:
 
 def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> Knowledge:
     """What a search on this table starts from, as `autotune.knowledge.gather` has it."""
-    own = replace(prior, effects=expected_effects(table.space.values, table.rates, prior.work))
-    return Knowledge(budget, lambda one: float(table.estimates[one]), informed(own, table.space.values, past))
+    own = informed(table.informs(prior), table.space.values, past)
+    return Knowledge(budget, lambda one: float(table.estimates[one]), own)
 
 
 def searched(table: Table, plan: Plan, knowledge: Knowledge) -> tuple[list[Trial], str]:

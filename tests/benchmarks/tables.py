@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.configuration import Configuration
+from autotune.cost_model import Prior, roofline
 from autotune.measurement import Measurement, Outcome, pooled
+from autotune.physics import expected_work
 from autotune.probe import ProbeOptions
 from autotune.search_space import SearchSpace
 from autotune.step import Step
@@ -63,12 +65,19 @@ class Table:
     """measured: configuration -> its first measurement, then those of the rounds in which it was measured again.
 
     estimates: configuration -> peak bytes by the estimate. rates: precision -> operations / second of the device.
+    arithmetic: `flops` of a sample and `kernels` of a micro-step.
     """
 
     name: str
     measured: Mapping[Configuration, list[Measurement]]
     estimates: Mapping[Configuration, int]
     rates: Mapping[str, float]
+    arithmetic: Mapping[str, float]
+
+    def informs(self, prior: Prior) -> Prior:
+        """The prior with what is known of this model and device before any probe, as `autotune.knowledge.gather` has it."""
+        half_speed = roofline(**self.arithmetic, rate=self.rates["fp32"], on_cpu=True)
+        return replace(prior, half_speed=half_speed, work=expected_work(self.space.values, self.rates))
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -144,7 +153,7 @@ def read_table(name: str) -> Table:
     for row in sorted(map(Row.read, lines[1:]), key=lambda row: row.again):
         measured.setdefault(row.configuration, []).append(row.measurement)
     estimates = {Configuration.from_dict(one["configuration"]): one["bytes"] for one in known["estimates"]}
-    return Table(name, measured, estimates, known["rates"])
+    return Table(name, measured, estimates, known["rates"], known["arithmetic"])
 
 
 def recorded() -> list[str]:
