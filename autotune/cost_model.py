@@ -106,9 +106,9 @@ class Prior:
     """What is expected before the first measurement of a study.
 
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
-    micro-step is starting kernels, which does not grow with it (see `roofline`). work: lever -> value -> what it makes of
-    both halves. noise: what a measurement's own noise is multiplied by; least_noise:
-    what it is at the least, because two processes differ by more than the steps of one.
+    micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU.
+    work: lever -> value -> what it makes of both halves. noise: what a measurement's own noise is multiplied by;
+    least_noise: what it is at the least, because two processes differ by more than the steps of one.
     effects: lever -> value -> what is expected of it. recalled: values of these levers were measured in other studies on
     this device; of them the deviations count only by the share `recalled_doubt`.
     """
@@ -116,6 +116,7 @@ class Prior:
     micro_step: Likeness = MICRO_STEP
     optimizer_step: Likeness = OPTIMIZER_STEP
     half_speed: float = 3.0
+    kernel_s: float = 24e-6
     work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)
     noise: float = 0.75
     least_noise: float = 0.01
@@ -128,21 +129,22 @@ class Prior:
         return self.recalled_doubt if (lever, value) in self.recalled else 1.0
 
 
-KERNEL_S = {"cpu": 8e-6, "cuda": 12e-6}
-"""Seconds to start a kernel from Python: an assumption, of the order that profiles of eager training show."""
+CUDA_KERNEL_S = 12e-6
+"""Seconds to start a kernel on a GPU from Python: an assumption, of the order that profiles of eager training show."""
 
 SUSTAINED = 0.5
 """Share of a large matrix product's rate that a whole model's arithmetic reaches where nothing else holds it up: an
 assumption; a well-set-up training on one Hopper GPU reaches 35 to 50 % of the data sheet's peak."""
 
 
-def roofline(flops: float, kernels: float, rate: float, on_cpu: bool) -> float:
+def roofline(flops: float, kernels: float, rate: float, kernel_s: float) -> float:
     """Prior.half_speed: the micro-batch size at which starting a micro-step's kernels takes as long as its arithmetic.
 
     flops: of one sample's forward and backward. kernels: of a micro-step. rate: operations / second of a large product.
+    kernel_s: seconds to start one.
     Williams, Waterman and Patterson, Roofline, 2009, with the start of kernels in the place of memory traffic.
     """
-    return kernels * KERNEL_S["cpu" if on_cpu else "cuda"] * SUSTAINED * rate / flops
+    return kernels * kernel_s * SUSTAINED * rate / flops
 
 
 @dataclass(frozen=True)

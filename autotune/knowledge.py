@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.calibration import Calibration, informed
 from autotune.configuration import Configuration
-from autotune.cost_model import CPU_MEMORY, Prior, roofline
+from autotune.cost_model import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS
@@ -44,7 +44,8 @@ def gather(
         model = traced(host, workload, environment, _needs(space), base)
         estimate = estimates(model, space, workload)
         if model.arithmetic and "fp32" in rates:
-            half_speed = roofline(**model.arithmetic, rate=rates["fp32"], on_cpu=environment.is_cpu)
+            kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S
+            half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed:
         pass  # a caller's own model, or one that cannot be traced: memory is learned from the probes

@@ -174,4 +174,4 @@ def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
 
 def test_the_roofline_says_where_a_device_is_half_busy() -> None:
     """1,000 kernels of 12 us take 12 ms, in which 400 TFLOP/s at half the rate do 2.4 TFLOP: 2.4 samples of 1 TFLOP."""
-    assert roofline(flops=1e12, kernels=1000, rate=400e12, on_cpu=False) == pytest.approx(2.4)
+    assert roofline(flops=1e12, kernels=1000, rate=400e12, kernel_s=12e-6) == pytest.approx(2.4)

@@ -6,11 +6,15 @@ over the standard deviations of the effects (Rasmussen and Williams, 2006, secti
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # two fits at a time
 
 import numpy as np
 from scipy.optimize import minimize
@@ -43,7 +47,7 @@ def fitted(tables: Sequence[Table]) -> Prior:
     """The prior under which these tables are likeliest."""
     observations = [[observed(c, m) for c, known in table.measured.items() for m in known] for table in tables]
     prior = START
-    for part, names in (("micro_step", ("noise",)), ("optimizer_step", ())):
+    for part, names in (("micro_step", ("noise", "kernel_s")), ("optimizer_step", ())):
         prior = _fitted_times(prior, tables, observations, part, names)
     return _fitted_memory(prior, tables, observations)
 
@@ -80,7 +84,7 @@ def _best(value: Callable[[Sequence[float]], float], first: Any) -> Any:
         return -value(given) + 0.05 * float(((given - first) ** 2).sum())
 
     bounds = [(one - WIDEST, one + WIDEST) for one in first]
-    return minimize(cost, first, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}).x
+    return minimize(cost, first, method="L-BFGS-B", bounds=bounds, options={"maxiter": 40}).x
 
 
 def evidence(prior: Prior, tables: Sequence[Table], observations: list[list[Observation]], part: str) -> float:
@@ -99,7 +103,7 @@ def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel
     )
 
 
-FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "recalled_doubt")
+FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "recalled_doubt", "kernel_s")
 
 
 def to_dict(prior: Prior) -> dict[str, Any]:
@@ -120,10 +124,14 @@ def read_priors() -> dict[str, Prior]:
     return {name: from_dict(one) for name, one in json.loads(PRIORS.read_text(encoding="utf-8")).items()}
 
 
+def fitted_without(name: str) -> Prior:
+    return fitted([read_table(other) for other in recorded() if other != name])
+
+
 def main() -> None:
-    tables = [read_table(name) for name in recorded()]
-    found = {one.name: fitted([other for other in tables if other.name != one.name]) for one in tables}
-    found["all"] = fitted(tables)
+    names = [*recorded(), "all"]
+    with ProcessPoolExecutor(2) as workers:
+        found = dict(zip(names, workers.map(fitted_without, names), strict=True))
     PRIORS.write_text(json.dumps({name: to_dict(prior) for name, prior in found.items()}, indent=1) + "\n")
     for name, prior in found.items():
         print(name, prior)

@@ -76,7 +76,7 @@ class Table:
 
     def informs(self, prior: Prior) -> Prior:
         """The prior with what is known of this model and device before any probe, as `autotune.knowledge.gather` has it."""
-        half_speed = roofline(**self.arithmetic, rate=self.rates["fp32"], on_cpu=True)
+        half_speed = roofline(**self.arithmetic, rate=self.rates["fp32"], kernel_s=prior.kernel_s)
         return replace(prior, half_speed=half_speed, work=expected_work(self.space.values, self.rates))
 
     @cached_property
