@@ -59,7 +59,7 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, seconds)
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.choose(study.optuna)
+        choice = sampler.choose(study.optuna, trials=study.trials)
     if over:
         return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:

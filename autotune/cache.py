@@ -1,4 +1,4 @@
-"""Where autotune keeps what can be made again: tokenised data and trained tokenizers."""
+"""Where autotune keeps what it can do without: tokenised data, trained tokenizers, past studies, the device's rates."""
 
 import os
 from pathlib import Path

@@ -43,7 +43,7 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
     """What these trials taught; of levers only the values that were timed."""
     known = [observed(trial.configuration, trial.final) for trial in trials]
     timed = [one for one in known if one.micro_step_s is not None]
-    if not timed or known[0].configuration != space.baseline:
+    if not timed or timed[0] != known[0] or known[0].configuration != space.baseline:
         return Calibration()
     base = space.baseline.values
     single = {
@@ -60,19 +60,20 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
     beyond = costs.peak - model.estimates * MIB
     for (name, value), configuration in single.items():
         at = model.place[configuration]
-        parts = (costs.log_micro_step, costs.log_optimizer_step, beyond)
+        parts = (costs.log_micro_step, costs.log_optimizer_step, beyond if knowledge.estimate else 0 * beyond)
         effects.setdefault(name, {base[name]: Effect()})[value] = Effect(*(float(part[at] - part[0]) for part in parts))
     return Calibration(effects, float(beyond[0]) if knowledge.estimate else None)
 
 
-def informed(prior: Prior, values: Mapping[str, Sequence[Value]], past: Sequence[Calibration]) -> Prior:
+def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> Prior:
     """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones."""
-    effects, work = dict(prior.effects), dict(prior.work)
+    effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline
     recalled: set[tuple[str, Value]] = set()
-    for name in values:
-        if seen := [one.effects[name] for one in past if len(one.effects.get(name, {})) > 1]:
-            effects[name] = _averaged(seen)
-            work.pop(name, None)
+    for name in (name for name in space.values if name != MICRO):
+        of_lever = [one.effects.get(name, {}) for one in past]
+        if seen := [known for known in of_lever if len(known) > 1 and baseline.values[name] in known]:
+            effects[name] = _averaged(seen, baseline.values[name])
+            work[name] = {value: one for value, one in work.get(name, {}).items() if value not in effects[name]}
             recalled |= {(name, value) for value in effects[name]}
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory
@@ -83,12 +84,11 @@ def informed(prior: Prior, values: Mapping[str, Sequence[Value]], past: Sequence
     return replace(prior, effects=effects, work=work, memory=memory, recalled=frozenset(recalled))
 
 
-def _averaged(seen: Sequence[Mapping[Value, Effect]]) -> dict[Value, Effect]:
-    """Effects against the value that most of these studies know: baselines may differ."""
-    every = [value for known in seen for value in known]
-    common = max(dict.fromkeys(every), key=every.count)
+def _averaged(seen: Sequence[Mapping[Value, Effect]], own: Value) -> dict[Value, Effect]:
+    """Mean effects against the baseline's own value, which all of these know."""
     found: dict[Value, list[Effect]] = {}
     for known in seen:
-        for value, effect in known.items() if common in known else ():
-            found.setdefault(value, []).append(Effect(*(a - b for a, b in zip(effect, known[common], strict=True))))
+        for value, effect in known.items():
+            against = (a - b for a, b in zip(effect, known[own], strict=True))
+            found.setdefault(value, []).append(Effect(*against))
     return {value: Effect(*(fmean(part) for part in zip(*several, strict=True))) for value, several in found.items()}

@@ -33,9 +33,10 @@ BELIEVED = 0.05
 class Choice:
     """What to probe next, and what that could bring.
 
-    configuration: None where nothing is left that could fit. could_win: no untried configuration beats the best one by a
+    configuration: None where everything is known or settled. could_win: no untried configuration beats the best one by a
     larger share of its speed (of its memory, where that is the objective), with 95 % confidence; infinite while nothing
-    fits. untried: configurations that this speaks of. expected_win: of this probe, a share. probe_seconds: of this probe.
+    fits. untried: configurations that were considered. expected_win: of this probe, a share. probe_seconds: of this probe.
+    better: whether it is expected to be better than the best so far.
     """
 
     configuration: Configuration | None
@@ -43,6 +44,7 @@ class Choice:
     untried: int
     expected_win: float = 0.0
     probe_seconds: float = 0.0
+    better: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,34 +76,34 @@ def choose(
     untried = np.ones(len(model.configurations), bool)
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
+    best = _best(model, prospects, observations, objective)
     places = np.flatnonzero(untried & (prospects.able >= POSSIBLE))
-    if not len(places):  # all look hopeless: the one that does least
-        places = np.flatnonzero(untried)[np.argsort(-prospects.able[untried])][:1]
-    best = _best(model, prospects, observations)
+    hopeless = np.flatnonzero(untried & (prospects.able < POSSIBLE))
     mean, deviation, able = prospects.mean[places], prospects.deviation[places], prospects.able[places]
+    ahead = -np.inf if best is None else float(prospects.mean[best])
     if best is None:
-        wins = np.exp(mean - mean.max()) if len(places) else mean
+        wins = np.exp(mean - mean.max(initial=-np.inf))
     elif len(observations) == 1:
-        wins = np.exp(mean - prospects.mean[best])
+        wins = np.exp(mean - ahead)
     else:
-        wins = expected_improvement(mean, deviation, float(prospects.mean[best])) / costs.probe_seconds[places]
-    order = places[np.argsort(-wins * able**CAUTION, kind="stable")]
-    open_ones = (at for at in order if not settled(model.configurations[at]))
-    chosen = next(open_ones, None)
+        wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds[places]
+    in_turn = [
+        *places[np.argsort(-wins * able**CAUTION, kind="stable")],
+        *hopeless[np.argsort(-prospects.able[hopeless], kind="stable")],
+    ]
+    chosen = next((at for at in in_turn if not settled(model.configurations[at])), None)
     if chosen is None:
         return Choice(None, 0.0, 0)
-    ahead = float(prospects.mean[best]) if best is not None else -np.inf
-    win = (
-        expected_improvement(prospects.mean[[chosen]], prospects.deviation[[chosen]], ahead)[0]
-        if best is not None
-        else 0.0
-    )
+    win = 0.0
+    if best is not None:
+        win = float(expected_improvement(prospects.mean[[chosen]], prospects.deviation[[chosen]], ahead)[0])
     return Choice(
         model.configurations[chosen],
         _could_win(model, costs, prospects, places, best, settled, objective, seed),
-        len(places),
-        float(win * prospects.able[chosen]),
+        int(untried.sum()),
+        win * float(prospects.able[chosen]),
         float(costs.probe_seconds[chosen]),
+        best is None or bool(prospects.mean[chosen] > ahead),
     )
 
 
@@ -109,17 +111,29 @@ def _prospects(model: CostModel, costs: Costs, observations: Sequence[Observatio
     if objective != "memory":
         return _Prospects(-costs.log_step, costs.deviation, costs.fits)
     able = costs.fits
-    first = observations[0] if observations else None
-    if first is not None and first.step_s is not None and first.feasible:
-        # As fast as the baseline, or it does not count.
-        at = model.place[first.configuration]
-        able = able * ndtr((costs.log_step[at] + first.noise - costs.log_step) / costs.deviation)
+    if (slowest := _slowest(model, observations)) is not None:
+        able = able * ndtr((slowest - costs.log_step) / costs.deviation)
     return _Prospects(-np.log(costs.peak), costs.peak_deviation / costs.peak, able)
 
 
-def _best(model: CostModel, prospects: _Prospects, observations: Sequence[Observation]) -> int | None:
+def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
+    """Logarithm of the step's seconds that an answer with the least memory may take: as the baseline's, within noise."""
+    for one in observations:
+        if one.configuration == model.baseline and one.step_s is not None and one.feasible:
+            return float(np.log(one.step_s)) + one.noise
+    return None
+
+
+def _best(model: CostModel, prospects: _Prospects, observations: Sequence[Observation], objective: str) -> int | None:
     """The place of the best that was measured to its end and fits, by what all measurements say of it together."""
-    able = [model.place[one.configuration] for one in observations if one.feasible and not one.ended_early]
+    slowest = _slowest(model, observations) if objective == "memory" else None
+    able = [
+        model.place[one.configuration]
+        for one in observations
+        if one.feasible
+        and not one.ended_early
+        and (slowest is None or one.step_s is None or np.log(one.step_s) <= slowest)
+    ]
     return max(able, key=lambda at: prospects.mean[at], default=None)
 
 
@@ -148,7 +162,8 @@ def _could_win(
     drawn += prospects.mean[chosen]
     fits = rng.random((DRAWS, len(rivals))) < prospects.able[rivals]
     wins = np.where(fits, drawn[:, 1:] - drawn[:, :1], 0.0).max(1)
-    return float(np.expm1(np.quantile(np.maximum(wins, 0.0), CONFIDENCE)))
+    most = float(np.quantile(np.maximum(wins, 0.0), CONFIDENCE))
+    return -float(np.expm1(-most)) if of_memory else float(np.expm1(most))
 
 
 def _first_open(model: CostModel, places: Places, settled: Callable[[Configuration], bool]) -> Iterator[int]:

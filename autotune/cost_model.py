@@ -35,6 +35,9 @@ BEYOND = 1.005
 
 MIB = 2.0**20
 
+LEAST_PEAK = 0.25
+"""Share of its estimate below which no peak is believed to lie, whatever a straight line says far from what was measured."""
+
 Places = NDArray[np.intp]
 
 
@@ -83,7 +86,8 @@ CPU_MEMORY = MemoryPrior(
     mean_offset_bytes=60 * MIB,
 )
 """On a CPU a peak is resident memory, and an estimate only what torch allocates: libraries' own pages come to it, and what the
-heap's fragments make of it in this process. Fitted to recorded tables, but for slope and value."""
+heap's fragments make of it in this process. Fitted to recorded tables, but for slope and value: what is a share of the estimate
+there is the heap's, and no other model's."""
 
 
 class Effect(NamedTuple):
@@ -95,10 +99,10 @@ class Effect(NamedTuple):
     peak_bytes: float = 0.0
 
 
-MICRO_STEP = Likeness(level=2.0, slope=0.15, walk=0.05, value=0.085, growth=0.027, pair=0.02, rest=0.05)
-OPTIMIZER_STEP = Likeness(level=2.0, slope=0.05, walk=0.05, value=0.86, growth=0.03, pair=0.05, rest=0.1)
-"""Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), but slope and walk: tables of one processor do
-not tell how devices differ in what a larger micro-batch wins them; 0.15 is a tenth and a half for each doubling."""
+MICRO_STEP = Likeness(level=2.0, slope=0.15, walk=0.05, value=0.072, growth=0.021, pair=0.02, rest=0.078)
+OPTIMIZER_STEP = Likeness(level=2.0, slope=0.05, walk=0.05, value=0.91, growth=0.017, pair=0.042, rest=0.11)
+"""Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), but level, slope and walk: tables of one
+processor do not tell how devices differ in what a larger micro-batch wins them; 0.15 is a tenth and a half for each doubling."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,9 @@ class Prior:
     micro_step: Likeness = MICRO_STEP
     optimizer_step: Likeness = OPTIMIZER_STEP
     half_speed: float = 3.0
-    kernel_s: float = 24e-6
+    kernel_s: float = 70e-6
     work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)
-    noise: float = 0.75
+    noise: float = 0.88
     least_noise: float = 0.01
     memory: MemoryPrior = field(default_factory=MemoryPrior)
     recalled_doubt: float = 0.5
@@ -144,7 +148,7 @@ def roofline(flops: float, kernels: float, rate: float, kernel_s: float) -> floa
     kernel_s: seconds to start one.
     Williams, Waterman and Patterson, Roofline, 2009, with the start of kernels in the place of memory traffic.
     """
-    return kernels * kernel_s * SUSTAINED * rate / flops
+    return kernels * kernel_s * SUSTAINED * rate / max(flops, 1.0)
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ class CostModel:
     ) -> None:
         self.configurations = list(configurations)
         self.place = {one: at for at, one in enumerate(self.configurations)}
-        self.prior, self.allowed_bytes = prior, allowed_bytes
+        self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
         self.points = encode(self.configurations, values, baseline, prior.doubt)
         self.estimates = np.array([estimate(one) for one in self.configurations], float) / MIB
         self._expected = _expected(self.points, values, baseline, prior)
@@ -212,6 +216,7 @@ class CostModel:
         variance = share**2 * micro.variance + (1 - share) ** 2 * optimizer.variance
         memory = self._memory(observations)
         deviation = np.sqrt(memory.variance + (self.prior.memory.noise_bytes / MIB) ** 2)
+        peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
         run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro.mean) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
         return Costs(
@@ -220,9 +225,9 @@ class CostModel:
             micro.mean,
             optimizer.mean,
             1 - share,
-            memory.mean * MIB,
+            peak * MIB,
             deviation * MIB,
-            ndtr((self.allowed_bytes / MIB - memory.mean) / deviation),
+            ndtr((self.allowed_bytes / MIB - peak) / deviation),
             starting + steps * run,
             ((share, self.prior.micro_step, micro), (1 - share, self.prior.optimizer_step, optimizer)),
             self.points,
@@ -241,7 +246,7 @@ class CostModel:
         noise = np.array([max(self.prior.noise * one.noise, self.prior.least_noise) for one in timed])
         tokens = _longer_samples(timed)
         micro_steps = np.log([one.micro_step_s or 1.0 for one in timed]) - tokens
-        optimizer_steps = np.log([_optimizer_s(one) for one in timed]) - tokens
+        optimizer_steps = np.log([_optimizer_s(one) for one in timed])
         return self._conditioned(0, at, micro_steps, noise), self._conditioned(1, at, optimizer_steps, noise)
 
     def _conditioned(self, part: int, at: Places, logarithms: Numbers, noise: Numbers) -> Posterior:

@@ -4,11 +4,8 @@ from collections.abc import Iterable
 
 from autotune.configuration import Configuration
 from autotune.levers import LEVERS
-from autotune.measurement import Outcome
+from autotune.measurement import HOST_STAGES, Outcome
 from autotune.trial import Trial
-
-HOST_STAGES = ("data", "host")
-"""Where an out-of-memory says nothing about the device."""
 
 NEVER_PROBED = "environment"
 """Where a baseline is unsupported that the search space ruled out: what it shares with others may work."""

@@ -42,7 +42,8 @@ def could_still_win(choice: Choice) -> str:
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:
     """Whether the run that is announced is too short for another probe to pay."""
     best = best_trial(trials, plan.objective)
-    if plan.training_steps is None or best is None or best.final.step_time_s is None:
+    of_speed = plan.objective != "memory"
+    if plan.training_steps is None or not of_speed or best is None or best.final.step_time_s is None:
         return ""
     training_s = plan.training_steps * best.final.step_time_s
     if choice.expected_win * training_s >= choice.probe_seconds:
@@ -51,7 +52,10 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:
         f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
         f"{format_seconds(choice.probe_seconds)} is not expected to save as much"
     )
-    return said if len(trials) > 1 else f"{said}; by estimate the fastest is {choice.configuration} (not measured)"
+    if len(trials) > 1:
+        return said
+    fastest = f"{choice.configuration} (not measured)" if choice.better else "what you have"
+    return f"{said}; by estimate the fastest is {fastest}"
 
 
 def _surely(choice: Choice) -> str:

@@ -35,7 +35,7 @@ def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
     others: list[Calibration] = []
     trials: tuple[Trial, ...] = ()
     for path in sorted(own.parent.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             known = read_json(path)
             if path == own:
                 trials = tuple(map(_trial, known["trials"]))

@@ -49,7 +49,7 @@ def gather(
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed:
         pass  # a caller's own model, or one that cannot be traced: memory is learned from the probes
-    return Knowledge(allowed_bytes, estimate, informed(prior, space.values, past), objective)
+    return Knowledge(allowed_bytes, estimate, informed(prior, space, past), objective)
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:

@@ -23,6 +23,10 @@ LEAST_EXCESS = 0.01
 """By how much of the allowed memory something that ran out of it exceeds it at the least, in the study's constraint."""
 
 
+HOST_STAGES = ("data", "host")
+"""Where an out-of-memory says nothing about the device."""
+
+
 class Outcome(StrEnum):
     """How a probe ended."""
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome
+from autotune.measurement import HOST_STAGES, Measurement, Outcome
 
 WITHOUT_INTERVAL = 0.5
 """Noise of a speed whose interval is unknown, such as that of a single step, as a standard deviation of its logarithm."""
@@ -16,9 +16,10 @@ class Observation:
     """What a probe taught about one configuration.
 
     outcome: as the measurement's. step_s: seconds of a whole optimizer step; None where none was timed.
-    optimizer_step_s: the part of it that clipping and the optimizer take. tokens: those of a step, 0 where unknown.
+    optimizer_step_s: the part of it that clipping and the optimizer take. tokens: those of a step without
+    padding, 0 where unknown.
     noise: standard deviation of the logarithm of step_s. peak_bytes: None where unknown.
-    wanted_bytes: of an out-of-memory, what was held and refused: the least that would have been needed.
+    wanted_bytes: of an out-of-memory on the device, or an allocator that had to try again: the least that is needed.
     steps: that the probe ran; starting_s: its seconds outside of them.
     """
 
@@ -65,7 +66,8 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
     )
     if measurement.outcome is Outcome.OUT_OF_MEMORY:
         wanted = (measurement.held_bytes or 0) + (measurement.refused_bytes or 0)
-        return replace(taught, wanted_bytes=wanted or measurement.allowed_bytes)
+        elsewhere = measurement.where in HOST_STAGES or measurement.observed_doubts
+        return taught if elsewhere else replace(taught, wanted_bytes=wanted or measurement.allowed_bytes)
     speed = measurement.samples_per_second
     if measurement.outcome is not Outcome.COMPLETED or speed is None:
         return taught
@@ -77,9 +79,10 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         taught,
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
-        tokens=sum(step.tokens for step in composed) / len(composed),
+        tokens=sum(step.non_padding_tokens for step in composed) / len(composed),
         noise=half / 1.96 if len(composed) > 1 else WITHOUT_INTERVAL,
-        peak_bytes=measurement.peak_bytes,
+        peak_bytes=None if measurement.allocator_retries else measurement.peak_bytes,
+        wanted_bytes=measurement.allowed_bytes if measurement.allocator_retries else None,
         starting_s=max(0.0, measurement.probe_seconds - stepping),
         steps=run,
     )

@@ -16,7 +16,7 @@ from autotune.cost_model import CostModel, MemoryPrior, Prior
 from autotune.dominance import settled_by
 from autotune.interval import Interval
 from autotune.levers import LEVERS, Work
-from autotune.measurement import Measurement
+from autotune.measurement import Measurement, Outcome
 from autotune.observation import Observation, observed
 from autotune.pool import pool
 from autotune.proposals import configuration_of, distributions, every_value, parameters
@@ -74,30 +74,36 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     ) -> Any:
         return parameters(self.space, self.space.baseline)[param_name]
 
-    def choose(self, study: optuna.Study, but: int = -1) -> Choice:
-        """What to probe next by the trials of this study, the one numbered `but` left out."""
+    def choose(self, study: optuna.Study, but: int = -1, trials: Sequence[Trial] | None = None) -> Choice:
+        """What to probe next by the trials of this study, the one numbered `but` left out.
+
+        trials: those of the study as the caller knows them, confirmations and all; default what Optuna's carry.
+        """
+        finished: list[Trial] = []
         observations: list[Observation] = []
-        ended: list[Trial] = []
         running: list[Configuration] = []
         choosing = 0
-        for trial in study.get_trials(deepcopy=False):
-            if trial.number == but:
+        for one in study.get_trials(deepcopy=False):
+            if one.number == but:
                 continue
-            if trial.state is TrialState.RUNNING:
-                if len(trial.params) == len(self.space.values):
-                    running.append(configuration_of(self.space, trial.params))
+            if one.state is TrialState.RUNNING:
+                if len(one.params) == len(self.space.values):
+                    running.append(configuration_of(self.space, one.params))
                 else:
-                    choosing += trial.number < but
-            elif told := trial.user_attrs.get(OBSERVED):
+                    choosing += one.number < but
+            elif trials is None and (told := one.user_attrs.get(OBSERVED)):
                 observations.append(Observation.from_dict(told))
-                if measurement := trial.user_attrs.get(ENDED):
+                if measurement := one.user_attrs.get(ENDED):
                     configuration = observations[-1].configuration
-                    ended.append(Trial(trial.number, configuration, Measurement.from_dict(measurement)))
+                    finished.append(Trial(one.number, configuration, Measurement.from_dict(measurement)))
+        if trials is not None:
+            observations = [observed(one.configuration, one.final) for one in trials]
+            finished = [one for one in trials if one.measurement.outcome is not Outcome.COMPLETED]
         # Workers that asked a moment before this one choose by the same trials: what they choose is left to them.
         for _ in range(choosing):
-            if first := self._choice(observations, ended, running).configuration:
+            if first := self._choice(observations, finished, running).configuration:
                 running.append(first)
-        return self._choice(observations, ended, running)
+        return self._choice(observations, finished, running)
 
     def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Choice:
         if not observations and not running:
@@ -130,9 +136,10 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
     def _model_with(self, needed: Sequence[Configuration], near: Sequence[Configuration]) -> CostModel:
         """The model of a pool in which these are, and neighbours of those that are near where it is a choice."""
-        if self._model is None or near != self._near or any(one not in self._model.place for one in needed):
-            self._near, known = near, self.knowledge
-            self._model = CostModel(
+        model = self._model
+        if model is None or near != self._near or any(one not in model.place for one in needed):
+            known = self.knowledge
+            model = CostModel(
                 pool(self.space, needed, near, self.knowledge.prior, self.seed),
                 every_value(self.space),
                 self.space.baseline,
@@ -140,7 +147,8 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
                 known.allowed_bytes,
             )
-        return self._model
+            self._near, self._model = near, model
+        return model
 
 
 def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
@@ -169,6 +177,6 @@ def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
 def taught(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
     """The user attributes of a finished trial from which the sampler learns."""
     told: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
-    if not measurement.feasible and not measurement.steps:
-        told[ENDED] = measurement.to_dict()
+    if measurement.outcome is not Outcome.COMPLETED:
+        told[ENDED] = replace(measurement, steps=(), rounds=()).to_dict()
     return told

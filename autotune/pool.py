@@ -15,13 +15,17 @@ POOL = 5000
 """Configurations that are considered at the most."""
 
 
+ROOM = {1: POOL // 2, 2: 3 * POOL // 4}
+"""How full the pool may be of neighbours so many levers away."""
+
+
 def pool(
     space: SearchSpace, needed: Sequence[Configuration], near: Sequence[Configuration], prior: Prior, seed: int
 ) -> list[Configuration]:
     """The configurations to consider, these needed ones among them.
 
     Of a space of more than 5,000: the neighbours, one and two levers away, of `near` and of what the prior expects to be
-    fastest at each micro-batch size, at most half of the pool for two levers; the rest by chance.
+    fastest at each micro-batch size (one lever), up to three quarters of the pool; the rest by chance.
     """
     chosen = dict.fromkeys(needed)
     if space.size <= POOL:
@@ -31,7 +35,7 @@ def pool(
     for away in (1, 2):
         for one in (*near, *(expected if away == 1 else ())):
             for neighbour in _neighbours(space, one, away):
-                if len(chosen) < POOL // 2 * away:
+                if len(chosen) < ROOM[away] and neighbour in space:
                     chosen.setdefault(neighbour)
     rng = random.Random(seed)
     for _ in range(10 * POOL):

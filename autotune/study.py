@@ -97,10 +97,11 @@ def adopt(study: Study, trials: Sequence[Trial]) -> int:
 
     Raises StorageFailed where the disk refuses.
     """
-    if study.trials or not trials or trials[0].configuration != study.space.baseline:
+    kept = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
+    if study.trials or not kept or kept[0] != trials[0] or kept[0].configuration != study.space.baseline:
         return 0
     with reporting_storage(study.folder):
-        for number, trial in enumerate(trials):
+        for number, trial in enumerate(_under(study.plan.allowed_bytes, trial) for trial in kept):
             running = propose(study, trial.configuration)
             begin(study, running, trial.configuration)
             keep(study.probe_folder(number), trial.configuration, trial.measurement)
@@ -109,7 +110,24 @@ def adopt(study: Study, trials: Sequence[Trial]) -> int:
             tell(study, running, trial.configuration, trial.measurement)
             study.trials.append(replace(trial, number=number))
     study.queue.clear()
-    return len(trials)
+    return len(kept)
+
+
+def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
+    """Whether a trial says under this limit what it said under its own: ran, or ran out of as much memory."""
+    if any(one.observed_doubts for one in (trial.measurement, *trial.confirmations)):
+        return False
+    if trial.measurement.outcome is Outcome.OUT_OF_MEMORY:
+        return (trial.measurement.allowed_bytes or 0) >= allowed_bytes
+    return trial.measurement.outcome not in (Outcome.CRASHED, Outcome.TIMED_OUT)
+
+
+def _under(allowed_bytes: int, trial: Trial) -> Trial:
+    """The trial with what it measured held against this limit."""
+    measurement, *rounds = (
+        replace(one, allowed_bytes=allowed_bytes) for one in (trial.measurement, *trial.confirmations)
+    )
+    return replace(trial, measurement=measurement, confirmations=tuple(rounds))
 
 
 # The loop ------------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ import pytest
 from autotune.calibration import Calibration, calibrated, informed
 from autotune.configuration import Configuration
 from autotune.cost_model import Effect, Prior
+from autotune.levers import Work
 from autotune.physics import Knowledge
 from autotune.probe.replay import recorded
 from autotune.trial import Trial
-from tests.makers import ALLOWED, MIB, space
+from tests.makers import ALLOWED, MIB, out_of_memory, space
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
 
@@ -51,10 +52,14 @@ def test_only_values_that_were_timed_are_taught() -> None:
 def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
     assert calibrated(SPACE, KNOWN, tried("bf16")) == Calibration()
     assert calibrated(SPACE, KNOWN, []) == Calibration()
+    starved = Trial(0, SPACE.baseline, out_of_memory(SPACE.baseline))
+    assert calibrated(SPACE, KNOWN, [starved, *tried("bf16")]) == Calibration()
 
 
 def test_without_an_estimate_there_is_no_offset() -> None:
-    assert calibrated(SPACE, Knowledge(ALLOWED), tried("fp32", "bf16")).offset_bytes is None
+    taught = calibrated(SPACE, Knowledge(ALLOWED), tried("fp32", "bf16"))
+    assert taught.offset_bytes is None
+    assert taught.effects["precision"]["bf16"].peak_bytes == 0.0
 
 
 def test_the_next_study_expects_the_mean_of_those_before() -> None:
@@ -62,7 +67,7 @@ def test_the_next_study_expects_the_mean_of_those_before() -> None:
         Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.6, 0.0, 10.0)}}, 40.0 * MIB),
         Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.4, 0.2, 30.0)}}, 60.0 * MIB),
     ]
-    prior = informed(Prior(), SPACE.values, past)
+    prior = informed(Prior(), SPACE, past)
     assert prior.effects["precision"]["bf16"] == pytest.approx(Effect(-0.5, 0.1, 20.0))
     assert prior.memory.mean_offset_bytes == 50.0 * MIB
     assert 10.0 * MIB <= prior.memory.offset_bytes < Prior().memory.offset_bytes
@@ -74,13 +79,24 @@ def test_studies_with_other_baselines_agree_on_differences() -> None:
         Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}}),
         Calibration({"precision": {"bf16": Effect(), "fp32": Effect(0.5)}}),
     ]
-    effects = informed(Prior(), SPACE.values, past).effects["precision"]
-    assert effects["bf16"].micro_step - effects["fp32"].micro_step == pytest.approx(-0.5)
+    effects = informed(Prior(), SPACE, past).effects["precision"]
+    assert effects == {"fp32": Effect(), "bf16": Effect(-0.5)}
+
+
+def test_what_is_not_known_against_the_baselines_own_value_is_left_aside() -> None:
+    past = [Calibration({"precision": {"tf32": Effect(), "bf16": Effect(-0.5)}})]
+    assert informed(Prior(), SPACE, past) == Prior()
+
+
+def test_values_that_no_study_saw_keep_what_is_expected_of_their_work() -> None:
+    work = {"precision": {"fp32": Work(), "bf16": Work(0.5), "tf32": Work(0.25)}}
+    past = [Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}})]
+    assert informed(Prior(work=work), SPACE, past).work == {"precision": {"tf32": Work(0.25)}}
 
 
 def test_nothing_past_changes_nothing() -> None:
-    assert informed(Prior(), SPACE.values, []) == Prior()
-    assert informed(Prior(), SPACE.values, [Calibration({"precision": {"fp32": Effect()}})]) == Prior()
+    assert informed(Prior(), SPACE, []) == Prior()
+    assert informed(Prior(), SPACE, [Calibration({"precision": {"fp32": Effect()}})]) == Prior()
 
 
 def test_it_goes_through_json_and_back() -> None:

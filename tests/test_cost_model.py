@@ -67,7 +67,7 @@ def test_a_few_measurements_tell_of_all_the_others() -> None:
     tried = [of(4), of(16), of(4, "full"), of(4, "none", "slow")]
     costs = model().costs([seen(one, noise=0.001) for one in tried])
     errors = off(costs.log_step, [np.log(seconds(one)) for one in EVERY])
-    assert errors.max() < 0.25
+    assert errors.max() < 0.3
     assert (errors < 3 * costs.deviation).all()
 
 
@@ -98,8 +98,9 @@ def test_it_is_surer_after_each_measurement_and_less_sure_the_farther_away() -> 
 
 
 def test_longer_samples_are_no_slower_steps() -> None:
-    """Steps of twice the tokens took twice the time: the model reads one and the same speed."""
-    twice = seen(of(8), step_s=2 * seconds(of(8)), optimizer_step_s=2 * parts(of(8))[1], tokens=200.0)
+    """Micro-steps of twice the tokens took twice the time: the model reads one and the same speed."""
+    micro, optimizer = parts(of(8))
+    twice = seen(of(8), step_s=2 * 2 * micro + optimizer, tokens=200.0)
     one = model().costs([seen(of(4), tokens=100.0), seen(of(8), tokens=100.0)])
     other = model().costs([seen(of(4), tokens=100.0), twice])
     assert other.log_step == pytest.approx(one.log_step)

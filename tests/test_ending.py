@@ -1,6 +1,7 @@
 """Why a search ends: its budget, nothing left to win, or a run too short to be worth more of it."""
 
 import math
+from dataclasses import replace
 
 from autotune.choosing import Choice
 from autotune.ending import could_still_win, nothing_to_win, out_of_budget
@@ -13,7 +14,7 @@ NEXT = configuration(16)
 
 
 def choice(could_win: float = 0.2, expected_win: float = 0.1, probe_seconds: float = 5.0) -> Choice:
-    return Choice(NEXT, could_win, 30, expected_win, probe_seconds)
+    return Choice(NEXT, could_win, 30, expected_win, probe_seconds, better=True)
 
 
 def announced(steps: int) -> Plan:
@@ -54,6 +55,16 @@ def test_a_short_run_is_not_worth_another_probe() -> None:
 def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
     said = nothing_to_win(announced(20), TRIALS[:1], choice())
     assert said.endswith(f"by estimate the fastest is {NEXT} (not measured)")
+
+
+def test_where_nothing_is_expected_to_be_faster_what_one_has_is_the_pick() -> None:
+    said = nothing_to_win(announced(20), TRIALS[:1], replace(choice(), better=False))
+    assert said.endswith("by estimate the fastest is what you have")
+
+
+def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
+    of_memory = replace(announced(20), objective="memory")
+    assert nothing_to_win(of_memory, TRIALS, choice()) == ""
 
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:

@@ -28,6 +28,8 @@ from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
 from autotune.study import adopt, open_study, search
 from autotune.study_folder import REQUEST, check_identity, locked, read_trial, remove_study
+from autotune.trial import Trial
+from tests import makers
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 
 WORST_MEMORY = 1100 * MIB
@@ -441,7 +443,7 @@ def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
 
 
 def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path: Path) -> None:
-    first, _ = run(tmp_path / "one", replay(), n_trials=6, sampler="physics", confirmation_rounds=2)
+    first, ended_with = run(tmp_path / "one", replay(), n_trials=6, sampler="physics", confirmation_rounds=2)
     with locked(tmp_path / "two"):
         second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
         assert adopt(second, first.trials) == len(first.trials)
@@ -449,9 +451,22 @@ def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path
         statement = search(second, probe)
     assert probe.asked == [], "0 probes and no confirmation: all of it is known"
     assert second.trials == first.trials
-    assert statement
+    assert statement == ended_with
     again, _ = run(tmp_path / "two", probe, n_trials=6, sampler="physics", confirmation_rounds=2)
     assert (again.trials, probe.asked) == (first.trials, []), "what was taken over is on disk like any other trial"
+
+
+def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path) -> None:
+    one = space()
+    fits = makers.trial(0, of=one.baseline, peak_bytes=500 * MIB)
+    timed_out = makers.trial(1, of=one.configuration({"micro_batch_size": 4, "checkpointing": "none"}))
+    timed_out = replace(timed_out, measurement=ended(Outcome.TIMED_OUT))
+    starved_of = one.configuration({"micro_batch_size": 8, "checkpointing": "none"})
+    starved = Trial(2, starved_of, out_of_memory(starved_of, allowed_bytes=ALLOWED // 2))
+    with locked(tmp_path):
+        study = opened(tmp_path, one)
+        assert adopt(study, [fits, timed_out, starved]) == 1
+    assert study.trials[0].measurement.allowed_bytes == ALLOWED
 
 
 def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:

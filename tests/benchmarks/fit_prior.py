@@ -65,7 +65,7 @@ def _fitted_times(
 
 
 def _fitted_memory(prior: Prior, tables: Sequence[Table], observations: list[list[Observation]]) -> Prior:
-    names = ("offset_bytes", "value_bytes", "sample_bytes", "slope", "value", "rest", "noise_bytes")
+    names = ("offset_bytes", "value_bytes", "sample_bytes", "rest", "noise_bytes")
 
     def at(given: Sequence[float]) -> Prior:
         *deviations, offset = given

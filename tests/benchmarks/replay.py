@@ -70,7 +70,7 @@ class Found:
 
 def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> Knowledge:
     """What a search on this table starts from, as `autotune.knowledge.gather` has it."""
-    own = informed(table.informs(prior), table.space.values, past)
+    own = informed(table.informs(prior), table.space, past)
     return Knowledge(budget, lambda one: float(table.estimates[one]), own)
 
 
