@@ -12,12 +12,10 @@ from autotune.gaussian import Numbers, expected_improvement
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 
-CAUTION = 16.0
-"""Power of the probability of fitting in a probe's worth: a probe that runs out of memory costs its time, teaches
-nothing of speed, and is what people least want to see."""
-
-POSSIBLE = 0.05
-"""Probability of fitting below which nothing is expected of a configuration."""
+SURE, LIKELY = 0.9, 0.5
+"""Probability of fitting (and of being as fast as asked, where memory is the objective) from which on a configuration is
+probed, and the same where none is left: a probe that runs out of memory teaches nothing of speed, and is what people least
+want to see. While nothing is known to fit, the likeliest is tried."""
 
 RIVALS, DRAWS = 200, 400
 """Untried configurations that could win most, and draws of all their speeds at once, from which the bound is read."""
@@ -33,9 +31,10 @@ BELIEVED = 0.05
 class Choice:
     """What to probe next, and what that could bring.
 
-    configuration: None where everything is known or settled. could_win: no untried configuration beats the best one by a
-    larger share of its speed (of its memory, where that is the objective), with 95 % confidence; infinite while nothing
-    fits. untried: configurations that were considered. expected_win: of this probe, a share. probe_seconds: of this probe.
+    configuration: None where all is known, or nothing untried is likely to fit. could_win: no untried configuration that
+    surely fits beats the best one by a larger share of its speed (of its memory, where that is the objective), with 95 %
+    confidence; infinite while nothing fits. untried: configurations that were considered. expected_win: of this probe, a
+    share. probe_seconds: of this probe.
     better: whether it is expected to be better than the best so far.
     """
 
@@ -77,8 +76,9 @@ def choose(
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
     best = _best(model, prospects, observations, objective)
-    places = np.flatnonzero(untried & (prospects.able >= POSSIBLE))
-    hopeless = np.flatnonzero(untried & (prospects.able < POSSIBLE))
+    places = np.flatnonzero(untried & (prospects.able >= SURE))
+    if not len(places):
+        places = np.flatnonzero(untried & (prospects.able >= LIKELY))
     mean, deviation, able = prospects.mean[places], prospects.deviation[places], prospects.able[places]
     ahead = -np.inf if best is None else float(prospects.mean[best])
     if best is None:
@@ -87,13 +87,13 @@ def choose(
         wins = np.exp(mean - ahead)
     else:
         wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds[places]
-    in_turn = [
-        *places[np.argsort(-wins * able**CAUTION, kind="stable")],
-        *hopeless[np.argsort(-prospects.able[hopeless], kind="stable")],
-    ]
+    in_turn = list(places[np.argsort(-wins * able, kind="stable")])
+    if best is None:
+        rest = np.flatnonzero(untried & (prospects.able < LIKELY))
+        in_turn += list(rest[np.argsort(-prospects.able[rest], kind="stable")])
     chosen = next((at for at in in_turn if not settled(model.configurations[at])), None)
     if chosen is None:
-        return Choice(None, 0.0, 0)
+        return Choice(None, 0.0, int(untried.sum()))
     win = 0.0
     if best is not None:
         win = float(expected_improvement(prospects.mean[[chosen]], prospects.deviation[[chosen]], ahead)[0])

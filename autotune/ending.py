@@ -24,11 +24,13 @@ def out_of_budget(plan: Plan, trials: list[Trial], seconds: float) -> str:
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice) -> str:
     """Why to stop by what further probes could win, or nothing."""
     if choice.configuration is None:
+        if choice.untried:
+            return f"none of the {choice.untried} untried configurations is likely to fit"
         return "every configuration of the space is known or settled"
     if not trials:
         return ""
     if len(trials) >= LEAST_PROBES and choice.could_win <= plan.margin:
-        return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
+        return f"nothing untried that surely fits can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
     return _not_worth_it(plan, trials, choice)
 
 
@@ -36,7 +38,7 @@ def could_still_win(choice: Choice) -> str:
     """What a search leaves open that ends before nothing can be won."""
     if choice.configuration is None or math.isinf(choice.could_win):
         return ""
-    return f"what is untried could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
+    return f"what is untried and surely fits could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:

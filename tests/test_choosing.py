@@ -75,7 +75,7 @@ def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
     failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
     choice = choose(model(allowed), failed, nothing_settled)
     assert choice.configuration is not None
-    assert peak(choice.configuration) == min(map(peak, EVERY))
+    assert peak(choice.configuration) < peak(BASE)
     assert choice.could_win == float("inf")
 
 
@@ -103,14 +103,6 @@ def test_the_same_seed_says_the_same() -> None:
 def test_a_space_of_one_configuration_is_known_after_it() -> None:
     alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
     assert choose(alone, [seen(BASE)], nothing_settled).configuration is None
-
-
-def test_the_least_memory_is_not_searched_against_what_is_slower_than_the_baseline() -> None:
-    """Slow and lean was measured: what could be won counts from the baseline, which is as fast as itself."""
-    slow = seen(of(1, "full", "slow"))
-    choice = choose(model(), [seen(BASE), slow], nothing_settled, "memory")
-    assert choice.could_win > 0
-    assert choice.configuration is not None
 
 
 def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:

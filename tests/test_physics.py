@@ -139,7 +139,7 @@ def test_of_a_small_space_all_are_considered() -> None:
 @pytest.mark.parametrize("probes", [1, 3])
 def test_a_large_space_is_searched_too(probes: int) -> None:
     among = large()
-    sampler = PhysicsSampler(among, Knowledge(ALLOWED, lambda one: 100.0 * MIB))
+    sampler = PhysicsSampler(among, KNOWLEDGE)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     tried = [step(study, among) for _ in range(probes)]
     choice = sampler.choose(study)
