@@ -6,7 +6,6 @@ over the standard deviations of the effects (Rasmussen and Williams, 2006, secti
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,10 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # two fits at a time
-
 import numpy as np
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -125,7 +123,8 @@ def read_priors() -> dict[str, Prior]:
 
 
 def fitted_without(name: str) -> Prior:
-    return fitted([read_table(other) for other in recorded() if other != name])
+    with threadpool_limits(1):  # two fits at a time
+        return fitted([read_table(other) for other in recorded() if other != name])
 
 
 def main() -> None:

@@ -214,8 +214,8 @@ counted: nobody chose it. Budgets are shares of the way from the least to the hi
 
 How the constants were chosen: the prior's deviations and a kernel's start by the evidence of all rows of the *other* tables
 (tests/benchmarks/fit_prior.py); level, slope and walk not by tables. SURE = 0.9 (the probability of fitting from which on a
-configuration is probed) trades out-of-memories against regret: with 0.8 there were 1.1 of them a search and 5 % regret, with 0.9 0.3
-and 9 %, with 0.98 0.05 and 18 %. These figures were looked at on all tables, so that this one constant is not judged on
+configuration is probed) trades out-of-memories against regret: with 0.8 there were 1.1 of them a search and 5 % regret, with
+0.9 0.3 and 9 %, with 0.98 0.05 and 18 %. These figures were looked at on all tables, so that this one constant is not judged on
 tables it never saw; LIKELY and CONFIDENCE were chosen by reasoning.
 
 Why so far from what a quiet device would show: a probe's speed errs by 10 to 13 % from process to process on this machine, the
