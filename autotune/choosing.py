@@ -12,10 +12,10 @@ from autotune.gaussian import Numbers, expected_improvement
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 
-SURE, LIKELY = 0.9, 0.5
+SURE, LIKELY = 0.9, 0.65
 """Probability of fitting (and of being as fast as asked, where memory is the objective) from which on a configuration is
-probed, and the same where none is left: a probe that runs out of memory teaches nothing of speed, and is what people least
-want to see. While nothing is known to fit, the likeliest is tried."""
+probed, and the same once those could win nothing more: a probe that runs out of memory teaches nothing of speed, and is
+what people least want to see. While nothing is known to fit, the likeliest is tried."""
 
 RIVALS, DRAWS = 200, 400
 """Untried configurations that could win most, and draws of all their speeds at once, from which the bound is read."""
@@ -32,7 +32,7 @@ class Choice:
     """What to probe next, and what that could bring.
 
     configuration: None where all is known, or nothing untried is likely to fit. could_win: no untried configuration that
-    surely fits beats the best one by a larger share of its speed (of its memory, where that is the objective), with 95 %
+    is likely to fit beats the best one by a larger share of its speed (of its memory, where that is the objective), with 95 %
     confidence; infinite while nothing fits. untried: configurations that were considered. expected_win: of this probe, a
     share. probe_seconds: of this probe.
     better: whether it is expected to be better than the best so far.
@@ -62,11 +62,13 @@ def choose(
     objective: str = "samples_per_second",
     running: Collection[Configuration] = (),
     seed: int = 0,
+    margin: float = 0.01,
 ) -> Choice:
     """The configuration whose probe is expected to win most for each second it takes.
 
     observations: of every finished probe, the baseline's first. settled: whether a finished probe already answers for a
-    configuration. running: what others probe now: its result is assumed to be as expected.
+    configuration. running: what others probe now: its result is assumed to be as expected. margin: what surely fits is
+    left for what is likely to fit once it could win no larger share.
     """
     costs = model.costs(observations)
     if running:
@@ -76,9 +78,12 @@ def choose(
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
     best = _best(model, prospects, observations, objective)
-    places = np.flatnonzero(untried & (prospects.able >= SURE))
-    if not len(places):
-        places = np.flatnonzero(untried & (prospects.able >= LIKELY))
+    could_win = 0.0
+    for least in (SURE, LIKELY):
+        places = np.flatnonzero(untried & (prospects.able >= least))
+        could_win = _could_win(model, costs, prospects, places, best, settled, objective, seed)
+        if could_win > margin and len(places):
+            break
     mean, deviation, able = prospects.mean[places], prospects.deviation[places], prospects.able[places]
     ahead = -np.inf if best is None else float(prospects.mean[best])
     if best is None:
@@ -99,7 +104,7 @@ def choose(
         win = float(expected_improvement(prospects.mean[[chosen]], prospects.deviation[[chosen]], ahead)[0])
     return Choice(
         model.configurations[chosen],
-        _could_win(model, costs, prospects, places, best, settled, objective, seed),
+        could_win,
         int(untried.sum()),
         win * float(prospects.able[chosen]),
         float(costs.probe_seconds[chosen]),

@@ -30,7 +30,7 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice) -> str:
     if not trials:
         return ""
     if len(trials) >= LEAST_PROBES and choice.could_win <= plan.margin:
-        return f"nothing untried that surely fits can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
+        return f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
     return _not_worth_it(plan, trials, choice)
 
 
@@ -38,7 +38,9 @@ def could_still_win(choice: Choice) -> str:
     """What a search leaves open that ends before nothing can be won."""
     if choice.configuration is None or math.isinf(choice.could_win):
         return ""
-    return f"what is untried and surely fits could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
+    return (
+        f"what is untried and likely to fit could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
+    )
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:

@@ -32,7 +32,7 @@ def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
     assert nothing_to_win(PLAN, TRIALS, choice(could_win=0.011)) == ""
     said = nothing_to_win(PLAN, TRIALS, choice(could_win=0.009))
     assert said == (
-        "nothing untried that surely fits can beat the best by more than 1.0% "
+        "nothing untried that is likely to fit can beat the best by more than 1.0% "
         "(95% sure, 30 untried configurations considered)"
     )
 
@@ -72,6 +72,6 @@ def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
     said = could_still_win(choice(could_win=0.25))
-    assert said.startswith("what is untried and surely fits could beat the best by at most 25% (95% sure")
+    assert said.startswith("what is untried and likely to fit could beat the best by at most 25% (95% sure")
     assert could_still_win(choice(could_win=math.inf)) == ""
     assert could_still_win(Choice(None, 0.0, 0)) == ""

@@ -484,7 +484,7 @@ def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
 def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     probe = replay()
     study, statement = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
-    assert statement.startswith("nothing untried that surely fits can beat the best by more than 5.0% (95% sure, ")
+    assert statement.startswith("nothing untried that is likely to fit can beat the best by more than 5.0% (95% sure, ")
     assert len(study.trials) < study.space.size
     best = max(machine(one).samples_per_second or 0.0 for one in study.space)
     reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
@@ -494,7 +494,7 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
 def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
     _, statement = run(tmp_path, replay(), n_trials=2, sampler="physics")
     assert statement.startswith(
-        "the budget of 2 trials is used; what is untried and surely fits could beat the best by at most "
+        "the budget of 2 trials is used; what is untried and likely to fit could beat the best by at most "
     )
 
 
