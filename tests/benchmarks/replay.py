@@ -215,8 +215,8 @@ counted: nobody chose it. Budgets are shares of the way from the least to the hi
 How the constants were chosen: the prior's deviations and a kernel's start by the evidence of all rows of the *other* tables
 (tests/benchmarks/fit_prior.py); level, slope and walk not by tables. LIKELY = 0.65 (the probability of fitting from which on a
 configuration is probed once the surer ones could win nothing more) trades out-of-memories against regret: on a new device,
-with two seeds, 0.5 gave 2.7 of them a search and 2 % regret, 0.65 1.5 and 3 %, 0.8 0.7 and 7 %, SURE = 0.9 alone 0.3 and 9 %. These
-figures were looked at on all tables, so that this constant is not judged on tables it never saw; CONFIDENCE and SURE
+with two seeds, 0.5 gave 2.7 of them a search and 2 % regret, 0.65 1.5 and 3 %, 0.8 0.7 and 7 %, SURE = 0.9 alone 0.3 and 9 %.
+These figures were looked at on all tables, so that this constant is not judged on tables it never saw; CONFIDENCE and SURE
 were chosen by reasoning.
 
 Why so far from what a quiet device would show: a probe's speed errs by 10 to 13 % from process to process on this machine, the
