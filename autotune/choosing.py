@@ -78,12 +78,11 @@ def choose(
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
     best = _best(model, prospects, observations, objective)
-    could_win = 0.0
-    for least in (SURE, LIKELY):
-        places = np.flatnonzero(untried & (prospects.able >= least))
-        could_win = _could_win(model, costs, prospects, places, best, settled, objective, seed)
-        if could_win > margin and len(places):
-            break
+    sure, places = (np.flatnonzero(untried & (prospects.able >= least)) for least in (SURE, LIKELY))
+    # What is said at the end speaks of all that is likely to fit, whichever of it is probed next.
+    could_win = _could_win(model, costs, prospects, places, best, settled, objective, seed)
+    if len(sure) and _could_win(model, costs, prospects, sure, best, settled, objective, seed) > margin:
+        places = sure
     mean, deviation, able = prospects.mean[places], prospects.deviation[places], prospects.able[places]
     ahead = -np.inf if best is None else float(prospects.mean[best])
     if best is None:

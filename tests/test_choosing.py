@@ -112,3 +112,11 @@ def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
     choice = choose(model(allowed), failed, lambda one: one in settled)
     assert choice.configuration is not None
     assert choice.configuration not in settled
+
+
+def test_what_could_win_counts_what_is_only_likely_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While what surely fits is probed, the bound speaks of the rest too."""
+    allowed, tried = peak(of(8)) + 5 * MIB, [seen(BASE), seen(of(2)), seen(of(1))]
+    both = choose(model(allowed), tried, nothing_settled).could_win
+    monkeypatch.setattr("autotune.choosing.LIKELY", 0.9)
+    assert both >= choose(model(allowed), tried, nothing_settled).could_win > 0
