@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from autotune.configuration import Value
-from autotune.cost_model import MIB, CostModel, Effect, Prior
+from autotune.cost_model import CostModel
 from autotune.observation import observed
 from autotune.physics import Knowledge
+from autotune.prior import MIB, Effect, Prior
 from autotune.proposals import every_value
 from autotune.search_space import MICRO, SearchSpace
 from autotune.trial import Trial

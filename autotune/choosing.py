@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -17,8 +19,12 @@ SURE, LIKELY = 0.9, 0.65
 probed, and the same once those could win nothing more: a probe that runs out of memory teaches nothing of speed, and is
 what people least want to see. While nothing is known to fit, the likeliest is tried."""
 
-RIVALS, DRAWS = 200, 400
-"""Untried configurations that could win most, and draws of all their speeds at once, from which the bound is read."""
+HARDLY = 0.005
+"""Probability of fitting below which a configuration is no rival."""
+
+RIVALS, DRAWS = 100, 400
+"""Untried configurations that could win most, of those that are likely to fit and of the others, and draws of all their
+speeds and peaks at once, from which the bounds are read."""
 
 CONFIDENCE = 0.95
 """Of the statement that nothing untried wins more than the bound."""
@@ -33,26 +39,18 @@ class Choice:
 
     configuration: None where all is known, or nothing untried is likely to fit. could_win: no untried configuration that
     is likely to fit beats the best one by a larger share of its speed (of its memory, where that is the objective), with 95 %
-    confidence; infinite while nothing fits. untried: configurations that were considered. expected_win: of this probe, a
-    share. probe_seconds: of this probe.
+    confidence; infinite while nothing fits. any_could_win: the same of all untried ones, each as far as it may fit after all.
+    untried: configurations that were considered. expected_win: of this probe, a share. probe_seconds: of this probe.
     better: whether it is expected to be better than the best so far.
     """
 
     configuration: Configuration | None
     could_win: float
+    any_could_win: float
     untried: int
     expected_win: float = 0.0
     probe_seconds: float = 0.0
     better: bool = False
-
-
-@dataclass(frozen=True)
-class _Prospects:
-    """(n,) mean and deviation of what the objective compares, a logarithm, larger is better; how likely it counts."""
-
-    mean: Numbers
-    deviation: Numbers
-    able: Numbers
 
 
 def choose(
@@ -73,111 +71,123 @@ def choose(
     costs = model.costs(observations)
     if running:
         costs = model.costs([*observations, *(_believed(model, costs, one) for one in running)])
-    prospects = _prospects(model, costs, observations, objective)
+    aim = _Aim(objective == "memory", model.allowed_bytes, _slowest(model, observations))
+    mean, deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
+    able = aim.likelihood(costs)
     untried = np.ones(len(model.configurations), bool)
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
-    best = _best(model, prospects, observations, objective)
-    sure, places = (np.flatnonzero(untried & (prospects.able >= least)) for least in (SURE, LIKELY))
-    # What is said at the end speaks of all that is likely to fit, whichever of it is probed next.
-    could_win = _could_win(model, costs, prospects, places, best, settled, objective, seed)
-    if len(sure) and _could_win(model, costs, prospects, sure, best, settled, objective, seed) > margin:
-        places = sure
-    mean, deviation, able = prospects.mean[places], prospects.deviation[places], prospects.able[places]
-    ahead = -np.inf if best is None else float(prospects.mean[best])
+
+    def still_open(places: Places) -> Iterator[int]:
+        return (at for at in places if not settled(model.configurations[at]))
+
+    best = _best(model, mean, observations, aim)
+    bounds = (np.inf, np.inf, np.inf)
+    if best is not None:
+        optimistic = mean + 2 * deviation
+        rivals = [
+            at
+            for group in (able >= LIKELY, (able < LIKELY) & (able >= HARDLY))
+            for at in islice(still_open(_descending(np.flatnonzero(untried & group), optimistic)), RIVALS)
+        ]
+        bounds = _could_win(costs, aim, best, np.array(rivals, np.intp), able, seed)
+    of_sure, of_likely, of_any = bounds
+    places = np.flatnonzero(untried & (able >= (SURE if of_sure > margin else LIKELY)))
+    if not len(places):
+        places = np.flatnonzero(untried & (able >= LIKELY))
+    ahead = -np.inf if best is None else float(mean[best])
     if best is None:
-        wins = np.exp(mean - mean.max(initial=-np.inf))
+        wins = np.exp(mean - mean.max())
     elif len(observations) == 1:
         wins = np.exp(mean - ahead)
     else:
-        wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds[places]
-    in_turn = list(places[np.argsort(-wins * able, kind="stable")])
+        wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds
+    in_turn = list(_descending(places, wins * able))
     if best is None:
-        rest = np.flatnonzero(untried & (prospects.able < LIKELY))
-        in_turn += list(rest[np.argsort(-prospects.able[rest], kind="stable")])
-    chosen = next((at for at in in_turn if not settled(model.configurations[at])), None)
+        in_turn += list(_descending(np.flatnonzero(untried & (able < LIKELY)), able))
+    chosen = next(still_open(np.array(in_turn, np.intp)), None)
+    considered = int(untried.sum())
     if chosen is None:
-        return Choice(None, 0.0, int(untried.sum()))
-    win = 0.0
-    if best is not None:
-        win = float(expected_improvement(prospects.mean[[chosen]], prospects.deviation[[chosen]], ahead)[0])
+        return Choice(None, of_likely, of_any, considered)
+    win = float(expected_improvement(mean[[chosen]], deviation[[chosen]], ahead)[0]) if best is not None else 0.0
     return Choice(
         model.configurations[chosen],
-        could_win,
-        int(untried.sum()),
-        win * float(prospects.able[chosen]),
+        of_likely,
+        of_any,
+        considered,
+        win * float(able[chosen]),
         float(costs.probe_seconds[chosen]),
-        best is None or bool(prospects.mean[chosen] > ahead),
+        best is None or bool(mean[chosen] > ahead),
     )
 
 
-def _prospects(model: CostModel, costs: Costs, observations: Sequence[Observation], objective: str) -> _Prospects:
-    if objective != "memory":
-        return _Prospects(-costs.log_step, costs.deviation, costs.fits)
-    able = costs.fits
-    if (slowest := _slowest(model, observations)) is not None:
-        able = able * ndtr((slowest - costs.log_step) / costs.deviation)
-    return _Prospects(-np.log(costs.peak), costs.peak_deviation / costs.peak, able)
+@dataclass(frozen=True)
+class _Aim:
+    """What makes one configuration better than another: a logarithm, larger is better; and what it must hold to.
+
+    slowest: logarithm of the step's seconds that an answer with the least memory may take; None: any.
+    """
+
+    of_memory: bool
+    allowed_bytes: int
+    slowest: float | None
+
+    def worth(self, log_step: Numbers, peak: Numbers) -> Numbers:
+        return -np.log(np.maximum(peak, 1.0)) if self.of_memory else -log_step
+
+    def deviation(self, costs: Costs) -> Numbers:
+        return costs.peak_deviation / costs.peak if self.of_memory else costs.deviation
+
+    def fast_enough(self, log_step: Numbers) -> Any:
+        return True if not self.of_memory or self.slowest is None else log_step <= self.slowest
+
+    def counts(self, log_step: Numbers, peak: Numbers) -> Any:
+        return (peak <= self.allowed_bytes) & self.fast_enough(log_step)
+
+    def likelihood(self, costs: Costs) -> Numbers:
+        if not self.of_memory or self.slowest is None:
+            return costs.fits
+        likely: Numbers = costs.fits * ndtr((self.slowest - costs.log_step) / costs.deviation)
+        return likely
 
 
 def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
-    """Logarithm of the step's seconds that an answer with the least memory may take: as the baseline's, within noise."""
+    """As slow as the baseline, within noise."""
     for one in observations:
         if one.configuration == model.baseline and one.step_s is not None and one.feasible:
             return float(np.log(one.step_s)) + one.noise
     return None
 
 
-def _best(model: CostModel, prospects: _Prospects, observations: Sequence[Observation], objective: str) -> int | None:
+def _best(model: CostModel, mean: Numbers, observations: Sequence[Observation], aim: _Aim) -> int | None:
     """The place of the best that was measured to its end and fits, by what all measurements say of it together."""
-    slowest = _slowest(model, observations) if objective == "memory" else None
     able = [
         model.place[one.configuration]
         for one in observations
-        if one.feasible
-        and not one.ended_early
-        and (slowest is None or one.step_s is None or np.log(one.step_s) <= slowest)
+        if one.feasible and not one.ended_early and (one.step_s is None or aim.fast_enough(np.log(one.step_s)))
     ]
-    return max(able, key=lambda at: prospects.mean[at], default=None)
+    return max(able, key=lambda at: mean[at], default=None)
 
 
 def _could_win(
-    model: CostModel,
-    costs: Costs,
-    prospects: _Prospects,
-    places: Places,
-    best: int | None,
-    settled: Callable[[Configuration], bool],
-    objective: str,
-    seed: int,
-) -> float:
-    if best is None:
-        return np.inf
-    highest = prospects.mean[places] + 2 * prospects.deviation[places]
-    rivals = np.array(list(_first_open(model, places[np.argsort(-highest)], settled)), np.intp)
+    costs: Costs, aim: _Aim, best: int, rivals: Places, able: Numbers, seed: int
+) -> tuple[float, float, float]:
+    """What no rival wins more than, a share: of those that surely fit, of those likely to, of all."""
     if not len(rivals):
-        return 0.0
-    chosen = np.array([best, *rivals], np.intp)
-    of_memory = objective == "memory"
-    covariance = np.diag(prospects.deviation[chosen] ** 2) if of_memory else costs.covariance(chosen)
-    values, vectors = np.linalg.eigh(covariance)
-    rng = np.random.default_rng(seed)
-    drawn = rng.standard_normal((DRAWS, len(chosen))) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    drawn += prospects.mean[chosen]
-    fits = rng.random((DRAWS, len(rivals))) < prospects.able[rivals]
-    wins = np.where(fits, drawn[:, 1:] - drawn[:, :1], 0.0).max(1)
-    most = float(np.quantile(np.maximum(wins, 0.0), CONFIDENCE))
-    return -float(np.expm1(-most)) if of_memory else float(np.expm1(most))
+        return 0.0, 0.0, 0.0
+    log_step, peak = costs.drawn(np.array([best, *rivals], np.intp), DRAWS, seed)
+    worth = aim.worth(log_step, peak)
+    wins = np.where(aim.counts(log_step, peak)[:, 1:], worth[:, 1:] - worth[:, :1], 0.0)
+
+    def bound(least: float) -> float:
+        most = float(np.quantile(wins[:, able[rivals] >= least].max(1, initial=0.0), CONFIDENCE))
+        return -float(np.expm1(-most)) if aim.of_memory else float(np.expm1(most))
+
+    return bound(SURE), bound(LIKELY), bound(0.0)
 
 
-def _first_open(model: CostModel, places: Places, settled: Callable[[Configuration], bool]) -> Iterator[int]:
-    found = 0
-    for at in places:
-        if found == RIVALS:
-            return
-        if not settled(model.configurations[at]):
-            found += 1
-            yield at
+def _descending(places: Places, by: Numbers) -> Places:
+    return places[np.argsort(-by[places], kind="stable")]
 
 
 def _believed(model: CostModel, costs: Costs, configuration: Configuration) -> Observation:

@@ -23,24 +23,26 @@ def out_of_budget(plan: Plan, trials: list[Trial], seconds: float) -> str:
 
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice) -> str:
     """Why to stop by what further probes could win, or nothing."""
-    if choice.configuration is None:
-        if choice.untried:
-            return f"none of the {choice.untried} untried configurations is likely to fit"
+    if choice.configuration is None and not choice.untried:
         return "every configuration of the space is known or settled"
-    if not trials:
-        return ""
-    if len(trials) >= LEAST_PROBES and choice.could_win <= plan.margin:
-        return f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
-    return _not_worth_it(plan, trials, choice)
+    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.could_win > plan.margin):
+        return _not_worth_it(plan, trials, choice) if trials else ""
+    if choice.any_could_win <= plan.margin:
+        return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
+    said = f"nothing untried is likely to fit{_surely(choice)}"
+    if choice.configuration is not None:
+        best = f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}"
+        said = f"{best}{_surely(choice)}"
+    if math.isinf(choice.any_could_win):
+        return said
+    return f"{said}; what fits after all could beat the best by at most {_share(choice.any_could_win)}"
 
 
 def could_still_win(choice: Choice) -> str:
     """What a search leaves open that ends before nothing can be won."""
-    if choice.configuration is None or math.isinf(choice.could_win):
+    if choice.configuration is None or math.isinf(choice.any_could_win):
         return ""
-    return (
-        f"what is untried and likely to fit could beat the best by at most {_share(choice.could_win)}{_surely(choice)}"
-    )
+    return f"what is untried could beat the best by at most {_share(choice.any_could_win)}{_surely(choice)}"
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:

@@ -19,6 +19,7 @@ class Environment:
     training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
     those of their defaults that are plain values.
     precisions, optimizers: value -> None where it really works here, else the reason why not.
+    optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
     others: processes that hold memory on the device, as text for people.
     """
 
@@ -40,6 +41,7 @@ class Environment:
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)
     precisions: Mapping[str, str | None] = field(default_factory=dict)
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
+    optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
 
     @property

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 Numbers = NDArray[np.float64]
 
+
+LITTLE = 1e-4
+"""Share of a variance that is not worth learning."""
 
 ROUNDING = 1e-9
 """Share of the variances that keeps a matrix of nearly equal points invertible in double precision."""
@@ -47,6 +50,35 @@ def condition(
     evidence = -0.5 * white @ white - np.log(np.diag(lower)).sum() - 0.5 * len(white) * math.log(2 * math.pi)
     least = 1e-12 * variance
     return Posterior(mean + reach.T @ white, np.maximum(variance - (reach**2).sum(0), least), reach, float(evidence))
+
+
+def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] | None:
+    """(value, noise) of the measurement that teaches of a normal value what "it is no less than bound" does: the same mean
+    and variance afterwards; None where that teaches nothing.
+
+    Moments of the truncated normal distribution, as in expectation propagation (Minka, 2001): with z = (bound - mean) /
+    deviation and h = density(z) / P(above z) the mean rises by h deviations, and the variance falls by h (h - z) of itself.
+    """
+    deviation = math.sqrt(variance)
+    z = (bound - mean) / deviation
+    h = math.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - float(log_ndtr(-z)))
+    gone = h * (h - z)
+    if gone < LITTLE:
+        return None
+    gone = min(gone, 1 - LITTLE)
+    return mean + h * deviation / gone, deviation * math.sqrt((1 - gone) / gone)
+
+
+def draw(mean: Numbers, covariance: Numbers, count: int, rng: np.random.Generator) -> Numbers:
+    """(count, k) draws of normal values of this mean (k,) and covariance (k, k)."""
+    held = covariance + np.diag(ROUNDING * np.diag(covariance) + np.finfo(np.float64).tiny)
+    try:
+        factor = np.linalg.cholesky(held)
+    except np.linalg.LinAlgError:  # points that the measurements told all about
+        values, vectors = np.linalg.eigh(covariance)
+        factor = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn: Numbers = mean + rng.standard_normal((count, len(mean))) @ factor.T
+    return drawn
 
 
 def expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:

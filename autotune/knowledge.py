@@ -8,12 +8,12 @@ from typing import Any
 
 from autotune.calibration import Calibration, informed
 from autotune.configuration import Configuration
-from autotune.cost_model import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.physics import Knowledge, expected_work
+from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import MICRO, SearchSpace
@@ -31,7 +31,6 @@ def gather(
     space: SearchSpace,
     base: Mapping[str, Any],
     allowed_bytes: int,
-    objective: str,
     past: Sequence[Calibration] = (),
 ) -> Knowledge:
     """What the sampler `physics` starts from. past: what other studies on this device taught."""
@@ -40,6 +39,7 @@ def gather(
     if environment.is_cpu:
         prior = replace(prior, memory=CPU_MEMORY)
     estimate: Callable[[Configuration], float] | None = None
+    unknown = ""
     try:
         model = traced(host, workload, environment, _needs(space), base)
         estimate = estimates(model, space, workload)
@@ -47,9 +47,9 @@ def gather(
             kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S
             half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
-    except TracingFailed:
-        pass  # a caller's own model, or one that cannot be traced: memory is learned from the probes
-    return Knowledge(allowed_bytes, estimate, informed(prior, space, past), objective)
+    except TracingFailed as failed:
+        unknown = f"memory was not estimated before the probes, only learned from them: {failed.message}"
+    return Knowledge(allowed_bytes, estimate, informed(prior, space, past), unknown=unknown)
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:

@@ -8,7 +8,7 @@ needs nothing here (Rasmussen and Williams, Gaussian Processes for Machine Learn
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,11 @@ class Encoded:
             self.codes[chosen],
             self.doubts[chosen],
         )
+
+    def only(self, columns: Sequence[int]) -> "Encoded":
+        """The same configurations by some of their levers."""
+        kept = np.array(columns, np.intp)
+        return replace(self, codes=self.codes[:, kept], doubts=self.doubts[:, kept])
 
 
 def encode(
@@ -90,9 +95,9 @@ class Likeness:
     pair: float
     rest: float
 
-    def covariance(self, one: Encoded, other: Encoded) -> Numbers:
-        """(n, m) covariances of the logarithms."""
-        return self._of(shared_by(one, other), one.doublings[:, None], other.doublings[None, :])
+    def covariance(self, shared: "Shared", one: Encoded, other: Encoded) -> Numbers:
+        """(n, m) covariances of the logarithms of points that share this."""
+        return self._of(shared, one.doublings[:, None], other.doublings[None, :])
 
     def variance(self, one: Encoded) -> Numbers:
         """(n,): the diagonal of the covariance with itself."""

@@ -12,13 +12,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.choosing import Choice, choose
 from autotune.configuration import Configuration, Value
-from autotune.cost_model import CostModel, MemoryPrior, Prior
+from autotune.cost_model import CostModel
 from autotune.dominance import settled_by
 from autotune.interval import Interval
 from autotune.levers import LEVERS, Work
 from autotune.measurement import Measurement, Outcome
 from autotune.observation import Observation, observed
 from autotune.pool import pool
+from autotune.prior import MemoryPrior, Prior
 from autotune.proposals import configuration_of, distributions, every_value, parameters
 from autotune.search_space import MICRO, SearchSpace
 from autotune.trial import Trial
@@ -36,13 +37,15 @@ class Knowledge:
     """What a search knows before its first probe.
 
     allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
-    prior: of the costs.
+    prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
     """
 
     allowed_bytes: int
     estimate: Callable[[Configuration], float] | None = None
     prior: Prior = field(default_factory=Prior)
     objective: str = "samples_per_second"
+    margin: float = 0.01
+    unknown: str = ""
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
@@ -107,7 +110,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
     def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Choice:
         if not observations and not running:
-            return Choice(self.space.baseline, np.inf, self.space.size)
+            return Choice(self.space.baseline, np.inf, np.inf, self.space.size)
         needed = [self.space.baseline, *(one.configuration for one in observations), *running]
         return choose(
             self._model_with(needed, _near(observations)),
@@ -116,6 +119,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             self.knowledge.objective,
             running,
             self.seed + len(observations),
+            self.knowledge.margin,
         )
 
     def expected_speeds(self, trials: Sequence[Trial]) -> dict[int, Interval]:

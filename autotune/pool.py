@@ -7,8 +7,8 @@ from itertools import combinations, product
 from typing import Any
 
 from autotune.configuration import Configuration, Value
-from autotune.cost_model import Effect, Prior
 from autotune.levers import Work
+from autotune.prior import Effect, Prior
 from autotune.search_space import MICRO, SearchSpace
 
 POOL = 5000

@@ -62,7 +62,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
-    known = knowledge or Knowledge(plan.allowed_bytes, objective=plan.objective)
+    known = replace(knowledge or Knowledge(plan.allowed_bytes), objective=plan.objective, margin=plan.margin)
     record.sampler = make_sampler(plan.sampler, seed, space, known)
     return study
 

@@ -119,11 +119,13 @@ def _search(
     )
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
-    allowed, objective = unmeasured.allowed_bytes, request.objective
-    knowledge = Knowledge(allowed, objective=objective)
+    allowed = unmeasured.allowed_bytes
+    knowledge = Knowledge(allowed)
     if request.sampler == "physics":
         watch(Progress("preparing", (), probes_left=request.n_trials, message="estimating memory before any probe"))
-        knowledge = gather(host, environment, workload, space, base, allowed, objective, past.others)
+        knowledge = gather(host, environment, workload, space, base, allowed, past.others)
+        if knowledge.unknown:
+            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
     study = open_study(folder, space, plan, knowledge)
     if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):
         note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"
@@ -135,7 +137,7 @@ def _search(
         base,
         allowed,
         study.probe_folder,
-        objective,
+        request.objective,
         device_used=(lambda: device.device_used(card)) if card else (lambda: None),
     )
     known: dict[str, Any] = {}

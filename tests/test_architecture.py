@@ -33,6 +33,7 @@ FLOORS = (
         "training_arguments",
         "objective",
         "dominance",
+        "prior",
         "cost_model",
         "gaussian",
         "likeness",

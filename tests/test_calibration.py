@@ -6,9 +6,9 @@ import pytest
 
 from autotune.calibration import Calibration, calibrated, informed
 from autotune.configuration import Configuration
-from autotune.cost_model import Effect, Prior
 from autotune.levers import Work
 from autotune.physics import Knowledge
+from autotune.prior import Effect, Prior
 from autotune.probe.replay import recorded
 from autotune.trial import Trial
 from tests.makers import ALLOWED, MIB, out_of_memory, space

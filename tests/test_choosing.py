@@ -114,6 +114,16 @@ def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
     assert choice.configuration not in settled
 
 
+def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> None:
+    """16 without checkpointing is fastest; it lies just above the limit or far above it."""
+    tried = [seen(one) for one in EVERY if one.micro_batch_size < 16]
+    limits = [peak(of(16)) - MIB // 2, peak(of(16)) - 100 * MIB]
+    near, far = (choose(model(limit), tried, lambda one: "full" in one.values.values()) for limit in limits)
+    assert near.configuration is None
+    assert near.any_could_win > 0.01 > near.could_win
+    assert far.any_could_win == far.could_win == 0.0
+
+
 def test_what_could_win_counts_what_is_only_likely_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """While what surely fits is probed, the bound speaks of the rest too."""
     allowed, tried = peak(of(8)) + 5 * MIB, [seen(BASE), seen(of(2)), seen(of(1))]

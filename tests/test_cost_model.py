@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from autotune.configuration import Configuration
-from autotune.cost_model import CostModel, Effect, MemoryPrior, Prior, roofline
+from autotune.cost_model import CostModel
 from autotune.levers import Work
 from autotune.measurement import Outcome
 from autotune.observation import Observation
+from autotune.prior import Effect, MemoryPrior, Prior, roofline
 from tests.makers import MIB
 
 VALUES = {"micro_batch_size": (1, 2, 4, 8, 16), "checkpointing": ("none", "full"), "optimizer": ("fused", "slow")}
@@ -157,10 +158,32 @@ def test_a_probe_takes_its_start_and_its_steps() -> None:
     assert costs.probe_seconds[EVERY.index(of(4))] == pytest.approx(3.0 + 10 * (3 * micro + optimizer), rel=0.05)
 
 
+def test_what_is_drawn_has_the_means_and_deviations_that_are_told() -> None:
+    known = model()
+    costs = known.costs([seen(of(4)), seen(of(16, "full"))])
+    chosen = np.arange(len(EVERY))
+    log_steps, peaks = costs.drawn(chosen, 4000, seed=0)
+    assert log_steps.shape == peaks.shape == (4000, len(EVERY))
+    assert log_steps.mean(0) == pytest.approx(costs.log_step, abs=4 * costs.deviation.max() / 4000**0.5)
+    assert log_steps.std(0) == pytest.approx(costs.deviation, rel=0.1)
+    assert peaks.std(0) == pytest.approx(costs.peak_deviation, rel=0.1)
+    assert (peaks <= known.allowed_bytes).mean(0) == pytest.approx(costs.fits, abs=0.04)
+
+
+def test_what_two_configurations_share_is_drawn_for_both_at_once() -> None:
+    costs = model().costs([seen(of(4))])
+    places = np.array([EVERY.index(of(8, "full", "slow")), EVERY.index(of(16, "full", "slow"))])
+    log_steps, peaks = costs.drawn(places, 4000, seed=1)
+    covariance, _ = costs.covariances(places)
+    told = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert np.corrcoef(log_steps.T)[0, 1] == pytest.approx(told, abs=0.05)
+    assert np.corrcoef(peaks.T)[0, 1] > 0.5, "an offset that both have"
+
+
 def test_the_covariance_has_the_deviations_on_its_diagonal() -> None:
     costs = model().costs([seen(of(4)), seen(of(8, "full"))])
     chosen = np.arange(len(EVERY))
-    assert np.sqrt(np.diag(costs.covariance(chosen))) == pytest.approx(costs.deviation, rel=1e-6)
+    assert np.sqrt(np.diag(costs.covariances(chosen)[0])) == pytest.approx(costs.deviation, rel=1e-6)
 
 
 def test_kernels_and_arithmetic_bound_a_micro_step() -> None:

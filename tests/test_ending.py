@@ -14,7 +14,7 @@ NEXT = configuration(16)
 
 
 def choice(could_win: float = 0.2, expected_win: float = 0.1, probe_seconds: float = 5.0) -> Choice:
-    return Choice(NEXT, could_win, 30, expected_win, probe_seconds, better=True)
+    return Choice(NEXT, could_win, could_win, 30, expected_win, probe_seconds, better=True)
 
 
 def announced(steps: int) -> Plan:
@@ -32,8 +32,15 @@ def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
     assert nothing_to_win(PLAN, TRIALS, choice(could_win=0.011)) == ""
     said = nothing_to_win(PLAN, TRIALS, choice(could_win=0.009))
     assert said == (
+        "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
+    )
+
+
+def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
+    said = nothing_to_win(PLAN, TRIALS, replace(choice(could_win=0.009), any_could_win=0.07))
+    assert said == (
         "nothing untried that is likely to fit can beat the best by more than 1.0% "
-        "(95% sure, 30 untried configurations considered)"
+        "(95% sure, 30 untried configurations considered); what fits after all could beat the best by at most 7.0%"
     )
 
 
@@ -42,10 +49,12 @@ def test_nothing_is_concluded_from_two_probes() -> None:
 
 
 def test_it_ends_when_all_is_known() -> None:
-    known = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0))
+    known = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.0, 0))
     assert known == "every configuration of the space is known or settled"
-    starved = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 7))
-    assert starved == "none of the 7 untried configurations is likely to fit"
+    starved = nothing_to_win(PLAN, TRIALS, Choice(None, math.inf, math.inf, 7))
+    assert starved == "nothing untried is likely to fit (95% sure, 7 untried configurations considered)"
+    hardly = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.2, 7))
+    assert hardly == f"{starved}; what fits after all could beat the best by at most 20%"
 
 
 def test_a_short_run_is_not_worth_another_probe() -> None:
@@ -72,6 +81,6 @@ def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
     said = could_still_win(choice(could_win=0.25))
-    assert said.startswith("what is untried and likely to fit could beat the best by at most 25% (95% sure")
+    assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
     assert could_still_win(choice(could_win=math.inf)) == ""
-    assert could_still_win(Choice(None, 0.0, 0)) == ""
+    assert could_still_win(Choice(None, 0.0, 0.0, 0)) == ""

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import truncnorm
 
-from autotune.gaussian import condition, expected_improvement
+from autotune.gaussian import at_least, condition, draw, expected_improvement
 
 
 def one_point(noise: float) -> tuple[float, float]:
@@ -59,3 +60,33 @@ def test_expected_improvement_has_its_known_values() -> None:
     assert at_par == pytest.approx(1 / math.sqrt(2 * math.pi))
     assert hopeless == pytest.approx(0.0, abs=1e-12)
     assert sure == pytest.approx(10.0)
+
+
+def test_draws_have_their_mean_and_covariance() -> None:
+    covariance = np.array([[4.0, 1.0], [1.0, 2.0]])
+    drawn = draw(np.array([1.0, -3.0]), covariance, 20000, np.random.default_rng(0))
+    assert drawn.mean(0) == pytest.approx([1.0, -3.0], abs=0.05)
+    assert np.cov(drawn.T) == pytest.approx(covariance, abs=0.12)
+
+
+def test_what_is_one_and_the_same_is_drawn_so_though_rounding_made_its_covariance_indefinite() -> None:
+    one = np.ones((3, 3))
+    one[0, 1] = one[1, 0] = 1 + 1e-7
+    drawn = draw(np.zeros(3), one, 50, np.random.default_rng(0))
+    assert np.isfinite(drawn).all()
+    assert np.abs(drawn[:, 0] - drawn[:, 1]).max() < 1e-2
+    assert draw(np.zeros(2), np.zeros((2, 2)), 3, np.random.default_rng(0)) == pytest.approx(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("bound", [-3.0, 0.0, 5.0, 9.0, 14.0])
+def test_a_least_value_teaches_what_the_truncated_distribution_has(bound: float) -> None:
+    mean, variance = 5.0, 4.0
+    above = truncnorm((bound - mean) / variance**0.5, np.inf, mean, variance**0.5)
+    found = at_least(bound, mean, variance)
+    if found is None:
+        assert bound == -3.0, "four deviations below nothing is learned"
+        return
+    value, noise = found
+    weight = variance / (variance + noise**2)
+    assert mean + weight * (value - mean) == pytest.approx(above.mean())
+    assert variance * (1 - weight) == pytest.approx(above.var())

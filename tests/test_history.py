@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.calibration import Calibration
-from autotune.cost_model import Effect
 from autotune.history import Remembered, recall, remember
+from autotune.prior import Effect
 from tests.makers import configuration, cpu, trial
 
 HERE = cpu()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from autotune.calibration import Calibration
-from autotune.cost_model import Effect
 from autotune.environment import Environment
 from autotune.knowledge import gather
 from autotune.levers import Work
 from autotune.physics import Knowledge
+from autotune.prior import Effect
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import device_rates, known_rates
 from autotune.request import tuning_request
@@ -40,7 +40,7 @@ def made(
     path = space_file(tmp_path_factory.mktemp("space"), SPACE)
     request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
     space = build_space(request, environment, workload, {})
-    return space, gather(host, environment, workload, space, {}, 10**9, "samples_per_second", [PAST])
+    return space, gather(host, environment, workload, space, {}, 10**9, [PAST])
 
 
 def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
@@ -73,8 +73,9 @@ def test_a_callers_own_model_has_no_estimate(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
 ) -> None:
     workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
-    found = gather(host, environment, workload, made[0], {}, 10**9, "samples_per_second")
+    found = gather(host, environment, workload, made[0], {}, 10**9)
     assert found.estimate is None
+    assert found.unknown.startswith("memory was not estimated before the probes")
     assert found.prior.recalled == frozenset()
 
 

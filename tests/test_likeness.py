@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.configuration import Configuration
-from autotune.likeness import Likeness, encode
+from autotune.likeness import Likeness, encode, shared_by
 
 VALUES = {"micro_batch_size": (1, 2, 4, 8, 16), "precision": ("fp32", "bf16"), "optimizer": ("a", "b", "c")}
 BASE = Configuration.exact(16, 4, {"precision": "fp32", "optimizer": "a"})
@@ -22,7 +22,7 @@ EVERY = [of(*one) for one in product(*VALUES.values())]
 
 def covariance(one: Configuration, other: Configuration) -> float:
     a, b = (encode([c], VALUES, BASE) for c in (one, other))
-    return float(LIKENESS.covariance(a, b)[0, 0])
+    return float(LIKENESS.covariance(shared_by(a, b), a, b)[0, 0])
 
 
 def effects_of(one: Configuration) -> dict[str, float]:
@@ -50,12 +50,14 @@ def test_it_is_the_covariance_of_the_linear_model_written_out(one: Configuration
 
 def test_the_variance_is_the_diagonal() -> None:
     points = encode(EVERY, VALUES, BASE)
-    assert LIKENESS.variance(points) == pytest.approx(np.diag(LIKENESS.covariance(points, points)))
+    assert LIKENESS.variance(points) == pytest.approx(
+        np.diag(LIKENESS.covariance(shared_by(points, points), points, points))
+    )
 
 
 def test_it_is_a_covariance_for_every_set_of_configurations() -> None:
     points = encode(EVERY, VALUES, BASE)
-    assert np.linalg.eigvalsh(LIKENESS.covariance(points, points)).min() > 0
+    assert np.linalg.eigvalsh(LIKENESS.covariance(shared_by(points, points), points, points)).min() > 0
 
 
 def test_a_space_without_levers_has_micro_batches_only() -> None:

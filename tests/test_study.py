@@ -282,9 +282,8 @@ def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, s
     probe = replay()
     # Ours would end before, once nothing can be won.
     study, statement = run(tmp_path, probe, n_trials=100, sampler=sampler, margin=-1.0)
-    assert statement in (
-        "every configuration of the space is known or settled",
-        "none of the 2 untried configurations is likely to fit",
+    assert statement.startswith(
+        ("every configuration of the space is known or settled", "nothing untried is likely to fit")
     )
     assert len(set(probed(probe))) == len(probed(probe))
     assert set(probed(probe)) | {c for c in space() if not machine(c).feasible} == set(space())
@@ -484,7 +483,7 @@ def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
 def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     probe = replay()
     study, statement = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
-    assert statement.startswith("nothing untried that is likely to fit can beat the best by more than 5.0% (95% sure, ")
+    assert statement.startswith(("nothing untried can beat", "nothing untried that is likely"))
     assert len(study.trials) < study.space.size
     best = max(machine(one).samples_per_second or 0.0 for one in study.space)
     reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
@@ -493,9 +492,7 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
 
 def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
     _, statement = run(tmp_path, replay(), n_trials=2, sampler="physics")
-    assert statement.startswith(
-        "the budget of 2 trials is used; what is untried and likely to fit could beat the best by at most "
-    )
+    assert statement.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
 
 
 def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:

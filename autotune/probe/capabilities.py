@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import TrainingArguments
@@ -17,6 +17,8 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import NAMES as OPTIMIZERS
 from autotune.probe.order import Order
+
+Found = TypeVar("Found")
 
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
 
@@ -31,6 +33,7 @@ def read(order: Order) -> Environment:
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
     wanted = dict.fromkeys([*OPTIMIZERS, *order.request.get("optimizers", ())])
+    optimizers, optimizer_bytes = _optimizers(list(wanted), device)
     return Environment(
         device=device,
         device_uuid=uuid,
@@ -40,7 +43,8 @@ def read(order: Order) -> Environment:
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
         precisions=_precisions(device),
-        optimizers={name: _why_not(partial(_try_optimizer, name, device)) for name in wanted},
+        optimizers=optimizers,
+        optimizer_bytes=optimizer_bytes,
         **facts,
     )
 
@@ -184,13 +188,16 @@ def _precisions(device: str) -> dict[str, str | None]:
 
 def _why_not(attempt: Callable[[], None]) -> str | None:
     """None where the attempt works, else one line of why it does not."""
+    return _attempted(attempt)[1]
+
+
+def _attempted(attempt: Callable[[], Found]) -> tuple[Found | None, str | None]:
+    """(what the attempt brings, None), or (None, one line of why it does not work)."""
     try:
-        attempt()
+        return attempt(), None
     except Exception as error:  # whatever a library raises, the value cannot be used
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[
-            :200
-        ]
-    return None
+        said = next(iter(str(error).strip().splitlines()), "no message")
+        return None, f"{type(error).__name__}: {said}"[:200]
 
 
 def _try_autocast(device: str, dtype: torch.dtype) -> None:
@@ -202,8 +209,35 @@ def _try_autocast(device: str, dtype: torch.dtype) -> None:
     out.float().sum().backward()
 
 
-def _try_optimizer(name: str, device: str) -> None:
-    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights."""
+def _optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:
+    """(name -> None where it works, else why not; name -> bytes that its library took at its first step here)."""
+    reasons: dict[str, str | None] = {}
+    packages: dict[str, str] = {}
+    taken: dict[str, int] = {"torch": 0, "transformers": 0}  # these are there in every training
+    for name in names:
+        before = _used_beside_tensors(device)
+        package, reasons[name] = _attempted(partial(_try_optimizer, name, device))
+        if package is not None:
+            packages[name] = package
+            taken.setdefault(package, max(0, _used_beside_tensors(device) - before))
+    return reasons, {name: taken[package] for name, package in packages.items() if taken[package]}
+
+
+def _used_beside_tensors(device: str) -> int:
+    """Bytes of the device in use that are none of torch's allocator: on a CPU this process's own pages."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free - torch.cuda.memory_reserved())
+    import psutil
+
+    known = psutil.Process().memory_info()
+    return int(known.rss - known.shared)
+
+
+def _try_optimizer(name: str, device: str) -> str:
+    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
+    package that it comes from."""
     from transformers import Trainer
 
     arguments = TrainingArguments(
@@ -218,3 +252,4 @@ def _try_optimizer(name: str, device: str) -> None:
     optimizer.step()
     if torch.equal(before, layer.weight):
         raise RuntimeError("its step changed nothing")
+    return str(kind.__module__).partition(".")[0]

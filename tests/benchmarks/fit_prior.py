@@ -22,9 +22,10 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 
-from autotune.cost_model import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, CostModel, MemoryPrior, Prior  # noqa: E402
+from autotune.cost_model import CostModel  # noqa: E402
 from autotune.likeness import Likeness  # noqa: E402
 from autotune.observation import Observation, observed  # noqa: E402
+from autotune.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, MemoryPrior, Prior  # noqa: E402
 from autotune.proposals import every_value  # noqa: E402
 
 PRIORS = FOLDER / "priors.json"

@@ -48,7 +48,7 @@ def main() -> None:
         space = build_space(request, environment, workload, {})
         for limit in LIMITS:
             allowed = limit * 2**20
-            knowledge = gather(host, environment, workload, space, {}, allowed, request.objective)
+            knowledge = gather(host, environment, workload, space, {}, allowed)
             plan = Plan(PROBES, request.objective, allowed, allowed, confirmation_rounds=0)
             folder = Path(scratch) / str(limit)
             folder.mkdir()

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.configuration import Configuration
-from autotune.cost_model import Prior, roofline
 from autotune.measurement import Measurement, Outcome, pooled
 from autotune.physics import expected_work
+from autotune.prior import Prior, roofline
 from autotune.probe import ProbeOptions
 from autotune.search_space import SearchSpace
 from autotune.step import Step

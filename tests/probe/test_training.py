@@ -252,7 +252,7 @@ def test_a_training_held_to_too_little_runs_out_of_memory_and_says_where(gpt2: T
     assert any(refused)
     for measurement in met:
         if measurement.refused_bytes and measurement.held_bytes:
-            assert measurement.held_bytes + measurement.refused_bytes > (measurement.allowed_bytes or 0) * 0.9
+            assert measurement.held_bytes + measurement.refused_bytes > (measurement.allowed_bytes or 0) * 0.75
 
 
 @pytest.mark.parametrize("allowed", [1, 20, 38, 50, 62])
