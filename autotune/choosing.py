@@ -14,7 +14,7 @@ from autotune.gaussian import Numbers, expected_improvement
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 
-SURE, LIKELY = 0.9, 0.65
+SURE, LIKELY = 0.99, 0.9
 """Probability of fitting (and of being as fast as asked, where memory is the objective) from which on a configuration is
 probed, and the same once those could win nothing more: a probe that runs out of memory teaches nothing of speed, and is
 what people least want to see. While nothing is known to fit, the likeliest is tried."""

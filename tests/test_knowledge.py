@@ -24,8 +24,10 @@ parameters:
   micro_batch_size: divisors
   checkpointing: [none, full]
   precision: [fp32, bf16]
+  optimizer: [adamw_torch, adamw_bnb_8bit]
   workers: [0, 2]
 """
+OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
 PAST = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.0, 3.0)}}, 50.0 * MIB)
 
 
@@ -58,6 +60,21 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
             if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
+
+
+def test_what_an_optimizers_library_takes_is_measured_and_estimated(
+    environment: Environment, made: tuple[SearchSpace, Knowledge]
+) -> None:
+    if reason := environment.optimizers["adamw_bnb_8bit"]:
+        pytest.skip(reason)
+    taken = environment.optimizer_bytes["adamw_bnb_8bit"]
+    assert 5 * MIB < taken < 300 * MIB
+    assert "adamw_torch" not in environment.optimizer_bytes, "torch is there in every training"
+    space, knowledge = made
+    assert knowledge.estimate is not None
+    plain, other = (space.configuration({**space.baseline.values, "optimizer": name}) for name in OPTIMIZERS)
+    # Its states are smaller than AdamW's by less than its library is large.
+    assert knowledge.estimate(plain) - 100 * MIB < knowledge.estimate(other) - taken < knowledge.estimate(plain)
 
 
 def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:
