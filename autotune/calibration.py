@@ -69,20 +69,18 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
 def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> Prior:
     """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones."""
     effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline
-    recalled: set[tuple[str, Value]] = set()
     for name in (name for name in space.values if name != MICRO):
         of_lever = [one.effects.get(name, {}) for one in past]
         if seen := [known for known in of_lever if len(known) > 1 and baseline.values[name] in known]:
             effects[name] = _averaged(seen, baseline.values[name])
             work[name] = {value: one for value, one in work.get(name, {}).items() if value not in effects[name]}
-            recalled |= {(name, value) for value in effects[name]}
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory
     if offsets:
         # Studies' offsets differ by more than chance where there are few of them.
         spread = max(float(np.std(offsets)), memory.offset_bytes / (1 + len(offsets)))
         memory = replace(memory, mean_offset_bytes=fmean(offsets), offset_bytes=spread)
-    return replace(prior, effects=effects, work=work, memory=memory, recalled=frozenset(recalled))
+    return replace(prior, effects=effects, work=work, memory=memory)
 
 
 def _averaged(seen: Sequence[Mapping[Value, Effect]], own: Value) -> dict[Value, Effect]:

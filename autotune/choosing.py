@@ -14,7 +14,7 @@ from autotune.gaussian import Numbers, expected_improvement
 from autotune.measurement import Outcome
 from autotune.observation import Observation
 
-SURE, LIKELY = 0.99, 0.9
+SURE, LIKELY = 0.95, 0.8
 """Probability of fitting (and of being as fast as asked, where memory is the objective) from which on a configuration is
 probed, and the same once those could win nothing more: a probe that runs out of memory teaches nothing of speed, and is
 what people least want to see. While nothing is known to fit, the likeliest is tried."""
@@ -99,7 +99,7 @@ def choose(
     if best is None:
         wins = np.exp(mean - mean.max())
     elif len(observations) == 1:
-        wins = np.exp(mean - ahead)
+        wins = np.exp(mean - deviation - ahead)  # what is expected to be best and is no wild guess
     else:
         wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds
     in_turn = list(_descending(places, wins * able))

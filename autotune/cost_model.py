@@ -99,7 +99,7 @@ class CostModel:
         self.configurations = list(configurations)
         self.place = {one: at for at, one in enumerate(self.configurations)}
         self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
-        self.points = encode(self.configurations, values, baseline, prior.doubt)
+        self.points = encode(self.configurations, values, baseline)
         levers = [name for name in values if name != "micro_batch_size"]
         # What differs in nothing that takes memory has one peak.
         self._hungry = self.points.only([at for at, name in enumerate(levers) if "memory" in LEVERS[name].changes])
@@ -217,6 +217,7 @@ def _expected(points: Encoded, values: Mapping[str, Sequence[Value]], baseline: 
         if known := prior.work.get(name):
             works = np.array([known.get(value, Work()) for value in ordered])[points.codes[:, column]]
             arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
+            found[:, 1] += np.log(works[:, 2])
     found[:, 0] += np.log(kernels + arithmetic)
     return found
 

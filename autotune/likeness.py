@@ -7,7 +7,7 @@ covariance of two configurations is a sum over what they share; no effect is eve
 needs nothing here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,15 +23,13 @@ class Encoded:
     """n configurations as numbers.
 
     doublings: (n,) log2 of the micro-batch size over the baseline's. micro, accumulation: (n,) sizes.
-    codes: (n, levers) which value each lever has, 0 for the baseline's own. doubts: (n, levers) share of the usual
-    deviation with which that value's effect is open: 1 where nothing is known of it.
+    codes: (n, levers) which value each lever has, 0 for the baseline's own.
     """
 
     doublings: Numbers
     micro: Numbers
     accumulation: Numbers
     codes: NDArray[np.int16]
-    doubts: Numbers
 
     def __len__(self) -> int:
         return len(self.micro)
@@ -42,23 +40,19 @@ class Encoded:
             self.micro[chosen],
             self.accumulation[chosen],
             self.codes[chosen],
-            self.doubts[chosen],
         )
 
     def only(self, columns: Sequence[int]) -> "Encoded":
         """The same configurations by some of their levers."""
-        kept = np.array(columns, np.intp)
-        return replace(self, codes=self.codes[:, kept], doubts=self.doubts[:, kept])
+        return replace(self, codes=self.codes[:, np.array(columns, np.intp)])
 
 
 def encode(
     configurations: Sequence[Configuration],
     values: Mapping[str, Sequence[Value]],
     baseline: Configuration,
-    doubt: Callable[[str, Value], float] = lambda lever, value: 1.0,
 ) -> Encoded:
-    """values: the levers of the space, the baseline's and every configuration's values among them. doubt: of a lever's
-    value, the share of the usual deviation with which its effect is open."""
+    """values: the levers of the space, the baseline's and every configuration's values among them."""
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
     code = {
@@ -66,16 +60,12 @@ def encode(
         for name in names
     }
     micro = np.array([one.micro_batch_size for one in configurations], float)
-    doubts = {name: {value: doubt(name, value) for value in code[name]} for name in names}
     rows = [[code[name][value] for name, value in one.levers] for one in configurations]
     return Encoded(
         np.log2(micro / baseline.micro_batch_size),
         micro,
         np.array([one.gradient_accumulation_steps for one in configurations], float),
         np.array(rows, np.int16).reshape(len(configurations), len(names)),
-        np.array([[doubts[name][value] for name, value in one.levers] for one in configurations], float).reshape(
-            len(configurations), len(names)
-        ),
     )
 
 
@@ -111,19 +101,17 @@ class Likeness:
             self.level**2
             + self.slope**2 * product
             + self.walk**2 * walked
-            + shared.open * self.value**2
-            + shared.values * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
+            + shared.values * (self.value**2 + self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
             + shared.same * self.rest**2
         )
         return found
 
 
 class Shared(NamedTuple):
-    """What configurations share. values: how many values that are not the baseline's; open: the same, each weighed by the
-    square of its doubt; same: whether they are one and the same configuration."""
+    """What configurations share. values: how many values that are not the baseline's; same: whether they are one and the
+    same configuration."""
 
     values: Numbers
-    open: Numbers
     same: Any
 
 
@@ -132,11 +120,9 @@ def shared_by(one: Encoded, other: Encoded) -> Shared:
     alike = one.codes[:, None, :] == other.codes[None, :, :]
     same = alike.all(2) & (one.micro[:, None] == other.micro[None, :])
     alike &= one.codes[:, None, :] != 0
-    weighed = np.matmul(alike.astype(np.float64), (one.doubts**2)[:, :, None])[:, :, 0]
-    return Shared(alike.sum(2, dtype=np.float64), weighed, same)
+    return Shared(alike.sum(2, dtype=np.float64), same)
 
 
 def shared_with_itself(one: Encoded) -> Shared:
     """(n,) each."""
-    changed = one.codes != 0
-    return Shared(changed.sum(1, dtype=np.float64), (changed * one.doubts**2).sum(1), 1.0)
+    return Shared((one.codes != 0).sum(1, dtype=np.float64), 1.0)

@@ -156,7 +156,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
 
 def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
-    """Prior.work: what the levers say of their values on a device of these rates (operations / second)."""
+    """Prior.work: what the levers say of their values on a device of these rates (Lever.work)."""
     return {
         name: {value: LEVERS[name].work(value, rates) for value in known}
         for name, known in values.items()

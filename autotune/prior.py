@@ -42,7 +42,7 @@ class MemoryPrior:
         return self._of(shared_with_itself(one), here**2, np.exp2(2 * one.doublings))
 
     def _of(self, shared: Shared, estimates: Numbers, doubled: Numbers) -> Numbers:
-        in_mib = (self.offset_bytes**2 + shared.open * self.value_bytes**2 + doubled * self.sample_bytes**2) / MIB**2
+        in_mib = (self.offset_bytes**2 + shared.values * self.value_bytes**2 + doubled * self.sample_bytes**2) / MIB**2
         of_estimate = self.slope**2 + shared.values * self.value**2 + shared.same * self.rest**2
         found: Numbers = in_mib + estimates * of_estimate
         return found
@@ -84,10 +84,9 @@ class Prior:
 
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
     micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU.
-    work: lever -> value -> what it makes of both halves. noise: what a measurement's own noise is multiplied by;
-    least_noise: what it is at the least, because two processes differ by more than the steps of one.
-    effects: lever -> value -> what is expected of it. recalled: values of these levers were measured in other studies on
-    this device; of them the deviations count only by the share `recalled_doubt`.
+    work: lever -> value -> what it makes of both halves and of the optimizer's step. noise: what a measurement's own noise
+    is multiplied by; least_noise: what it is at the least, because two processes differ by more than the steps of one.
+    effects: lever -> value -> what is expected of it.
     """
 
     micro_step: Likeness = MICRO_STEP
@@ -98,12 +97,7 @@ class Prior:
     noise: float = 0.88
     least_noise: float = 0.01
     memory: MemoryPrior = field(default_factory=MemoryPrior)
-    recalled_doubt: float = 0.5
     effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)
-    recalled: frozenset[tuple[str, Value]] = frozenset()
-
-    def doubt(self, lever: str, value: Value) -> float:
-        return self.recalled_doubt if (lever, value) in self.recalled else 1.0
 
 
 CUDA_KERNEL_S = 12e-6

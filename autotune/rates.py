@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from itertools import chain
 
 from autotune.cache import cache_folder
 from autotune.environment import Environment
@@ -11,15 +12,22 @@ from autotune.probe.order import Order, read_json, write_json
 DEADLINE_S = 60.0
 
 
+def _wanted(environment: Environment) -> tuple[list[str], list[str]]:
+    """(precisions, optimizers) that work here."""
+    tables = (environment.precisions, environment.optimizers)
+    precisions, optimizers = ([name for name, reason in table.items() if reason is None] for table in tables)
+    return precisions, optimizers
+
+
 def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
-    """precision -> floating-point operations / second of a large matrix product; empty where they cannot be measured."""
-    precisions = [name for name, reason in environment.precisions.items() if reason is None]
+    """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
+    step; empty where they cannot be measured."""
     order = Order(
         kind="rates",
         folder=str(host.scratch_folder()),
         deadline_s=DEADLINE_S,
         environment=environment,
-        request={"precisions": precisions},
+        request=dict(zip(("precisions", "optimizers"), _wanted(environment), strict=True)),
     )
     answer, failure = host.attempt(order)
     return {} if failure is not None else answer
@@ -28,9 +36,10 @@ def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, floa
 def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
     """The same, from the cache where this device and this software were measured before."""
     place = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
-    try:
-        known: Mapping[str, float] = read_json(place)
-    except (OSError, ValueError):
+    known: Mapping[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = read_json(place)
+    if not set(chain(*_wanted(environment))) <= known.keys():
         known = device_rates(host, environment)
         if known:
             with contextlib.suppress(OSError):

@@ -71,7 +71,6 @@ def test_the_next_study_expects_the_mean_of_those_before() -> None:
     assert prior.effects["precision"]["bf16"] == pytest.approx(Effect(-0.5, 0.1, 20.0))
     assert prior.memory.mean_offset_bytes == 50.0 * MIB
     assert 10.0 * MIB <= prior.memory.offset_bytes < Prior().memory.offset_bytes
-    assert prior.doubt("precision", "bf16") < 1.0 == prior.doubt("checkpointing", "full")
 
 
 def test_studies_with_other_baselines_agree_on_differences() -> None:

@@ -38,10 +38,11 @@ class Observed:
 
 
 class Work(NamedTuple):
-    """How many times the time of a micro-step's arithmetic takes, and how many times its kernels."""
+    """How many times as long a micro-step's arithmetic takes, its kernels, and the optimizer's step."""
 
     arithmetic: float = 1.0
     kernels: float = 1.0
+    update: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Lever:
     name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
     changes: of "speed", "memory", "numerics". summary: one sentence for people.
     ordered: its values are numbers whose order means something to a sampler.
-    work: what a value makes of a micro-step's work, by what is known before any probe, on a device that does so many
-    operations a second (precision -> 1 / s, of large matrix products).
+    work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
+    operations / second of large matrix products, optimizer -> parameters / second).
     read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.

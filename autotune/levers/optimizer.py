@@ -5,9 +5,10 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.lever import Lever, Observed, Settings, from_probe_of_the_device, one_of
+from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
 
-NAMES = ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
+_FIRST = "adamw_torch"
+NAMES = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
 
 # State and temporary tensors for each parameter, least first: SGD without momentum none; the fused AdamW does without the
 # temporaries of the plain one. Adafactor and 8-bit Adam keep less, but what they make on the way (a whole update of the
@@ -59,4 +60,7 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=from_probe_of_the_device("optimizers"),
     hungrier=_hungrier,
+    work=lambda value, rates: Work(
+        update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
+    ),
 )

@@ -1,8 +1,10 @@
-"""What the device can do at its best: a second of matrix products in each precision.
+"""What the device can do at its best: moments of matrix products in each precision, and of each optimizer's steps.
 
 Random data: products of zeros run 13 to 15 % faster on some devices.
 """
 
+import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import Trainer, TrainingArguments
 
 from autotune.probe.order import Order
 
@@ -19,18 +22,46 @@ SECONDS = 0.25
 SIZES = {"cpu": 1024, "cuda": 8192}
 """Of square matrices: large enough for the device to be busy, small enough for several products in the time."""
 
+MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
+"""An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
+
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
-    """precision -> floating-point operations a second, for those in `order.request["precisions"]` (units: 1 / s)."""
+    """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
+    `order.request["precisions"]` and `order.request["optimizers"]`; an optimizer that fails is left out."""
     environment = order.environment
     assert environment is not None
     if environment.device_uuid:
-        import os
-
         os.environ["CUDA_VISIBLE_DEVICES"] = environment.device_uuid
-    return {name: _rate(name, environment.device) for name in order.request["precisions"]}
+    rates = {name: _rate(name, environment.device) for name in order.request["precisions"]}
+    for name in order.request.get("optimizers", ()):
+        with contextlib.suppress(Exception):  # whatever its library raises
+            rates[name] = _optimizer_rate(name, environment.device, scratch)
+    return rates
+
+
+def _optimizer_rate(name: str, device: str, scratch: Path) -> float:
+    on_cuda = device.startswith("cuda")
+    side = SIDES["cuda" if on_cuda else "cpu"]
+    parameters = [
+        torch.nn.Parameter(torch.randn(shape, device=device))
+        for shape in ((side, side), (side,))
+        for _ in range(MATRICES)
+    ]
+    for one in parameters:
+        one.grad = torch.randn_like(one)
+    arguments = TrainingArguments(output_dir=str(scratch), optim=name, use_cpu=not on_cuda, report_to="none")
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
+    optimizer = kind(parameters, **options)
+
+    def once() -> None:
+        optimizer.step()
+        if on_cuda:
+            torch.cuda.synchronize()
+
+    return float(sum(one.numel() for one in parameters)) / _median_seconds(once)
 
 
 def _rate(precision: str, device: str) -> float:

@@ -102,7 +102,7 @@ def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel
     )
 
 
-FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "recalled_doubt", "kernel_s")
+FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "kernel_s")
 
 
 def to_dict(prior: Prior) -> dict[str, Any]:

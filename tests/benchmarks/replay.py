@@ -179,7 +179,9 @@ def summary(found: Sequence[Found]) -> list[str]:
         f"{fmean(one.out_of_memory == 0 for one in found):.1%}",
         f"{sum(one.out_of_memory for one in found) / sum(one.probes for one in found):.1%}",
         *(
-            f"{fmean(one.open_share <= (one.bound or 0.0) for one in several):.0%} of {len(several)}" if several else "–"
+            f"{fmean(one.open_share <= (one.bound or 0.0) for one in several):.0%} of {len(several)}"
+            if several
+            else "–"
             for several in (sharp, bounded)
         ),
     ]
@@ -195,7 +197,7 @@ HEAD = [
     "probes in all",
     "no OOM",
     "probes OOM",
-    "\"at most 1 %\" true",
+    '"at most 1 %" true',
     "bound true",
 ]
 

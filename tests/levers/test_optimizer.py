@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from autotune.levers import Work
 from autotune.levers.optimizer import LEVER, NAMES
 from tests.levers.fakes import observed
 from tests.makers import cpu, workload
@@ -80,3 +81,11 @@ def test_more_state_is_hungrier() -> None:
     assert not LEVER.hungrier("lion_32bit", "sgd")
     assert not LEVER.hungrier("adamw_torch", "lion_32bit")
     assert LEVER.hungrier("lion_32bit", "lion_32bit")
+
+
+def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
+    rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
+    assert LEVER.work("adamw_torch_fused", rates) == Work(update=0.25)
+    assert LEVER.work("adafactor", rates) == Work(update=2.0)
+    assert LEVER.work("sgd", rates) == Work(), "never measured"
+    assert LEVER.work("adafactor", {"adafactor": 5e7}) == Work()
