@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from autotune.configuration import Configuration, Value
 from autotune.gaussian import Numbers, Posterior, at_least, condition, draw
 from autotune.levers import LEVERS, Work
-from autotune.likeness import Encoded, encode, shared_by
+from autotune.likeness import Encoded, Shared, encode, shared_by, shared_with_itself
 from autotune.observation import Observation
 from autotune.prior import MIB, Effect, Prior
 
@@ -99,7 +99,10 @@ class CostModel:
         self.configurations = list(configurations)
         self.place = {one: at for at, one in enumerate(self.configurations)}
         self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
-        self.points = encode(self.configurations, values, baseline)
+        own = baseline.values
+        self.points = encode(
+            self.configurations, values, baseline, lambda lever, value: prior.doubt(lever, value, own[lever])
+        )
         levers = [name for name in values if name != "micro_batch_size"]
         # What differs in nothing that takes memory has one peak.
         self._hungry = self.points.only([at for at, name in enumerate(levers) if "memory" in LEVERS[name].changes])
@@ -110,7 +113,8 @@ class CostModel:
     @cached_property
     def _variances(self) -> tuple[Numbers, Numbers, Numbers]:
         prior, points = self.prior, self.points
-        times = (prior.micro_step.variance(points), prior.optimizer_step.variance(points))
+        shared = shared_with_itself(points)
+        times = (prior.micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
         return *times, prior.memory.variance(self._hungry, self.estimates)
 
     def costs(self, observations: Sequence[Observation]) -> Costs:
@@ -147,7 +151,7 @@ class CostModel:
         shared = shared_by(one, other)
         return (
             prior.micro_step.covariance(shared, one, other),
-            prior.optimizer_step.covariance(shared, one, other),
+            prior.optimizer_step.covariance(_usual(shared), one, other),
             prior.memory.covariance(
                 shared_by(hungry, others), hungry, others, self.estimates[here], self.estimates[there]
             ),
@@ -200,6 +204,11 @@ class CostModel:
             self._rows.update(zip(fresh, rows, strict=True))
         across = np.array([self._rows[place][part] for place in at]).reshape(len(at), len(mean))
         return condition(mean, self._variances[part], across, across[:, at], measured - mean[at], noise)
+
+
+def _usual(shared: Shared) -> Shared:
+    """With the usual doubt of every value: what a value makes of a micro-step's arithmetic is none of the optimizer's."""
+    return shared._replace(open=shared.values)
 
 
 def _expected(points: Encoded, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior) -> Numbers:

@@ -7,7 +7,7 @@ covariance of two configurations is a sum over what they share; no effect is eve
 needs nothing here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,13 +23,15 @@ class Encoded:
     """n configurations as numbers.
 
     doublings: (n,) log2 of the micro-batch size over the baseline's. micro, accumulation: (n,) sizes.
-    codes: (n, levers) which value each lever has, 0 for the baseline's own.
+    codes: (n, levers) which value each lever has, 0 for the baseline's own. doubts: (n, levers) how many times the usual
+    deviation that value's effect may be off.
     """
 
     doublings: Numbers
     micro: Numbers
     accumulation: Numbers
     codes: NDArray[np.int16]
+    doubts: Numbers
 
     def __len__(self) -> int:
         return len(self.micro)
@@ -40,19 +42,23 @@ class Encoded:
             self.micro[chosen],
             self.accumulation[chosen],
             self.codes[chosen],
+            self.doubts[chosen],
         )
 
     def only(self, columns: Sequence[int]) -> "Encoded":
         """The same configurations by some of their levers."""
-        return replace(self, codes=self.codes[:, np.array(columns, np.intp)])
+        kept = np.array(columns, np.intp)
+        return replace(self, codes=self.codes[:, kept], doubts=self.doubts[:, kept])
 
 
 def encode(
     configurations: Sequence[Configuration],
     values: Mapping[str, Sequence[Value]],
     baseline: Configuration,
+    doubt: Callable[[str, Value], float] = lambda lever, value: 1.0,
 ) -> Encoded:
-    """values: the levers of the space, the baseline's and every configuration's values among them."""
+    """values: the levers of the space, the baseline's and every configuration's values among them. doubt: of a lever's
+    value, how many times the usual deviation its effect may be off."""
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
     code = {
@@ -60,12 +66,16 @@ def encode(
         for name in names
     }
     micro = np.array([one.micro_batch_size for one in configurations], float)
+    doubts = {name: {value: doubt(name, value) for value in code[name]} for name in names}
     rows = [[code[name][value] for name, value in one.levers] for one in configurations]
     return Encoded(
         np.log2(micro / baseline.micro_batch_size),
         micro,
         np.array([one.gradient_accumulation_steps for one in configurations], float),
         np.array(rows, np.int16).reshape(len(configurations), len(names)),
+        np.array([[doubts[name][value] for name, value in one.levers] for one in configurations], float).reshape(
+            len(configurations), len(names)
+        ),
     )
 
 
@@ -89,9 +99,9 @@ class Likeness:
         """(n, m) covariances of the logarithms of points that share this."""
         return self._of(shared, one.doublings[:, None], other.doublings[None, :])
 
-    def variance(self, one: Encoded) -> Numbers:
+    def variance(self, shared: "Shared", one: Encoded) -> Numbers:
         """(n,): the diagonal of the covariance with itself."""
-        return self._of(shared_with_itself(one), one.doublings, one.doublings)
+        return self._of(shared, one.doublings, one.doublings)
 
     def _of(self, shared: "Shared", here: Numbers, there: Numbers) -> Numbers:
         product = here * there
@@ -101,17 +111,20 @@ class Likeness:
             self.level**2
             + self.slope**2 * product
             + self.walk**2 * walked
-            + shared.values * (self.value**2 + self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
+            + shared.open * self.value**2
+            + shared.values * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
             + shared.same * self.rest**2
         )
         return found
 
 
 class Shared(NamedTuple):
-    """What configurations share. values: how many values that are not the baseline's; same: whether they are one and the
+    """What configurations share. values: how many values that are not the baseline's; open: the same, each weighed by the
+    square of its doubt; same: whether they are one and the
     same configuration."""
 
     values: Numbers
+    open: Numbers
     same: Any
 
 
@@ -120,9 +133,11 @@ def shared_by(one: Encoded, other: Encoded) -> Shared:
     alike = one.codes[:, None, :] == other.codes[None, :, :]
     same = alike.all(2) & (one.micro[:, None] == other.micro[None, :])
     alike &= one.codes[:, None, :] != 0
-    return Shared(alike.sum(2, dtype=np.float64), same)
+    weighed = np.matmul(alike.astype(np.float64), (one.doubts**2)[:, :, None])[:, :, 0]
+    return Shared(alike.sum(2, dtype=np.float64), weighed, same)
 
 
 def shared_with_itself(one: Encoded) -> Shared:
     """(n,) each."""
-    return Shared((one.codes != 0).sum(1, dtype=np.float64), 1.0)
+    changed = one.codes != 0
+    return Shared(changed.sum(1, dtype=np.float64), (changed * one.doubts**2).sum(1), 1.0)

@@ -1,5 +1,6 @@
 """What is expected of costs before a study's first probe, and how far that may be off."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -72,10 +73,11 @@ class Effect(NamedTuple):
     peak_bytes: float = 0.0
 
 
-MICRO_STEP = Likeness(level=2.0, slope=0.15, walk=0.05, value=0.072, growth=0.021, pair=0.02, rest=0.078)
-OPTIMIZER_STEP = Likeness(level=2.0, slope=0.05, walk=0.05, value=0.91, growth=0.017, pair=0.042, rest=0.11)
-"""Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), but level, slope and walk: tables of one
-processor do not tell how devices differ in what a larger micro-batch wins them; 0.15 is a tenth and a half for each doubling."""
+MICRO_STEP = Likeness(level=2.0, slope=0.15, walk=0.05, value=0.1, growth=0.016, pair=0.01, rest=0.08)
+OPTIMIZER_STEP = Likeness(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.019, pair=0.02, rest=0.11)
+"""Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), but level, slope and walk, and what a
+lever's value changes of a micro-step: tables of one processor do not tell how devices differ in what a larger micro-batch wins
+them (0.15 is a tenth and a half for each doubling), nor those of four levers what others do (a tenth)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Prior:
     """What is expected before the first measurement of a study.
 
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
-    micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU.
+    micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU of
+    several threads (the tables' one thread: 17 microseconds).
     work: lever -> value -> what it makes of both halves and of the optimizer's step. noise: what a measurement's own noise
     is multiplied by; least_noise: what it is at the least, because two processes differ by more than the steps of one.
     effects: lever -> value -> what is expected of it.
@@ -94,11 +97,22 @@ class Prior:
     half_speed: float = 3.0
     kernel_s: float = 70e-6
     work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)
-    noise: float = 0.88
+    noise: float = 0.7
     least_noise: float = 0.01
     memory: MemoryPrior = field(default_factory=MemoryPrior)
     effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)
 
+    def doubt(self, lever: str, value: Value, own: Value) -> float:
+        """How many times `micro_step.value` a value's effect, against the lever's own one, may be off: the more, the larger
+        the change that is expected of its work."""
+        known = self.work.get(lever, {})
+        change = math.log(known[value].arithmetic / known[own].arithmetic) if {value, own} <= known.keys() else 0.0
+        return math.hypot(1.0, UNSURE * change / self.micro_step.value)
+
+
+UNSURE = 0.5
+"""Share of an expected change of a micro-step's arithmetic that may not come: how much of the whole it is differs from model
+to model."""
 
 CUDA_KERNEL_S = 12e-6
 """Seconds to start a kernel on a GPU from Python: an assumption, of the order that profiles of eager training show."""

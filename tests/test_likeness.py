@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.configuration import Configuration
-from autotune.likeness import Likeness, encode, shared_by
+from autotune.likeness import Likeness, encode, shared_by, shared_with_itself
 
 VALUES = {"micro_batch_size": (1, 2, 4, 8, 16), "precision": ("fp32", "bf16"), "optimizer": ("a", "b", "c")}
 BASE = Configuration.exact(16, 4, {"precision": "fp32", "optimizer": "a"})
@@ -50,7 +50,7 @@ def test_it_is_the_covariance_of_the_linear_model_written_out(one: Configuration
 
 def test_the_variance_is_the_diagonal() -> None:
     points = encode(EVERY, VALUES, BASE)
-    assert LIKENESS.variance(points) == pytest.approx(
+    assert LIKENESS.variance(shared_with_itself(points), points) == pytest.approx(
         np.diag(LIKENESS.covariance(shared_by(points, points), points, points))
     )
 
@@ -64,4 +64,4 @@ def test_a_space_without_levers_has_micro_batches_only() -> None:
     sizes = [Configuration.exact(8, size, {}) for size in (1, 2, 4, 8)]
     points = encode(sizes, {"micro_batch_size": (1, 2, 4, 8)}, sizes[1])
     assert points.codes.shape == (4, 0)
-    assert LIKENESS.variance(points)[1] == pytest.approx(1.0**2 + 0.05**2)
+    assert LIKENESS.variance(shared_with_itself(points), points)[1] == pytest.approx(1.0**2 + 0.05**2)

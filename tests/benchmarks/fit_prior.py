@@ -31,13 +31,13 @@ from autotune.proposals import every_value  # noqa: E402
 PRIORS = FOLDER / "priors.json"
 OFFSET_MIB = 30.0
 START = Prior(
-    micro_step=replace(MICRO_STEP, value=0.2, growth=0.05, pair=0.05, rest=0.03),
+    micro_step=replace(MICRO_STEP, growth=0.05, pair=0.05, rest=0.03),
     optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.1, rest=0.05),
     noise=1.0,
     least_noise=0.01,
     memory=replace(CPU_MEMORY, mean_offset_bytes=OFFSET_MIB * 2.0**20),
 )
-TIMES = ("value", "growth", "pair", "rest")
+TIMES = ("growth", "pair", "rest")
 WIDEST = 4.0
 """How far a constant's logarithm may move from where it starts (an offset: in tens of MiB)."""
 
@@ -46,20 +46,25 @@ def fitted(tables: Sequence[Table]) -> Prior:
     """The prior under which these tables are likeliest."""
     observations = [[observed(c, m) for c, known in table.measured.items() for m in known] for table in tables]
     prior = START
-    for part, names in (("micro_step", ("noise", "kernel_s")), ("optimizer_step", ())):
-        prior = _fitted_times(prior, tables, observations, part, names)
+    for part, effects, names in (("micro_step", (), ("noise", "kernel_s")), ("optimizer_step", ("value",), ())):
+        prior = _fitted_times(prior, tables, observations, part, (*TIMES, *effects), names)
     return _fitted_memory(prior, tables, observations)
 
 
 def _fitted_times(
-    prior: Prior, tables: Sequence[Table], observations: list[list[Observation]], part: str, more: tuple[str, ...]
+    prior: Prior,
+    tables: Sequence[Table],
+    observations: list[list[Observation]],
+    part: str,
+    effects: tuple[str, ...],
+    more: tuple[str, ...],
 ) -> Prior:
     def at(given: Sequence[float]) -> Prior:
-        known = dict(zip((*TIMES, *more), np.exp(given), strict=True))
-        likeness = replace(getattr(prior, part), **{name: float(known[name]) for name in TIMES})
+        known = dict(zip((*effects, *more), np.exp(given), strict=True))
+        likeness = replace(getattr(prior, part), **{name: float(known[name]) for name in effects})
         return replace(prior, **{part: likeness}, **{name: float(known[name]) for name in more})
 
-    first = [getattr(getattr(prior, part), name) for name in TIMES] + [getattr(prior, name) for name in more]
+    first = [getattr(getattr(prior, part), name) for name in effects] + [getattr(prior, name) for name in more]
     return at(_best(lambda given: evidence(at(given), tables, observations, part), np.log(first)))
 
 
