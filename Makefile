@@ -44,6 +44,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/loaders.py
 	$(BIN)/python tests/benchmarks/v100_table.py
 	$(BIN)/python tests/benchmarks/replay.py
+	$(BIN)/python tests/benchmarks/decision_time.py
 	$(BIN)/python tests/benchmarks/memory_limits.py
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.

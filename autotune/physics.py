@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
+from threadpoolctl import ThreadpoolController
 
 from autotune.choosing import Choice, choose
 from autotune.configuration import Configuration, Value
@@ -18,7 +20,7 @@ from autotune.interval import Interval
 from autotune.levers import LEVERS, Work
 from autotune.measurement import Measurement, Outcome
 from autotune.observation import Observation, observed
-from autotune.pool import pool
+from autotune.pool import POOL, pool
 from autotune.prior import MemoryPrior, Prior
 from autotune.proposals import configuration_of, distributions, every_value, parameters
 from autotune.search_space import MICRO, SearchSpace
@@ -112,15 +114,16 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         if not observations and not running:
             return Choice(self.space.baseline, np.inf, np.inf, self.space.size)
         needed = [self.space.baseline, *(one.configuration for one in observations), *running]
-        return choose(
-            self._model_with(needed, _near(observations)),
-            observations,
-            lambda one: settled_by(one, ended) is not None,
-            self.knowledge.objective,
-            running,
-            self.seed + len(observations),
-            self.knowledge.margin,
-        )
+        with _on_one_thread():
+            return choose(
+                self._model_with(needed, _near(observations)),
+                observations,
+                lambda one: settled_by(one, ended) is not None,
+                self.knowledge.objective,
+                running,
+                self.seed + len(observations),
+                self.knowledge.margin,
+            )
 
     def expected_speeds(self, trials: Sequence[Trial]) -> dict[int, Interval]:
         """Trial's number -> samples / second with their 95 % interval, by what all measurements say together."""
@@ -141,6 +144,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     def _model_with(self, needed: Sequence[Configuration], near: Sequence[Configuration]) -> CostModel:
         """The model of a pool in which these are, and neighbours of those that are near where it is a choice."""
         model = self._model
+        near = near if self.space.size > POOL else ()  # of a small space all are considered anyway
         if model is None or near != self._near or any(one not in model.place for one in needed):
             known = self.knowledge
             model = CostModel(
@@ -162,6 +166,16 @@ def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, flo
         for name, known in values.items()
         if name != MICRO
     }
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _on_one_thread() -> Any:
+    """Linear algebra of so small matrices: several threads would only wait for each other, two to three times as long."""
+    return _blas().limit(limits=1, user_api="blas")
 
 
 def _near(observations: Sequence[Observation]) -> list[Configuration]:

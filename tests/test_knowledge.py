@@ -8,7 +8,7 @@ import pytest
 
 from autotune.calibration import Calibration
 from autotune.environment import Environment
-from autotune.knowledge import gather
+from autotune.knowledge import UNTOUCHED_BYTES, gather
 from autotune.levers import Work
 from autotune.physics import Knowledge
 from autotune.prior import Effect
@@ -60,6 +60,12 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
             if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
+
+
+def test_what_a_cpu_training_reserves_without_touching_it_is_not_there_for_its_peak(
+    made: tuple[SearchSpace, Knowledge],
+) -> None:
+    assert made[1].allowed_bytes == 10**9 - UNTOUCHED_BYTES
 
 
 def test_what_an_optimizers_library_takes_is_measured_and_estimated(

@@ -1,0 +1,79 @@
+"""How long the sampler takes to choose a probe in a space of nearly 5,000 configurations.
+
+python tests/benchmarks/decision_time.py: into reports/decision_time.md; a few seconds, in an interpreter as users have it.
+"""
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import optuna
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from machine import write_table  # noqa: E402
+
+from autotune.configuration import Configuration  # noqa: E402
+from autotune.physics import Knowledge, PhysicsSampler, taught  # noqa: E402
+from autotune.probe.replay import recorded  # noqa: E402
+from autotune.proposals import distributions, parameters  # noqa: E402
+from autotune.sampler import fixed_sampler  # noqa: E402
+from autotune.search_space import SearchSpace  # noqa: E402
+
+SPANS = {
+    "first (the baseline is known)": (1, 2),
+    "2nd to 10th": (2, 11),
+    "11th to 20th": (11, 21),
+    "21st to 40th": (21, 41),
+}
+
+
+def decision_times() -> tuple[int, list[float]]:
+    """(configurations of the space, seconds of each decision on forty probes of them)."""
+    sizes = tuple(2**power for power in range(10))
+    values = {
+        "micro_batch_size": sizes,
+        "checkpointing": ("none", "full"),
+        "precision": ("fp32", "tf32", "fp16", "bf16"),
+    }
+    values |= {"optimizer": ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")}
+    values |= {"workers": (0, 1, 2, 4, 8, 16), "pin_memory": (True, False)}
+    baseline = Configuration.exact(
+        512, 8, {name: known[0] for name, known in values.items() if name != "micro_batch_size"}
+    )
+    space = SearchSpace("large", 512, values, baseline)
+    limit = 10**10
+    sampler = PhysicsSampler(space, Knowledge(limit, lambda one: 1e9 + 2e7 * one.micro_batch_size))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    times: list[float] = []
+    for number in range(41):
+        begun = time.perf_counter()
+        chosen = sampler.choose(study).configuration
+        times.append(time.perf_counter() - begun)
+        assert chosen is not None
+        study.sampler = fixed_sampler(parameters(space, chosen), sampler)
+        running = study.ask(distributions(space))
+        speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
+        measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)
+        for name, told in taught(chosen, measurement).items():
+            running.set_user_attr(name, told)
+        study.tell(running, speed)
+    return space.size, times
+
+
+def main() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    decision_times()  # imports and caches
+    size, times = decision_times()
+    lines = ["| decision | median, ms | longest, ms |", "|---|---|---|"]
+    for name, (begin, end) in SPANS.items():
+        known = [1000 * one for one in times[begin:end]]
+        lines.append(f"| {name} | {median(known):.1f} | {max(known):.1f} |")
+    lines += ["", f"{size} configurations, all of them scored; the first decision makes the model of them."]
+    write_table(ROOT / "reports" / "decision_time.md", "How long a decision takes", lines)
+
+
+if __name__ == "__main__":
+    main()
