@@ -202,12 +202,13 @@ def share_memory() -> None:
     before = set(os.listdir("/dev/shm"))
     resource_tracker.register = lambda *_: None
     block = shared_memory.SharedMemory(create=True, size=1 << 20)
-    _multiprocessing.SemLock(1, 1, 1, f"/mp-left-{os.getpid()}", False)
+    held = _multiprocessing.SemLock(1, 1, 1, f"/mp-left-{os.getpid()}", False)  # closed, other hosts would take it for left
     torch.multiprocessing.set_sharing_strategy("file_system")
     tensor = torch.ones(1 << 18).share_memory_()
     made = sorted(set(os.listdir("/dev/shm")) - before)
     tell("shared", [name for name in made if "left" in name or name == block.name or name.startswith("torch_")])
     Path(tempfile.gettempdir(), "left").write_bytes(tensor.numpy().tobytes())
+    assert held.handle
     tell("temporary", tempfile.mkdtemp())
 
 
