@@ -54,7 +54,7 @@ def gather(
     except TracingFailed as failed:
         unknown = f"memory was not estimated before the probes, only learned from them: {failed.message}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
-    return Knowledge(allowed_bytes - untouched, estimate, informed(prior, space, past), unknown=unknown)
+    return Knowledge(max(1, allowed_bytes - untouched), estimate, informed(prior, space, past), unknown=unknown)
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:

@@ -68,6 +68,13 @@ def test_what_a_cpu_training_reserves_without_touching_it_is_not_there_for_its_p
     assert made[1].allowed_bytes == 10**9 - UNTOUCHED_BYTES
 
 
+def test_where_less_is_allowed_than_is_reserved_nothing_is_left(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+) -> None:
+    workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
+    assert gather(host, environment, workload, made[0], {}, 2**20).allowed_bytes == 1
+
+
 def test_what_an_optimizers_library_takes_is_measured_and_estimated(
     environment: Environment, made: tuple[SearchSpace, Knowledge]
 ) -> None:

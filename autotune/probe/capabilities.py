@@ -5,7 +5,7 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -235,21 +235,26 @@ def _used_beside_tensors(device: str) -> int:
     return int(known.rss - known.shared)
 
 
-def _try_optimizer(name: str, device: str) -> str:
-    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
-    package that it comes from."""
+def made_optimizer(name: str, parameters: Iterable[Any], device: str) -> Any:
+    """The optimizer as the Trainer would make it; raises whatever its library raises."""
     from transformers import Trainer
 
     arguments = TrainingArguments(
         output_dir=os.environ.get("TMPDIR", "/tmp"), optim=name, use_cpu=device == "cpu", report_to="none"
     )
     kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
+    return kind(parameters, **options)
+
+
+def _try_optimizer(name: str, device: str) -> str:
+    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
+    package that it comes from."""
     # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
     layer = torch.nn.Linear(64, 128).to("cpu" if device == "cpu" else "cuda")
     before = layer.weight.detach().clone()
-    optimizer = kind(layer.parameters(), **options)
+    optimizer = made_optimizer(name, layer.parameters(), device)
     layer(torch.randn(4, 64, device=before.device)).square().sum().backward()
     optimizer.step()
     if torch.equal(before, layer.weight):
         raise RuntimeError("its step changed nothing")
-    return str(kind.__module__).partition(".")[0]
+    return type(optimizer).__module__.partition(".")[0]

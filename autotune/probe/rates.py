@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments
 
+from autotune.probe.capabilities import made_optimizer
 from autotune.probe.order import Order
 
 SECONDS = 0.25
@@ -38,11 +38,11 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
     rates = {name: _rate(name, environment.device) for name in order.request["precisions"]}
     for name in order.request.get("optimizers", ()):
         with contextlib.suppress(Exception):  # whatever its library raises
-            rates[name] = _optimizer_rate(name, environment.device, scratch)
+            rates[name] = _optimizer_rate(name, environment.device)
     return rates
 
 
-def _optimizer_rate(name: str, device: str, scratch: Path) -> float:
+def _optimizer_rate(name: str, device: str) -> float:
     on_cuda = device.startswith("cuda")
     side = SIDES["cuda" if on_cuda else "cpu"]
     parameters = [
@@ -52,9 +52,7 @@ def _optimizer_rate(name: str, device: str, scratch: Path) -> float:
     ]
     for one in parameters:
         one.grad = torch.randn_like(one)
-    arguments = TrainingArguments(output_dir=str(scratch), optim=name, use_cpu=not on_cuda, report_to="none")
-    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
-    optimizer = kind(parameters, **options)
+    optimizer = made_optimizer(name, parameters, device)
 
     def once() -> None:
         optimizer.step()
