@@ -92,8 +92,8 @@ def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
     mine = [name for name in new if _owner(_SHARED_MEMORY / name) == os.getuid()]
     if not mine:
         return []
-    mapped = _mapped_names()
-    removed = [name for name in mine if name not in mapped]
+    held = _held_files()
+    removed = [name for name in mine if _file_number(_SHARED_MEMORY / name) not in held]
     for name in removed:
         (_SHARED_MEMORY / name).unlink(missing_ok=True)
     return removed
@@ -106,16 +106,26 @@ def _owner(path: Path) -> int:
         return -1
 
 
-def _mapped_names() -> set[str]:
-    """Names of shared memory that living processes of this user map or hold open."""
-    names: set[str] = set()
+def _file_number(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return -1
+
+
+def _held_files() -> set[int]:
+    """Numbers (inodes) of the shared memory that living processes of this user map or hold open.
+
+    Not names: glibc's `sem_open` maps a semaphore under a passing name and gives it its own only afterwards.
+    """
+    numbers: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            names.update(re.findall(r"/dev/shm/(\S+)", (process / "maps").read_text()))
+            maps = re.findall(r" (\d+) +/dev/shm/", (process / "maps").read_text())
+            numbers.update(int(number) for number in maps)
         with contextlib.suppress(OSError):
             for link in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    target = os.readlink(link)
-                    if target.startswith("/dev/shm/"):
-                        names.add(target.removeprefix("/dev/shm/"))
-    return names
+                    if os.readlink(link).startswith("/dev/shm/"):
+                        numbers.add(link.stat().st_ino)
+    return numbers

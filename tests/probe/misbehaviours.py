@@ -204,11 +204,11 @@ def share_memory() -> None:
     block = shared_memory.SharedMemory(create=True, size=1 << 20)
     held = _multiprocessing.SemLock(
         1, 1, 1, f"/mp-left-{os.getpid()}", False
-    )  # closed, other hosts would take it for left
+    )  # closed, it would be swept
     torch.multiprocessing.set_sharing_strategy("file_system")
     tensor = torch.ones(1 << 18).share_memory_()
     made = sorted(set(os.listdir("/dev/shm")) - before)
-    tell("shared", [name for name in made if "left" in name or name == block.name or name.startswith("torch_")])
+    tell("shared", [name for name in made if str(os.getpid()) in name or name == block.name])
     Path(tempfile.gettempdir(), "left").write_bytes(tensor.numpy().tobytes())
     assert held.handle
     tell("temporary", tempfile.mkdtemp())

@@ -1,5 +1,6 @@
 """Ending processes and clearing shared memory away: ours all, others' never."""
 
+import _multiprocessing
 import os
 import subprocess
 import sys
@@ -67,6 +68,18 @@ def test_what_a_living_process_maps_or_holds_open_stays(left: list[Path]) -> Non
     finally:
         block.close()
         block.unlink()
+
+
+def test_a_semaphore_in_use_stays_though_it_is_mapped_under_the_name_it_was_born_with() -> None:
+    before = sweep.shared_memory()
+    name = f"mp-held-{os.getpid()}"
+    semaphore = _multiprocessing.SemLock(1, 1, 1, f"/{name}", False)
+    try:
+        assert f"sem.{name}" not in sweep.remove_left_shared_memory(before)
+        assert (SHARED / f"sem.{name}").exists()
+        assert semaphore.acquire()
+    finally:
+        _multiprocessing.sem_unlink(f"/{name}")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
