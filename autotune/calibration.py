@@ -9,11 +9,12 @@ import numpy as np
 
 from autotune.configuration import Value
 from autotune.cost_model import CostModel
+from autotune.levers import MICRO
 from autotune.observation import observed
 from autotune.physics import Knowledge
 from autotune.prior import MIB, Effect, Prior
 from autotune.proposals import every_value
-from autotune.search_space import MICRO, SearchSpace
+from autotune.search_space import SearchSpace
 from autotune.trial import Trial
 
 

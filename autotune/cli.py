@@ -218,7 +218,7 @@ def estimate(
 def spaces() -> None:
     """List the search spaces that are shipped."""
     with _plain_errors():
-        from autotune.search_space import describe_space, named_spaces, read_space
+        from autotune.space_file import describe_space, named_spaces, read_space
 
         for name, path in named_spaces().items():
             print(f"{name:12} {describe_space(path)}")

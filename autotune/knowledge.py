@@ -10,13 +10,13 @@ from autotune.calibration import Calibration, informed
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
-from autotune.levers import LEVERS
+from autotune.levers import LEVERS, MICRO
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.physics import Knowledge, expected_work
 from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
-from autotune.search_space import MICRO, SearchSpace
+from autotune.search_space import SearchSpace
 from autotune.tracing import traced
 from autotune.workload import Workload
 

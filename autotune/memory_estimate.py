@@ -83,7 +83,7 @@ class MemoryModel:
     def peak(self, configuration: Configuration) -> MemoryPeak:
         """The configuration's peak; raises NotTraced where its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
-        optimizer = update_key(configuration, self.environment, self.base)
+        optimizer = update_key(configuration, self.base)
         for one in (key, optimizer):
             if one in self.failures:
                 raise NotTraced(self.failures[one])

@@ -7,6 +7,7 @@ from typing import Any
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.levers import LEVERS
+from autotune.levers.optimizer import own_name
 from autotune.training_arguments import model_arguments, training_arguments
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
@@ -40,7 +41,7 @@ def wanted_traces(configurations: Iterable[Configuration], environment: Environm
     steps: dict[StepKey, Mapping[str, Any]] = {}
     updates: dict[str, Mapping[str, Any]] = {}
     for configuration in configurations:
-        step, update = step_key(configuration, environment), update_key(configuration, environment, base)
+        step, update = step_key(configuration, environment), update_key(configuration, base)
         if step in steps and update in updates:
             continue
         fields = {
@@ -66,7 +67,7 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     return tuple(sorted(known.items()))
 
 
-def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> str:
+def update_key(configuration: Configuration, base: Mapping[str, Any]) -> str:
     """The name of the configuration's optimizer."""
     own = configuration.values.get("optimizer")
-    return str(own if own is not None else LEVERS["optimizer"].own(base, environment))
+    return str(own if own is not None else own_name(base))

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from autotune.errors import InvalidRequest
-from autotune.search_space import read_yaml
+from autotune.space_file import read_yaml
 from autotune.training_arguments import PRIVATE
 
 

@@ -17,13 +17,13 @@ from autotune.configuration import Configuration, Value
 from autotune.cost_model import CostModel
 from autotune.dominance import settled_by
 from autotune.interval import Interval
-from autotune.levers import LEVERS, Work
+from autotune.levers import LEVERS, MICRO, Work
 from autotune.measurement import Measurement, Outcome
 from autotune.observation import Observation, observed
 from autotune.pool import POOL, pool
 from autotune.prior import MemoryPrior, Prior
 from autotune.proposals import configuration_of, distributions, every_value, parameters
-from autotune.search_space import MICRO, SearchSpace
+from autotune.search_space import SearchSpace
 from autotune.trial import Trial
 
 OBSERVED, ENDED = "observed", "ended"

@@ -7,9 +7,9 @@ from itertools import combinations, product
 from typing import Any
 
 from autotune.configuration import Configuration, Value
-from autotune.levers import Work
+from autotune.levers import MICRO, Work
 from autotune.prior import Effect, Prior
-from autotune.search_space import MICRO, SearchSpace
+from autotune.search_space import SearchSpace
 
 POOL = 5000
 """Configurations that are considered at the most."""

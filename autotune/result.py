@@ -19,7 +19,7 @@ from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
-from autotune.training_arguments import model_arguments, training_arguments
+from autotune.training_arguments import model_arguments, process_environment, training_arguments
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -105,6 +105,10 @@ class TuningResult:
         """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model."""
         return model_arguments(self.best.configuration, self.environment)
 
+    def environment_variables(self) -> dict[str, str]:
+        """Variables to set before the training starts; mostly none."""
+        return process_environment(self.best.configuration, self.environment)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()
@@ -137,6 +141,7 @@ class TuningResult:
             "also_checked": rehearsal_lines(self.rehearsal),
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
+            "environment_variables": facts.variables,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -169,6 +174,7 @@ class TuningResult:
             statement=self.statement,
             answer=self.training_argument_fields() if best else {},
             model_answer=self.model_arguments() if best else {},
+            variables=self.environment_variables() if best else {},
             model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
             task=workload.task,
             device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",

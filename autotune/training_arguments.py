@@ -29,12 +29,14 @@ def training_arguments(
     what else the user set in `base` (fields that differ from the defaults).
     """
     settings = _settings(configuration, environment)
-    left_out = {*PRIVATE, FINDER, *_aliases(environment), *settings.contradicts}
+    left_out = {*PRIVATE, FINDER, *_aliases(environment)}
     fields = {name: value for name, value in base.items() if name not in left_out}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
     for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else value
+    for name in settings.contradicts:
+        fields.pop(name, None)
     if environment.is_cpu:
         fields["use_cpu"] = True
     return fields

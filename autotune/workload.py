@@ -14,6 +14,8 @@ class Workload:
     sequence_length: longest sample in tokens; None for images.
     parameters, parameter_bytes: of the model in the dtype it is trained in; gradient_bytes: of those that learn.
     supports_checkpointing: None where unknown (a user's own model).
+    attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
+    and installation know it, else why not.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
     or the user's own dataset.
     data_identity: what tells one dataset from another (path, size, time; or fingerprint).
@@ -35,6 +37,8 @@ class Workload:
     parameter_bytes: int = 0
     gradient_bytes: int = 0
     supports_checkpointing: bool | None = None
+    attention: str = "eager"
+    attentions: Mapping[str, str | None] = field(default_factory=dict)
     data: str = ""
     data_identity: str = "synthetic"
     text_source: str = ""

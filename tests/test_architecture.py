@@ -29,6 +29,7 @@ FLOORS = (
     ),
     (
         "levers",
+        "space_file",
         "search_space",
         "training_arguments",
         "objective",

@@ -6,19 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, InvalidSpace
 from autotune.levers import LEVERS
 from autotune.request import tuning_request
-from autotune.search_space import (
-    SearchSpace,
-    build_space,
-    describe_space,
-    named_spaces,
-    read_space,
-    read_yaml,
-    spaces_folder,
-)
+from autotune.search_space import SearchSpace, build_space
+from autotune.space_file import describe_space, named_spaces, read_space, read_yaml, spaces_folder
 from tests.makers import cpu, gpu, space, space_file, values_of, workload
 
 
@@ -126,6 +120,32 @@ def test_the_size_is_the_number_of_configurations_and_each_is_exact() -> None:
     assert len(every) == len(set(every)) == made.size
     assert all(one in made for one in every)
     assert {one.global_batch_size for one in every} == {48}
+
+
+LOADING = """
+parameters:
+  micro_batch_size: [8]
+  workers: [0, 2]
+  prefetch_factor: [2, 4]
+  persistent_workers: [false, true]
+"""
+
+
+def test_what_means_nothing_beside_the_others_is_one_configuration(tmp_path: Path) -> None:
+    space = built(8, space=space_file(tmp_path, LOADING))
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size == 1 + 2 * 2
+    alone = space.configuration({"micro_batch_size": 8, "workers": 0, "prefetch_factor": 4, "persistent_workers": True})
+    assert alone.values == {"micro_batch_size": 8, "workers": 0, "prefetch_factor": 2, "persistent_workers": False}
+    assert all(one in space for one in every)
+    assert Configuration.exact(8, 8, {"workers": 0, "prefetch_factor": 4, "persistent_workers": True}) not in space
+
+
+def test_where_the_deciding_lever_is_not_in_the_space_the_user_s_own_value_decides(tmp_path: Path) -> None:
+    file = space_file(tmp_path, LOADING.replace("  workers: [0, 2]\n", ""))
+    with_workers, without = (built(8, base={"dataloader_num_workers": own}, space=file) for own in (2, 0))
+    assert len(list(with_workers)) == with_workers.size == 4
+    assert len(list(without)) == without.size == 1
 
 
 def test_a_configuration_of_other_levers_or_values_is_not_in_the_space() -> None:

@@ -99,7 +99,7 @@ def test_every_configuration_of_the_default_space_makes_real_training_arguments(
         fields = training_arguments(one, environment, {"learning_rate": 1e-3})
         real = TrainingArguments(output_dir=str(tmp_path), **fields)
         assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 6
-        assert {name: LEVERS[name].own(fields, environment) for name, _ in one.levers} == dict(one.levers)
+        assert {name: LEVERS[name].own(fields, environment, workload()) for name, _ in one.levers} == dict(one.levers)
         assert (real.bf16, real.optim, real.device.type) == (fields["bf16"], fields["optim"], "cpu")
         assert real.learning_rate == 1e-3
 
@@ -109,7 +109,7 @@ def test_the_levers_know_hugging_face_s_defaults(tmp_path: Path) -> None:
     environment = gpu(training_argument_fields=REAL_FIELDS)
     for name, lever in LEVERS.items():
         if name != "pin_memory":  # real arguments for a CPU have it off
-            assert lever.own({}, environment) == lever.own(real, environment), name
+            assert lever.own({}, environment, workload()) == lever.own(real, environment, workload()), name
 
 
 # The baseline's sizes -------------------------------------------------------------------------------------------

@@ -1,6 +1,17 @@
 """Every lever, one file each; search space, arguments, read-back, doctor and report all walk this list."""
 
-from autotune.levers import checkpointing, micro_batch_size, optimizer, pin_memory, precision, workers
+from autotune.levers import (
+    attention,
+    checkpointing,
+    micro_batch_size,
+    optimizer,
+    persistent_workers,
+    pin_memory,
+    precision,
+    prefetch_factor,
+    threads,
+    workers,
+)
 from autotune.levers.lever import Lever, Observed, Settings, Work
 
 LEVERS: dict[str, Lever] = {
@@ -10,9 +21,15 @@ LEVERS: dict[str, Lever] = {
         checkpointing.LEVER,
         precision.LEVER,
         optimizer.LEVER,
+        attention.LEVER,
         workers.LEVER,
+        prefetch_factor.LEVER,
+        persistent_workers.LEVER,
         pin_memory.LEVER,
+        threads.LEVER,
     )
 }
 
-__all__ = ["LEVERS", "Lever", "Observed", "Settings", "Work"]
+MICRO = micro_batch_size.LEVER.name
+
+__all__ = ["LEVERS", "MICRO", "Lever", "Observed", "Settings", "Work"]

@@ -15,7 +15,7 @@ def field_name(environment: Environment) -> str:
     return "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> str:
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     return "full" if base.get("activation_checkpointing") or base.get("gradient_checkpointing") else "none"
 
 

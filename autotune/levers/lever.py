@@ -14,7 +14,7 @@ class Settings:
     """What a lever's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
-    contradicts: fields of the user's own arguments that cannot stand beside this value.
+    contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -28,13 +28,14 @@ class Observed:
     """What a running training shows of itself: the Trainer at `on_train_begin`, and its first micro-step.
 
     linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
-    tf32: whether matrix products of float32 run in TF32.
+    tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
     """
 
     trainer: Any
     linear_dtype: str
     autocast: bool
     tf32: bool
+    threads: int = 1
 
 
 class Work(NamedTuple):
@@ -54,9 +55,10 @@ class Lever:
     ordered: its values are numbers whose order means something to a sampler.
     work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
     operations / second of large matrix products, optimizer -> parameters / second).
-    read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean.
+    read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
+    needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     """
 
@@ -65,12 +67,13 @@ class Lever:
     changes: frozenset[str]
     summary: str
     read: Callable[[Any], Value]
-    own: Callable[[Mapping[str, Any], Environment], Value]
+    own: Callable[[Mapping[str, Any], Environment, Workload], Value]
     apply: Callable[[Value, Environment], Settings]
     read_back: Callable[[Observed], Value | None]
     unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
     hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
     ordered: bool = False
+    needs: tuple[str, Callable[[Value], bool]] | None = None
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
 
 

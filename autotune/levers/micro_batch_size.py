@@ -6,6 +6,7 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, whole_number
+from autotune.workload import Workload
 
 
 def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
@@ -15,7 +16,7 @@ def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
     return tuple(size for size in every if size % multiple_of == 0)
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> int:
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     return int(base.get("per_device_train_batch_size", 8))
 
 

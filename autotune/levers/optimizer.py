@@ -6,6 +6,7 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
+from autotune.workload import Workload
 
 _FIRST = "adamw_torch"
 NAMES = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
@@ -16,8 +17,13 @@ NAMES = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
 _ORDER = {"sgd": 0, "adamw_torch_fused": 2, "adamw_torch": 3}
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> str:
+def own_name(base: Mapping[str, Any]) -> str:
+    """The optimizer that the user's own arguments name, or the Trainer's default."""
     return str(getattr(base.get("optim"), "value", base.get("optim")) or "adamw_torch_fused")
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    return own_name(base)
 
 
 def _apply(value: Value, environment: Environment) -> Settings:

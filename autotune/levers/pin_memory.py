@@ -9,7 +9,7 @@ from autotune.levers.lever import Lever, Observed, Settings, yes_or_no
 from autotune.workload import Workload
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> bool:
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
     # On CPU the Trainer forces it off whatever the arguments say, so off is what the user really has there.
     return bool(base.get("dataloader_pin_memory", True)) and not environment.is_cpu
 

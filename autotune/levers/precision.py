@@ -6,6 +6,7 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
+from autotune.workload import Workload
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
 _FIELDS: dict[str, dict[str, bool | None]] = {
@@ -16,7 +17,7 @@ _FIELDS: dict[str, dict[str, bool | None]] = {
 }
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> str:
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     return next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
 
 

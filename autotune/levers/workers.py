@@ -9,7 +9,7 @@ from autotune.levers.lever import Lever, Observed, Settings, whole_number
 from autotune.workload import Workload
 
 
-def _own(base: Mapping[str, Any], environment: Environment) -> int:
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     return whole_number(0)(base.get("dataloader_num_workers", 0))
 
 

@@ -162,6 +162,37 @@ def supports_checkpointing(model: Any) -> bool:
     return bool(getattr(model, "supports_gradient_checkpointing", False))
 
 
+def attentions(model: Any) -> dict[str, str | None]:
+    """Implementation of attention -> None where this model's class and the installed packages know it, else why not."""
+    from transformers.utils import import_utils
+
+    flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
+    knows = {
+        "eager": True,
+        "sdpa": bool(getattr(model, "_supports_sdpa", False)),
+        "flash_attention_2": flash,
+        "flash_attention_3": flash,
+        "flex_attention": bool(getattr(model, "_supports_flex_attn", False)),
+    }
+    packages = {
+        "flash_attention_2": ("flash-attn", "is_flash_attn_2_available"),
+        "flash_attention_3": ("flash-attn 3", "is_flash_attn_3_available"),
+        "flex_attention": ("a torch with flex attention", "is_torch_flex_attn_available"),
+    }
+    found: dict[str, str | None] = {}
+    for name, known in knows.items():
+        package, check = packages.get(name, ("", ""))
+        there = getattr(import_utils, check, lambda: False)() if check else True
+        found[name] = (
+            f"{type(model).__name__} does not support it"
+            if not known
+            else None
+            if there
+            else f"{package} is not installed"
+        )
+    return found
+
+
 def _class_names(task: str) -> Mapping[str, Any]:
     mapping: Mapping[str, Any] = getattr(modeling_auto, _AUTO_CLASSES[task][1], {})
     return mapping

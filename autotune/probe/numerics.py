@@ -1,6 +1,5 @@
 """Trains a configuration for a few steps, on the same samples as every other one, and brings back its losses."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from transformers import TrainerCallback, set_seed
 from autotune.numerics import Curve
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
-from autotune.probe.training import arguments_of, open_optimizers_library, trainer_of
+from autotune.probe.training import arguments_of, open_optimizers_library, take_variables, trainer_of
 from autotune.probe.user_objects import UserObjects
 
 DATA_SEED = 0
@@ -32,7 +31,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     steps, seed = order.request["steps"], order.request["seed"]
     memory = memory_of(order)
     try:
-        os.environ.update(order.process_environment)
+        take_variables(order)
         arguments = arguments_of(order, scratch, steps, seed=seed, data_seed=_data_seed(order))
         open_optimizers_library(arguments)
         memory.hold()

@@ -7,6 +7,7 @@ from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
 from autotune.probe.configs import token_id
 from autotune.probe.models import (
+    attentions,
     choose_task,
     count_parameters,
     longest_sequence,
@@ -53,6 +54,8 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes,
         supports_checkpointing=supports_checkpointing(model),
+        attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
+        attentions=attentions(model),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",

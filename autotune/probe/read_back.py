@@ -44,7 +44,7 @@ class ReadBack:
         """
         assert self._order.configuration is not None
         dtype, autocast = self._linear or ("float32", False)
-        observed = Observed(self._trainer, dtype, autocast, _tf32())
+        observed = Observed(self._trainer, dtype, autocast, _tf32(), torch.get_num_threads())
         asked = self._order.configuration.values
         shown = {name: LEVERS[name].read_back(observed) for name in asked}
         differing = [name for name, value in asked.items() if shown[name] is not None and shown[name] != value]

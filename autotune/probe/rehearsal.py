@@ -8,7 +8,6 @@ Both happen inside `train()`, as in a real run: there the step's batches are sti
 import contextlib
 import ctypes
 import gc
-import os
 import shutil
 import time
 import traceback
@@ -24,7 +23,7 @@ from autotune.measurement import Outcome
 from autotune.probe import failures
 from autotune.probe.memory import DeviceMemory, HostMemory, memory_of
 from autotune.probe.order import Order
-from autotune.probe.training import arguments_of, open_optimizers_library, trainer_of
+from autotune.probe.training import arguments_of, open_optimizers_library, take_variables, trainer_of
 from autotune.probe.user_objects import UserObjects
 from autotune.probe.worst_batch import feed, worst_batch
 from autotune.rehearsal import EVALUATION, SAVING, TRAINING, Problem, Rehearsal
@@ -44,7 +43,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     memory = memory_of(order)
     rehearser = Rehearser(order, memory, scratch)
     try:
-        os.environ.update(order.process_environment)
+        take_variables(order)
         arguments = arguments_of(order, scratch, MOST_STEPS)
         open_optimizers_library(arguments)
         memory.hold()

@@ -6,8 +6,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import Trainer, TrainingArguments
 
+from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import data, failures, models
 from autotune.probe.memory import memory_of
@@ -57,7 +59,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:
-        os.environ.update(order.process_environment)
+        take_variables(order)
         arguments = arguments_of(order, scratch, most_steps(order), **data_order(order))
         open_optimizers_library(arguments)
         memory.hold()
@@ -130,6 +132,16 @@ def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> Traini
     fields |= {name: value for name, value in PROBE_FIELDS.items() if name in known}
     fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
     return TrainingArguments(output_dir=str(scratch / "output"), **fields)
+
+
+def take_variables(order: Order) -> None:
+    """Set the variables that the configuration asks of its process.
+
+    OpenMP reads its number of threads once, and in a fork that is over: torch is told.
+    """
+    os.environ.update(order.process_environment)
+    if threads := order.process_environment.get(THREADS):
+        torch.set_num_threads(int(threads))
 
 
 def open_optimizers_library(arguments: TrainingArguments) -> None:

@@ -3,7 +3,6 @@
 |-- untimed steps --| synchronise |-- step --|-- step --| ... |-- step --| synchronise
 """
 
-import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,7 +14,7 @@ from transformers import TrainerCallback
 
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
-from autotune.probe.training import arguments_of, open_optimizers_library, trainer_of
+from autotune.probe.training import arguments_of, open_optimizers_library, take_variables, trainer_of
 from autotune.probe.user_objects import UserObjects
 
 UNTIMED = 10
@@ -32,7 +31,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     steps, seconds = order.request["steps"], order.request.get("seconds")
     untimed = untimed_steps(steps)
     memory = memory_of(order)
-    os.environ.update(order.process_environment)
+    take_variables(order)
     arguments = arguments_of(order, scratch, untimed + steps)
     open_optimizers_library(arguments)
     clock = Clock(untimed, steps, seconds, cuda=not arguments.use_cpu)

@@ -7,6 +7,7 @@ FILES = (
     "trials.parquet",
     "best_training_arguments.json",
     "best_model_arguments.json",
+    "best_environment_variables.json",
     "summary.md",
     "speed_against_memory.svg",
     "loss_curves.svg",

@@ -32,8 +32,9 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
     numerics = facts.numerics
     with _storage(folder):
         write_json(folder / "result.json", ended)
-        for name, answer in (("training", facts.answer), ("model", facts.model_answer)):
-            path = folder / f"best_{name}_arguments.json"
+        answers = {"training_arguments": facts.answer, "model_arguments": facts.model_answer}
+        for name, answer in (answers | {"environment_variables": facts.variables}).items():
+            path = folder / f"best_{name}.json"
             if facts.best is not None:
                 write_json(path, answer)
             else:

@@ -23,7 +23,10 @@ from autotune.units import format_bytes, format_interval, format_seconds
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report tells, as plain values. best is None where nothing fits; answer, model_answer are Hugging Face's fields."""
+    """What a report tells, as plain values. best is None where nothing fits.
+
+    answer, model_answer: Hugging Face's fields. variables: of the training process's environment.
+    """
 
     name: str
     trials: Sequence[Trial]
@@ -34,6 +37,7 @@ class Facts:
     statement: str
     answer: Mapping[str, Any]
     model_answer: Mapping[str, Any]
+    variables: Mapping[str, str]
     model: str
     task: str
     device: str
@@ -94,6 +98,9 @@ def answer_lines(facts: Facts) -> list[str]:
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
         lines += [f"  baseline  {facts.baseline.configuration}", f"            {how}"]
+    if facts.variables:
+        set_first = " ".join(f"{name}={value}" for name, value in facts.variables.items())
+        lines.append(f"  with      {set_first} python your_script.py")
     if facts.best is not None and facts.best.final.input_bound:
         lines.append(f"  data      {input_bound_text(facts.best.final)}")
     lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]

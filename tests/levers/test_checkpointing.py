@@ -19,9 +19,9 @@ def test_it_is_called_as_this_transformers_calls_it() -> None:
 
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 def test_the_user_s_own_is_read_under_both_names(name: str) -> None:
-    assert LEVER.own({name: True}, cpu()) == "full"
-    assert LEVER.own({name: False}, cpu()) == "none"
-    assert LEVER.own({}, cpu()) == "none"
+    assert LEVER.own({name: True}, cpu(), workload()) == "full"
+    assert LEVER.own({name: False}, cpu(), workload()) == "none"
+    assert LEVER.own({}, cpu(), workload()) == "none"
 
 
 def test_it_is_read_back_from_the_model_s_modules() -> None:

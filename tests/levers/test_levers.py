@@ -57,13 +57,30 @@ def test_what_is_no_value_is_refused(lever: Lever, text: object) -> None:
 def test_a_value_means_itself_once_applied(lever: Lever) -> None:
     for environment in (cpu(), gpu()):
         for value in lever.values or (1, 8):
-            if lever.unavailable(value, environment, workload()) is None:
-                assert lever.own(lever.apply(value, environment).training_arguments, environment) == value
+            settings = lever.apply(value, environment)
+            if settings.training_arguments and lever.unavailable(value, environment, workload()) is None:
+                assert lever.own(settings.training_arguments, environment, workload()) == value
+
+
+@EVERY
+def test_a_value_sets_something(lever: Lever) -> None:
+    for value in lever.values or (1, 8):
+        settings = lever.apply(value, gpu())
+        assert settings.training_arguments or settings.model_arguments or settings.environment
+
+
+@EVERY
+def test_what_it_needs_is_a_lever_that_needs_none_and_comes_before_it(lever: Lever) -> None:
+    if lever.needs is not None:
+        other = LEVERS[lever.needs[0]]
+        assert other.needs is None
+        assert list(LEVERS).index(other.name) < list(LEVERS).index(lever.name)
+        assert {lever.needs[1](value) for value in other.values} == {True, False}
 
 
 @EVERY
 def test_its_default_has_a_meaning_and_can_be_had_on_a_card(lever: Lever) -> None:
-    own = lever.own({}, gpu())
+    own = lever.own({}, gpu(), workload())
     assert lever.read(str(own)) == own
     assert lever.unavailable(own, gpu(), workload()) is None
 

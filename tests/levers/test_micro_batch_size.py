@@ -6,7 +6,7 @@ import pytest
 
 from autotune.levers.micro_batch_size import LEVER, divisors
 from tests.levers.fakes import observed
-from tests.makers import cpu
+from tests.makers import cpu, workload
 
 
 def test_divisors_are_all_and_ascending() -> None:
@@ -30,7 +30,7 @@ def test_it_is_a_whole_number_from_one(text: object) -> None:
 
 def test_it_is_applied_and_read_back_from_the_loader() -> None:
     assert LEVER.apply(4, cpu()).training_arguments == {"per_device_train_batch_size": 4}
-    assert LEVER.own({"per_device_train_batch_size": 4}, cpu()) == 4
+    assert LEVER.own({"per_device_train_batch_size": 4}, cpu(), workload()) == 4
     assert LEVER.read_back(observed(loader=SimpleNamespace(total_batch_size=16))) == 16
     assert LEVER.read_back(observed(loader=SimpleNamespace(), train_batch_size=6)) == 6
 

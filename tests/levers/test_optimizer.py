@@ -34,9 +34,9 @@ def test_it_is_applied_by_name() -> None:
 
 
 def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
-    assert LEVER.own({}, cpu()) == "adamw_torch_fused"
-    assert LEVER.own({"optim": "sgd"}, cpu()) == "sgd"
-    assert LEVER.own({"optim": Named.LION}, cpu()) == "lion_32bit"
+    assert LEVER.own({}, cpu(), workload()) == "adamw_torch_fused"
+    assert LEVER.own({"optim": "sgd"}, cpu(), workload()) == "sgd"
+    assert LEVER.own({"optim": Named.LION}, cpu(), workload()) == "lion_32bit"
 
 
 @pytest.mark.parametrize(

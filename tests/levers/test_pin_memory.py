@@ -15,9 +15,9 @@ def test_it_is_read_as_people_write_it(text: object, value: bool) -> None:
 
 
 def test_it_is_on_by_default_on_a_card_and_never_on_a_cpu() -> None:
-    assert LEVER.own({}, gpu()) is True
-    assert LEVER.own({"dataloader_pin_memory": False}, gpu()) is False
-    assert LEVER.own({"dataloader_pin_memory": True}, cpu()) is False
+    assert LEVER.own({}, gpu(), workload()) is True
+    assert LEVER.own({"dataloader_pin_memory": False}, gpu(), workload()) is False
+    assert LEVER.own({"dataloader_pin_memory": True}, cpu(), workload()) is False
 
 
 def test_it_is_applied_and_read_back_from_the_loader() -> None:

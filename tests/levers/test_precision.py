@@ -21,11 +21,11 @@ def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str
 
 
 def test_the_user_s_own_is_the_one_that_is_on() -> None:
-    assert LEVER.own({}, cpu()) == "fp32"
-    assert LEVER.own({"bf16": True}, cpu()) == "bf16"
-    assert LEVER.own({"bf16": True, "tf32": True}, cpu()) == "bf16"
-    assert LEVER.own({"tf32": True}, cpu()) == "tf32"
-    assert LEVER.own({"bf16": False}, cpu()) == "fp32"
+    assert LEVER.own({}, cpu(), workload()) == "fp32"
+    assert LEVER.own({"bf16": True}, cpu(), workload()) == "bf16"
+    assert LEVER.own({"bf16": True, "tf32": True}, cpu(), workload()) == "bf16"
+    assert LEVER.own({"tf32": True}, cpu(), workload()) == "tf32"
+    assert LEVER.own({"bf16": False}, cpu(), workload()) == "fp32"
 
 
 @pytest.mark.parametrize(

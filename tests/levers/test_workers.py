@@ -11,10 +11,10 @@ from tests.makers import cpu, workload
 
 def test_they_are_applied_and_read_from_the_user_s_arguments() -> None:
     assert LEVER.apply(2, cpu()).training_arguments == {"dataloader_num_workers": 2}
-    assert LEVER.own({"dataloader_num_workers": 3}, cpu()) == 3
-    assert LEVER.own({}, cpu()) == 0
+    assert LEVER.own({"dataloader_num_workers": 3}, cpu(), workload()) == 3
+    assert LEVER.own({}, cpu(), workload()) == 0
     with pytest.raises(ValueError, match="whole number"):
-        LEVER.own({"dataloader_num_workers": "many"}, cpu())
+        LEVER.own({"dataloader_num_workers": "many"}, cpu(), workload())
 
 
 def test_they_are_read_back_from_the_loader() -> None:

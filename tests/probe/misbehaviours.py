@@ -202,9 +202,7 @@ def share_memory() -> None:
     before = set(os.listdir("/dev/shm"))
     resource_tracker.register = lambda *_: None
     block = shared_memory.SharedMemory(create=True, size=1 << 20)
-    held = _multiprocessing.SemLock(
-        1, 1, 1, f"/mp-left-{os.getpid()}", False
-    )  # closed, it would be swept
+    held = _multiprocessing.SemLock(1, 1, 1, f"/mp-left-{os.getpid()}", False)  # closed, it would be swept
     torch.multiprocessing.set_sharing_strategy("file_system")
     tensor = torch.ones(1 << 18).share_memory_()
     made = sorted(set(os.listdir("/dev/shm")) - before)

@@ -82,6 +82,10 @@ def own_trainer(tmp_path: Path) -> dict[str, Any]:
         ("optimizer", "sgd"),
         ("workers", 0),
         ("workers", 2),
+        ("attention", "eager"),
+        ("attention", "sdpa"),
+        ("threads", 1),
+        ("threads", 2),
     ],
 )
 def test_every_value_that_a_cpu_knows_is_really_trained_with(
@@ -105,6 +109,14 @@ def test_every_value_that_a_cpu_knows_is_really_trained_with(
     assert measurement.samples_per_second is not None
     assert measurement.peak_bytes is not None
     assert measurement.peak_bytes > 0
+
+
+@pytest.mark.parametrize(("lever", "value"), [("prefetch_factor", 4), ("persistent_workers", True)])
+def test_what_workers_do_is_really_set_and_left_out_without_them(gpt2: Train, lever: str, value: Any) -> None:
+    with_workers, without = (gpt2(asked=configuration(2, 2, workers=workers, **{lever: value})) for workers in (2, 0))
+    assert with_workers.outcome is without.outcome is Outcome.COMPLETED, without.reason
+    assert with_workers.settings[lever] == value
+    assert without.settings[lever] is None
 
 
 @pytest.mark.parametrize("behaviour", ["", "facts"])
