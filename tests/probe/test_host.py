@@ -284,7 +284,9 @@ def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_host_leaves_libraries_that_wake_cuda_unopened(bad_host: ProbeHost) -> None:
-    assert "libbitsandbytes" not in Path(f"/proc/{bad_host.pid}/maps").read_text()
+    mapped = Path(f"/proc/{bad_host.pid}/maps").read_text()
+    assert "libbitsandbytes" not in mapped
+    assert "/torchao/" not in mapped
 
 
 def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
@@ -301,5 +303,20 @@ def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
         "assert early.optim.AdamW8bit is late.optim.AdamW8bit is AdamW8bit\n"
         "opened_later.open_later('no_such_library')\n"
         "assert 'no_such_library' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+
+
+def test_what_was_taken_out_of_a_library_opened_later_is_fetched_when_it_is_used() -> None:
+    script = (
+        "import sys\nfrom autotune.probe import opened_later\n"
+        "opened_later.open_later('wsgiref')\n"
+        "from wsgiref.headers import Headers\nfrom wsgiref.util import request_uri\n"
+        "assert not isinstance(1, Headers) and 'socketserver' not in sys.modules\n"
+        "opened_later.forget_opened_later()\n"
+        "import wsgiref.headers\n"
+        "assert isinstance(wsgiref.headers.Headers([]), Headers) and Headers([('a', 'b')])['a'] == 'b'\n"
+        "assert issubclass(wsgiref.headers.Headers, Headers)\n"
+        "assert request_uri({'wsgi.url_scheme': 'http', 'HTTP_HOST': 'here'}) == 'http://here/'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
