@@ -79,6 +79,9 @@ def search(
     no_history: Annotated[
         bool, Option("--no-history", help="Leave aside what past searches on this device taught.")
     ] = False,
+    keep_numerics: Annotated[
+        bool, Option("--keep-numerics", help="Leave precision, optimizer, … as yours: nothing that learns differently.")
+    ] = False,
     objective: Annotated[
         str, Option(help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).")
     ] = "samples_per_second",
@@ -218,11 +221,14 @@ def estimate(
 def spaces() -> None:
     """List the search spaces that are shipped."""
     with _plain_errors():
+        from autotune.levers import LEVERS
         from autotune.space_file import describe_space, named_spaces, read_space
 
         for name, path in named_spaces().items():
             print(f"{name:12} {describe_space(path)}")
-            print(f"{'':12} {', '.join(read_space(name))}")
+            told = (f"{lever}*" if "numerics" in LEVERS[lever].changes else lever for lever in read_space(name))
+            print(f"{'':12} {', '.join(told)}")
+        print("\n* changes what is learned, not only how fast: --keep-numerics leaves it at your own value")
 
 
 @app.command()

@@ -24,6 +24,7 @@ from autotune.pool import POOL, pool
 from autotune.prior import MemoryPrior, Prior
 from autotune.proposals import configuration_of, distributions, every_value, parameters
 from autotune.search_space import SearchSpace
+from autotune.stages import stages
 from autotune.trial import Trial
 
 OBSERVED, ENDED = "observed", "ended"
@@ -40,6 +41,7 @@ class Knowledge:
 
     allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
+    core_probes: that a space's core levers may take before all the others are tried (`autotune.stages`).
     """
 
     allowed_bytes: int
@@ -48,6 +50,7 @@ class Knowledge:
     objective: str = "samples_per_second"
     margin: float = 0.01
     unknown: str = ""
+    core_probes: int = 0
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
@@ -61,7 +64,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     def __init__(self, space: SearchSpace, knowledge: Knowledge, seed: int = 0) -> None:
         self.space, self.knowledge, self.seed = space, knowledge, seed
         self._model: CostModel | None = None
-        self._near: Sequence[Configuration] = ()
+        self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return distributions(self.space)
@@ -113,17 +116,21 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Choice:
         if not observations and not running:
             return Choice(self.space.baseline, np.inf, np.inf, self.space.size)
-        needed = [self.space.baseline, *(one.configuration for one in observations), *running]
+        needed, known = [self.space.baseline, *(one.configuration for one in observations), *running], self.knowledge
         with _on_one_thread():
-            return choose(
-                self._model_with(needed, _near(observations)),
-                observations,
-                lambda one: settled_by(one, ended) is not None,
-                self.knowledge.objective,
-                running,
-                self.seed + len(observations),
-                self.knowledge.margin,
-            )
+            for parts in stages(self.space, observations, known.core_probes, known.objective):
+                choice = choose(
+                    self._model_with(needed, _near(observations), parts),
+                    observations,
+                    lambda one: settled_by(one, ended) is not None,
+                    known.objective,
+                    running,
+                    self.seed + len(observations),
+                    known.margin,
+                )
+                if choice.configuration is not None and choice.could_win > known.margin:
+                    break
+        return choice
 
     def expected_speeds(self, trials: Sequence[Trial]) -> dict[int, Interval]:
         """Trial's number -> samples / second with their 95 % interval, by what all measurements say together."""
@@ -131,7 +138,8 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         observations = [one for _, one in known]
         if not observations:
             return {}
-        model = self._model_with([self.space.baseline, *(one.configuration for one in observations)], self._near)
+        near, parts = self._considered
+        model = self._model_with([self.space.baseline, *(one.configuration for one in observations)], near, parts)
         costs = model.costs(observations)
         found: dict[int, Interval] = {}
         for trial, _ in known:
@@ -141,21 +149,23 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             found[trial.number] = Interval(*ends)
         return found
 
-    def _model_with(self, needed: Sequence[Configuration], near: Sequence[Configuration]) -> CostModel:
+    def _model_with(
+        self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]
+    ) -> CostModel:
         """The model of a pool in which these are, and neighbours of those that are near where it is a choice."""
         model = self._model
-        near = near if self.space.size > POOL else ()  # of a small space all are considered anyway
-        if model is None or near != self._near or any(one not in model.place for one in needed):
+        near = near if sum(part.size for part in parts) > POOL else ()  # of a small space all are considered anyway
+        if model is None or (near, parts) != self._considered or any(one not in model.place for one in needed):
             known = self.knowledge
             model = CostModel(
-                pool(self.space, needed, near, self.knowledge.prior, self.seed),
+                pool(parts, needed, near, self.knowledge.prior, self.seed),
                 every_value(self.space),
                 self.space.baseline,
                 known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
                 known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
                 known.allowed_bytes,
             )
-            self._near, self._model = near, model
+            self._considered, self._model = (near, parts), model
         return model
 
 

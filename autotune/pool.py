@@ -15,34 +15,51 @@ POOL = 5000
 """Configurations that are considered at the most."""
 
 
-ROOM = {1: POOL // 2, 2: 3 * POOL // 4}
+ROOM = {1: 1 / 2, 2: 3 / 4}
 """How full the pool may be of neighbours so many levers away."""
 
 
 def pool(
-    space: SearchSpace, needed: Sequence[Configuration], near: Sequence[Configuration], prior: Prior, seed: int
+    parts: Sequence[SearchSpace],
+    needed: Sequence[Configuration],
+    near: Sequence[Configuration],
+    prior: Prior,
+    seed: int,
 ) -> list[Configuration]:
-    """The configurations to consider, these needed ones among them.
+    """The configurations of these parts of a space to consider, the needed ones among them.
 
-    Of a space of more than 5,000: the neighbours, one and two levers away, of `near` and of what the prior expects to be
-    fastest at each micro-batch size (one lever), up to three quarters of the pool; the rest by chance.
+    Of parts that hold more than 5,000 together, each has its share: the neighbours, one and two levers away, of `near` and
+    of what the prior expects to be fastest at each micro-batch size (one lever), up to three quarters; the rest by chance.
     """
     chosen = dict.fromkeys(needed)
-    if space.size <= POOL:
-        return list(chosen | dict.fromkeys(space))
+    for at, part in enumerate(parts, 1):
+        room = POOL * at // len(parts) - (len(chosen) if at > 1 else 0)
+        chosen |= dict.fromkeys(part) if part.size <= room else _some(part, [*chosen], room, near, prior, seed)
+    return list(chosen)
+
+
+def _some(
+    space: SearchSpace,
+    chosen_before: Sequence[Configuration],
+    room: int,
+    near: Sequence[Configuration],
+    prior: Prior,
+    seed: int,
+) -> dict[Configuration, None]:
+    chosen = dict.fromkeys(one for one in chosen_before if one in space)
     expected = list(_expected_best(space, prior))
     chosen |= dict.fromkeys(expected)
     for away in (1, 2):
         for one in (*near, *(expected if away == 1 else ())):
             for neighbour in _neighbours(space, one, away):
-                if len(chosen) < ROOM[away] and neighbour in space:
+                if len(chosen) < ROOM[away] * room and neighbour in space:
                     chosen.setdefault(neighbour)
     rng = random.Random(seed)
-    for _ in range(10 * POOL):
-        if len(chosen) >= POOL:
+    for _ in range(10 * room):
+        if len(chosen) >= room:
             break
         chosen.setdefault(space.configuration({name: rng.choice(values) for name, values in space.values.items()}))
-    return list(chosen)
+    return chosen
 
 
 def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:

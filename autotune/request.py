@@ -43,6 +43,7 @@ class TuningRequest:
     does over its first steps cannot win. margin: the sampler `physics` ends once nothing untried can beat the best by a
     larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
     no_history: what past studies taught of this device, and a past study of the same request, are left aside.
+    keep_numerics: levers that change what is learned stay at the user's own values.
     """
 
     model: str
@@ -67,6 +68,7 @@ class TuningRequest:
     margin: float = 0.01
     training_steps: int | None = None
     no_history: bool = False
+    keep_numerics: bool = False
     objective: str = "samples_per_second"
     seed: int = 0
     training_args: Mapping[str, Any] = field(default_factory=dict)

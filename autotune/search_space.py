@@ -12,7 +12,7 @@ from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
 from autotune.levers.micro_batch_size import divisors
 from autotune.request import TuningRequest
-from autotune.space_file import read_space
+from autotune.space_file import core_levers, read_space
 from autotune.training_arguments import FINDER, baseline_sizes
 from autotune.workload import Workload
 
@@ -35,7 +35,8 @@ class SearchSpace:
 
     values: lever -> values, the micro-batch sizes first. baseline: the user's own configuration, made exact; its values
     need not be among those to propose (`--only`). baseline_problem: why the baseline cannot run here, or empty.
-    elsewhere: lever that is none of the space -> the value that the user's own arguments mean.
+    elsewhere: lever that is none of the space -> the value that the user's own arguments mean. core: levers that are
+    searched before all the others; none: all at once.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SearchSpace:
     notes: tuple[str, ...] = ()
     learns_differently: tuple[str, ...] = field(default_factory=tuple)
     elsewhere: Mapping[str, Value] = field(default_factory=dict)
+    core: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -136,6 +138,9 @@ def build_space(
         else:
             wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size), own[name]]))
         reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
+        if request.keep_numerics:
+            other = f"learns differently from {own[name]}, which --keep-numerics leaves as it is"
+            reasons |= {value: other for value in wanted if not lever.learns_alike(value, own[name])}
         ruled_out += [RuledOut(name, value, reason) for value, reason in reasons.items() if reason]
         values[name] = tuple(value for value, reason in reasons.items() if not reason)
         if lever.ordered:
@@ -149,6 +154,9 @@ def build_space(
         _why_not(LEVERS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
     ]
     levers = {name: value for name, value in own.items() if name != MICRO}
+    differently = tuple(
+        name for name in values if not all(LEVERS[name].learns_alike(value, own[name]) for value in values[name])
+    )
     return SearchSpace(
         name=request.space,
         global_batch_size=request.global_batch_size,
@@ -157,9 +165,8 @@ def build_space(
         baseline_problem="; ".join(problem for problem in problems if problem),
         ruled_out=tuple(ruled_out),
         notes=tuple(filter(None, (note, finder))),
-        learns_differently=tuple(
-            name for name in values if "numerics" in LEVERS[name].changes and len(values[name]) > 1
-        ),
+        learns_differently=differently,
+        core=core_levers(request.space),
         elsewhere={name: _own(lever, base, environment, workload) for name, lever in LEVERS.items() if name not in own},
     )
 

@@ -1,8 +1,10 @@
 """A search-space file: YAML -> lever -> values, with clear words for what is wrong in it.
 
+core: [micro_batch_size, precision]   # searched first; without this line all levers at once
 parameters:
   micro_batch_size: divisors
   precision: [fp32, bf16]
+  workers: [0, 2]
 """
 
 import os
@@ -24,6 +26,7 @@ class _SpaceFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     description: str = ""
+    core: list[str] = []
     parameters: dict[str, list[str | int | float | bool] | str | int | bool | dict[str, int]]
 
 
@@ -72,10 +75,7 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
 
     Raises InvalidSpace naming file, line and the nearest right word.
     """
-    known = named_spaces()
-    path = known.get(name_or_path) or Path(name_or_path)
-    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
-        raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, known))
+    path = _path(name_or_path)
     file, lines = _open_space(path)
     space: dict[str, tuple[Any, ...]] = {}
     for name, given in file.parameters.items():
@@ -89,6 +89,29 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
     if not space:
         raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(LEVERS)}.")
     return {MICRO: space.pop(MICRO, ({"multiple_of": 1},)), **space}
+
+
+def core_levers(name_or_path: str) -> tuple[str, ...]:
+    """The levers that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
+    path = _path(name_or_path)
+    file, lines = _open_space(path)
+    known = [name.replace("-", "_") for name in file.parameters]
+    core = tuple(name.replace("-", "_") for name in file.core)
+    for name in core:
+        if name not in known:
+            where = f"{path}:{lines.get('core', 1)}"
+            raise InvalidSpace(
+                f"{where}: the core names {name!r}, which has no values below.", did_you_mean(name, known)
+            )
+    return core
+
+
+def _path(name_or_path: str) -> Path:
+    known = named_spaces()
+    path = known.get(name_or_path) or Path(name_or_path)
+    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
+        raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, known))
+    return path
 
 
 def _several(lever: Lever, given: Any) -> list[Any]:

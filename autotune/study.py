@@ -34,6 +34,9 @@ from autotune.search_space import SearchSpace
 from autotune.study_folder import read_trial, reporting_storage
 from autotune.trial import Trial
 
+CORE_SHARE = 0.5
+"""Of the probes of a search, for the core levers of a space that names some."""
+
 SAME_CRASHES = 3
 """The same crash so many times running ends the search."""
 
@@ -62,7 +65,12 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
-    known = replace(knowledge or Knowledge(plan.allowed_bytes), objective=plan.objective, margin=plan.margin)
+    known = replace(
+        knowledge or Knowledge(plan.allowed_bytes),
+        objective=plan.objective,
+        margin=plan.margin,
+        core_probes=int(CORE_SHARE * plan.n_trials),
+    )
     record.sampler = make_sampler(plan.sampler, seed, space, known)
     return study
 

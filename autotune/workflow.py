@@ -187,10 +187,15 @@ def _unmeasured(
         allowed_bytes=allowed,
         space_size=space.size,
         ruled_out=space.ruled_out,
-        notes=space.notes,
+        notes=(*space.notes, *_learning(space)),
         identity=_identity(request, environment, workload, space),
         folder=folder,
     )
+
+
+def _learning(space: SearchSpace) -> tuple[str, ...]:
+    names = ", ".join(space.learns_differently)
+    return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
 
 
 def examine(asked: str = "auto") -> Environment:

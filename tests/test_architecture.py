@@ -40,6 +40,7 @@ FLOORS = (
         "likeness",
         "choosing",
         "pool",
+        "stages",
         "memory_estimate",
         "memory_lines",
         "memory_wanted",

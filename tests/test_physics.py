@@ -124,7 +124,7 @@ def test_of_a_large_space_the_neighbours_of_the_best_are_considered() -> None:
     among = large()
     assert among.size > POOL
     near = among.configuration({**among.baseline.values, "precision": "bf16", "micro_batch_size": 64})
-    chosen = pool(among, [among.baseline], [near], KNOWLEDGE.prior, seed=1)
+    chosen = pool([among], [among.baseline], [near], KNOWLEDGE.prior, seed=1)
     assert len(chosen) == len(set(chosen)) == POOL
     assert among.baseline in chosen
     for name, values in among.values.items():
@@ -133,7 +133,7 @@ def test_of_a_large_space_the_neighbours_of_the_best_are_considered() -> None:
 
 
 def test_of_a_small_space_all_are_considered() -> None:
-    assert set(pool(SPACE, [SPACE.baseline], [], KNOWLEDGE.prior, seed=1)) == set(SPACE)
+    assert set(pool([SPACE], [SPACE.baseline], [], KNOWLEDGE.prior, seed=1)) == set(SPACE)
 
 
 @pytest.mark.parametrize("probes", [1, 3])

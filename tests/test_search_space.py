@@ -396,3 +396,22 @@ def test_a_space_without_micro_batch_sizes_takes_every_divisor(tmp_path: Path) -
 def test_levers_that_change_what_is_learnt_are_marked() -> None:
     assert built(48).learns_differently == ("precision", "optimizer")
     assert built(48, fix=["precision=bf16"]).learns_differently == ("optimizer",)
+
+
+def test_numerics_are_kept_when_asked() -> None:
+    kept = built(48, keep_numerics=True)
+    assert kept.values["precision"] == ("fp32",)
+    assert kept.values["optimizer"] == ("adamw_torch", "adamw_torch_fused"), "both are AdamW in 32 bits"
+    assert not kept.learns_differently
+    assert "learns differently from fp32" in next(one.reason for one in kept.ruled_out if one.value == "bf16")
+
+
+def test_what_is_fixed_is_ones_own_when_numerics_are_kept() -> None:
+    assert built(48, keep_numerics=True, fix=["precision=bf16"]).values["precision"] == ("bf16",)
+
+
+def test_a_space_names_the_levers_that_are_searched_first(tmp_path: Path) -> None:
+    text = "core: [micro_batch_size, precision]\nparameters: {micro_batch_size: divisors, precision: [fp32], workers: [0, 2]}"
+    assert built(6, space=space_file(tmp_path, text)).core == ("micro_batch_size", "precision")
+    with pytest.raises(InvalidSpace, match="the core names 'worker', which has no values below"):
+        built(6, space=space_file(tmp_path, text.replace(", precision]", ", worker]")))

@@ -58,6 +58,8 @@ class Lever:
     read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
+    learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a lever that changes
+    numerics each its own by default.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     """
@@ -75,6 +77,11 @@ class Lever:
     ordered: bool = False
     needs: tuple[str, Callable[[Value], bool]] | None = None
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    learns: Callable[[Value], Value] = lambda value: value
+
+    def learns_alike(self, one: Value, other: Value) -> bool:
+        """Whether a model learns the same with both values."""
+        return "numerics" not in self.changes or self.learns(one) == self.learns(other)
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

@@ -16,6 +16,9 @@ NAMES = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
 # largest matrix; their library's own pages on a CPU) can be more: they have no place in this order.
 _ORDER = {"sgd": 0, "adamw_torch_fused": 2, "adamw_torch": 3}
 
+_ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
+"""AdamW with 32-bit states, by whomever."""
+
 
 def own_name(base: Mapping[str, Any]) -> str:
     """The optimizer that the user's own arguments name, or the Trainer's default."""
@@ -66,6 +69,7 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=from_probe_of_the_device("optimizers"),
     hungrier=_hungrier,
+    learns=lambda value: "adamw" if value in _ADAMW else value,
     work=lambda value, rates: Work(
         update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
     ),

@@ -130,7 +130,7 @@ def changed_learning(facts: Facts) -> str:
     return ", ".join(
         f"{name} {best[name]} instead of {base[name]}"
         for name in best
-        if "numerics" in LEVERS[name].changes and best[name] != base[name]
+        if not LEVERS[name].learns_alike(best[name], base[name])
     )
 
 
