@@ -59,9 +59,14 @@ class Configuration:
         return {"micro_batch_size": self.micro_batch_size, **dict(self.levers)}
 
     def __str__(self) -> str:
+        return self.unlike(None)
+
+    def unlike(self, base: "Configuration | None") -> str:
+        """Its sizes, and every lever whose value is not the base's."""
         ranks = f" x {self.data_parallel_size} ranks" if self.data_parallel_size > 1 else ""
         said = [f"{self.micro_batch_size} x {self.gradient_accumulation_steps}{ranks}"]
-        said += [f"{name} {_word(value)}" for name, value in self.levers]
+        known = base.values if base is not None else {}
+        said += [f"{name} {_word(value)}" for name, value in self.levers if known.get(name) != value]
         return ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autotune.configuration import Configuration
 from autotune.plan import Progress
 from autotune.report.summary import outcome_text, speed_text
 from autotune.trial import Trial
@@ -55,7 +56,8 @@ class PlainLines:
             done = speed if trial.feasible else outcome_text(trial)
             doubts = f"; doubt: {'; '.join(trial.final.doubts)}" if trial.final.doubts else ""
             left = f"; {_left(progress)}" if progress.kind == "trial" else ""
-            self._line(f"{what} {trial.number}: {trial.configuration}: {done}{doubts}{_best_so_far(progress)}{left}")
+            told = trial.configuration.unlike(_baseline(progress, trial))
+            self._line(f"{what} {trial.number}: {told}: {done}{doubts}{_best_so_far(progress)}{left}")
         elif progress.kind in ("resumed", "finishing"):
             self._line(progress.message)
 
@@ -83,7 +85,7 @@ class LiveTable:
         if self._live is not None:
             self._live.stop()
         if self._last is not None:
-            self._console.print(trials_table(list(self._last.trials), self._last.best))
+            self._console.print(_table(self._last, len(self._last.trials)))
             if any(trial.final.doubts for trial in self._last.trials):
                 self._console.print(Text("? in doubt: the report says why", style="dim"))
 
@@ -94,9 +96,9 @@ class LiveTable:
         if self._last is None:
             waited = format_seconds(time.monotonic() - self._since)
             return Text(f"reading device, model and data ... {waited}", style="dim")
-        parts: list[RenderableType] = [trials_table(list(self._last.trials)[-ROWS:], self._last.best)]
+        parts: list[RenderableType] = [_table(self._last, ROWS)]
         if self._last.kind in ("probing", "confirming"):
-            doing = f"{self._last.kind} {self._last.number}: {self._last.configuration}"
+            doing = f"{self._last.kind} {self._last.number}: {_told(self._last)}"
             parts.append(
                 Text(f"{doing} ({format_seconds(time.monotonic() - self._since)})", overflow="ellipsis", no_wrap=True)
             )
@@ -106,8 +108,25 @@ class LiveTable:
         return Group(*parts)
 
 
-def trials_table(trials: list[Trial], best: Trial | None) -> Table:
-    """Trial, configuration, outcome, samples/s with interval, peak memory; the best one marked."""
+def _table(progress: Progress, rows: int) -> Table:
+    trials = list(progress.trials)
+    return trials_table(trials[-rows:] if rows else [], progress.best, trials[0] if trials else None)
+
+
+def _told(progress: Progress) -> str:
+    configuration = progress.configuration
+    return "" if configuration is None else configuration.unlike(_baseline(progress))
+
+
+def _baseline(progress: Progress, trial: Trial | None = None) -> Configuration | None:
+    """The baseline's configuration, to tell others by what differs; None for the baseline itself."""
+    first = progress.trials[0] if progress.trials else None
+    return first.configuration if first and (trial is None or trial.number != first.number) else None
+
+
+def trials_table(trials: list[Trial], best: Trial | None, baseline: Trial | None = None) -> Table:
+    """Trial, configuration (as far as it is not the baseline's), outcome, samples/s with interval, peak memory; the best one
+    marked."""
     table = Table(box=None, pad_edge=False, expand=False, header_style="bold")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("configuration", overflow="fold", ratio=1)
@@ -115,12 +134,13 @@ def trials_table(trials: list[Trial], best: Trial | None) -> Table:
     table.add_column("samples/s", justify="right", no_wrap=True)
     table.add_column("peak", justify="right", no_wrap=True)
     for trial in trials:
+        base = baseline if baseline is not None and baseline.number != trial.number else None
         is_best = best is not None and trial.number == best.number
         style = "bold green" if is_best else "" if trial.feasible else "dim"
         mark = f"{trial.number}*" if is_best else str(trial.number)
         table.add_row(
             mark,
-            Text(short(trial)),
+            Text(short(trial, base)),
             _short_outcome(trial),
             f"{speed_text(trial)}{' ?' if trial.final.doubts else ''}",
             format_bytes(trial.peak_bytes),
@@ -129,11 +149,14 @@ def trials_table(trials: list[Trial], best: Trial | None) -> Table:
     return table
 
 
-def short(trial: Trial) -> str:
-    """The configuration without the names that its values make plain."""
+def short(trial: Trial, base: Trial | None = None) -> str:
+    """The configuration, as far as it is not the base's, without the names that its values make plain."""
     configuration = trial.configuration
     words = [f"{configuration.micro_batch_size}x{configuration.gradient_accumulation_steps}"]
+    known = base.configuration.values if base is not None else {}
     for name, value in configuration.levers:
+        if known.get(name) == value:
+            continue
         plain = name in ("precision", "optimizer")
         words.append(
             str(value)

@@ -73,6 +73,13 @@ def headline(facts: Facts) -> str:
     return f"{facts.speedup:.{digits}f}x faster than your settings (95 % interval {_range(facts.speedup)})."
 
 
+def _best_text(best: Trial, baseline: Trial | None) -> str:
+    """The answer by what differs from the baseline."""
+    if baseline is None or best.number == baseline.number:
+        return str(best.configuration)
+    return f"{best.configuration.unlike(baseline.configuration)}; else as the baseline"
+
+
 def _range(interval: Interval) -> str:
     return f"{interval.low:.2f} to {interval.high:.2f}"
 
@@ -88,7 +95,7 @@ def answer_lines(facts: Facts) -> list[str]:
     lines = [headline(facts)]
     if facts.best is not None:
         lines += [
-            f"  best      {facts.best.configuration}",
+            f"  best      {_best_text(facts.best, facts.baseline)}",
             f"            {speed_text(facts.best)} samples/s, peak {format_bytes(facts.best.peak_bytes)} "
             f"of {format_bytes(facts.allowed_bytes)} allowed"
             f"{'' if facts.best.confirmed else '; not confirmed'}",
@@ -188,12 +195,18 @@ def _trials_table(facts: Facts) -> list[str]:
     header = "| trial | configuration | outcome | samples/s | data wait | peak | probe | doubts |"
     rows = [
         f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
-        f"| {_cell(str(trial.configuration))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
+        f"| {_cell(_told(trial, facts))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
         f"| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} | {format_seconds(trial.measurement.probe_seconds)} "
         f"| {_cell(doubts_text(trial))} |"
         for trial in facts.trials
     ]
     return [header, "|---|---|---|---|---|---|---|---|", *rows]
+
+
+def _told(trial: Trial, facts: Facts) -> str:
+    """The configuration: the baseline's whole, of the others what differs from it."""
+    base = facts.baseline
+    return trial.configuration.unlike(None if base is None or base.number == trial.number else base.configuration)
 
 
 def wait_text(trial: Trial) -> str:

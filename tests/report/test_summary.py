@@ -70,7 +70,7 @@ def test_a_single_timed_step_can_be_told() -> None:
 
 def test_the_end_of_a_search_names_both_configurations_and_what_learns_differently() -> None:
     told = "\n".join(answer_lines(result().facts()))
-    assert "16 x 3, checkpointing none, precision bf16" in told
+    assert "16 x 3, precision bf16; else as the baseline" in told
     assert "8 x 6, checkpointing none, precision fp32" in told
     assert "learns differently from your settings: precision bf16 instead of fp32" in told
     assert "not confirmed" not in told
