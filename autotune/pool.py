@@ -30,7 +30,7 @@ def pool(
     chosen = dict.fromkeys(needed)
     if space.size <= POOL:
         return list(chosen | dict.fromkeys(space))
-    expected = list(_expected_best(space, prior))
+    expected = [one for one in _expected_best(space, prior) if one in space]
     chosen |= dict.fromkeys(expected)
     for away in (1, 2):
         for one in (*near, *(expected if away == 1 else ())):
@@ -41,7 +41,9 @@ def pool(
     for _ in range(10 * POOL):
         if len(chosen) >= POOL:
             break
-        chosen.setdefault(space.configuration({name: rng.choice(values) for name, values in space.values.items()}))
+        drawn = space.configuration({name: rng.choice(values) for name, values in space.values.items()})
+        if drawn in space:
+            chosen.setdefault(drawn)
     return list(chosen)
 
 

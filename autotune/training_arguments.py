@@ -35,6 +35,8 @@ def training_arguments(
     for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else value
+    for name, value in settings.defaults.items():
+        fields.setdefault(name, value)
     for name in settings.contradicts:
         fields.pop(name, None)
     if environment.is_cpu:
@@ -59,6 +61,7 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
         {name: value for one in every for name, value in one.model_arguments.items()},
         {name: value for one in every for name, value in one.environment.items()},
         tuple(name for one in every for name in one.contradicts),
+        {name: value for one in every for name, value in one.defaults.items()},
     )
 
 

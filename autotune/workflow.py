@@ -198,7 +198,7 @@ def examine(asked: str = "auto") -> Environment:
     request = tuning_request("bert-mini", 1, device=asked)
     card = device.choose_device(request.device)
     with ProbeHost() as host:
-        return read_environment(host, request, card)[0]
+        return read_environment(host, request, card, every_optimizer=True)[0]
 
 
 # What the request says, read --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ class Settings:
     """What a lever's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    defaults: training arguments that this value needs where the user's own say nothing of them.
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     """
 
@@ -21,6 +22,11 @@ class Settings:
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     contradicts: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+ACCUMULATION = "gradient_accumulation_steps"
+"""What `Lever.conflicts` may name beside levers: it follows from the micro-batch size."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class Lever:
     read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
+    conflicts: another lever, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
+    differs: in what a value learns differently, where that is more than how results are rounded; else empty.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     """
@@ -75,6 +83,8 @@ class Lever:
     ordered: bool = False
     needs: tuple[str, Callable[[Value], bool]] | None = None
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
+    differs: Callable[[Value], str] = lambda value: ""
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

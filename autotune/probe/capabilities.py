@@ -5,17 +5,18 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
-from autotune.levers.optimizer import NAMES as OPTIMIZERS
+from autotune.levers.optimizer import ORDINARY
 from autotune.probe.order import Order
 
 Found = TypeVar("Found")
@@ -24,7 +25,8 @@ VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "
 
 
 def read(order: Order) -> Environment:
-    """The environment of the device in `order.request`: device, uuid, and optimizers to try beyond the known ones.
+    """The environment of the device in `order.request`: device, uuid, and `optimizers` to try beyond the ordinary ones,
+    or "every": all that transformers names (those of torchao are compiled, which takes half a minute).
 
     Runs in a child: it wakes the device.
     """
@@ -32,7 +34,8 @@ def read(order: Order) -> Environment:
     if uuid := order.request.get("device_uuid"):
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
-    wanted = dict.fromkeys([*OPTIMIZERS, *order.request.get("optimizers", ())])
+    asked = order.request.get("optimizers", ())
+    wanted = dict.fromkeys([*ORDINARY, *([one.value for one in OptimizerNames] if asked == "every" else asked)])
     optimizers, optimizer_bytes = _optimizers(list(wanted), device)
     return Environment(
         device=device,
@@ -235,26 +238,44 @@ def _used_beside_tensors(device: str) -> int:
     return int(known.rss - known.shared)
 
 
-def made_optimizer(name: str, parameters: Iterable[Any], device: str) -> Any:
-    """The optimizer as the Trainer would make it; raises whatever its library raises."""
+def made_optimizer(name: str, module: Any, device: str) -> Any:
+    """The optimizer of a module's parameters as the Trainer would make it; raises whatever its library raises."""
     from transformers import Trainer
 
     arguments = TrainingArguments(
-        output_dir=os.environ.get("TMPDIR", "/tmp"), optim=name, use_cpu=device == "cpu", report_to="none"
+        output_dir=os.environ.get("TMPDIR", "/tmp"),
+        optim=name,
+        optim_target_modules="all-linear",
+        use_cpu=device == "cpu",
+        report_to="none",
     )
-    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
-    return kind(parameters, **options)
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, module)
+    given = module.parameters()
+    for one in (
+        "params",
+        "model",
+        "optimizer_dict",
+    ):  # those that look at the whole model, as `Trainer.create_optimizer`
+        given = options.pop(one, given)
+    optimizer = kind(given, **options)
+    if callable(getattr(optimizer, "train", None)):  # schedule-free ones, as the Trainer does before each step
+        optimizer.train()
+    return optimizer
 
 
 def _try_optimizer(name: str, device: str) -> str:
     """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
     package that it comes from."""
     # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
-    layer = torch.nn.Linear(64, 128).to("cpu" if device == "cpu" else "cuda")
-    before = layer.weight.detach().clone()
-    optimizer = made_optimizer(name, layer.parameters(), device)
-    layer(torch.randn(4, 64, device=before.device)).square().sum().backward()
-    optimizer.step()
-    if torch.equal(before, layer.weight):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
+    before = module[0].weight.detach().clone()
+    optimizer = made_optimizer(name, module, device)
+    loss = module(torch.randn(4, 64, device=before.device)).square().sum()
+    if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
+        optimizer.fused_backward(loss, 1e-3)
+    else:
+        loss.backward()
+        optimizer.step()
+    if torch.equal(before, module[0].weight):
         raise RuntimeError("its step changed nothing")
     return type(optimizer).__module__.partition(".")[0]
