@@ -24,6 +24,10 @@ Found = TypeVar("Found")
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
 
 
+FIRST_STEPS = 8
+"""Steps in which an optimizer must change something: rectified Adam waits for its variance to settle (Liu et al., 2020)."""
+
+
 def read(order: Order) -> Environment:
     """The environment of the device in `order.request`: device, uuid, and `optimizers` to try beyond the ordinary ones,
     or "every": all that transformers names (those of torchao are compiled, which takes half a minute).
@@ -270,12 +274,15 @@ def _try_optimizer(name: str, device: str) -> str:
     module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
     before = module[0].weight.detach().clone()
     optimizer = made_optimizer(name, module, device)
-    loss = module(torch.randn(4, 64, device=before.device)).square().sum()
-    if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
-        optimizer.fused_backward(loss, 1e-3)
+    for _ in range(FIRST_STEPS):
+        loss = module(torch.randn(4, 64, device=before.device)).square().sum()
+        if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
+            optimizer.fused_backward(loss, 1e-3)
+        else:
+            loss.backward()
+            optimizer.step()
+        if not torch.equal(before, module[0].weight):
+            break
     else:
-        loss.backward()
-        optimizer.step()
-    if torch.equal(before, module[0].weight):
         raise RuntimeError("its step changed nothing")
     return type(optimizer).__module__.partition(".")[0]

@@ -53,6 +53,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     steps = [subject.step(one, notes) for one in request["steps"]]
     ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
     updates = [trace_update(outline, one, scratch, **{"foreach": on_cuda, **ways}) for one in request["updates"]]
+    notes += [one.pop("note") for one in updates if "note" in one]
     arithmetic = _arithmetic(subject, notes)
     return {
         "weights": [_bytes(one) for one in [*outline.parameters(), *outline.buffers()]],
