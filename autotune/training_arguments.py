@@ -68,7 +68,7 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
 def _aliases(environment: Environment) -> set[str]:
     """The older spelling of checkpointing, where this transformers has a newer one."""
     new = "activation_checkpointing" in environment.training_argument_fields
-    return {"gradient_checkpointing"} if new else set()
+    return {"gradient_checkpointing", "gradient_checkpointing_kwargs"} if new else set()
 
 
 def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.metadata
+import inspect
 import os
 import platform
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
+from autotune.levers.checkpointing import OPTIONS
 from autotune.levers.optimizer import ORDINARY
 from autotune.probe.order import Order
 
@@ -49,6 +51,7 @@ def read(order: Order) -> Environment:
         versions=_versions(),
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
+        checkpointing_options=_checkpointing_options(),
         precisions=_precisions(device),
         optimizers=optimizers,
         optimizer_bytes=optimizer_bytes,
@@ -62,6 +65,12 @@ def _defaults() -> dict[str, Any]:
         field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
     }
     return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
+
+
+def _checkpointing_options() -> tuple[str, ...]:
+    """Those that this transformers' models take, by the signature of what switches checkpointing on."""
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
+    return tuple(name for name in OPTIONS if name in inspect.signature(enable).parameters)
 
 
 def _versions() -> dict[str, str]:
@@ -181,6 +190,7 @@ def _precisions(device: str) -> dict[str, str | None]:
             "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on",
             "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
             "bf16": _why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
+            "bf16_weights": _why_not(lambda: _try_weights("cpu", torch.bfloat16)),
         }
     major, _ = torch.cuda.get_device_capability()
     old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
@@ -190,6 +200,7 @@ def _precisions(device: str) -> dict[str, str | None]:
         "fp16": _why_not(lambda: _try_autocast("cuda", torch.float16)),
         # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
         "bf16": _why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+        "bf16_weights": _why_not(lambda: _try_weights("cuda", torch.bfloat16)) if major >= 8 else old,
     }
 
 
@@ -214,6 +225,12 @@ def _try_autocast(device: str, dtype: torch.dtype) -> None:
     if out.dtype != dtype:
         raise RuntimeError(f"autocast to {dtype} gave {out.dtype}")
     out.float().sum().backward()
+
+
+def _try_weights(device: str, dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(64, 64).to(device, dtype)
+    layer(torch.randn(8, 64, device=device, dtype=dtype)).sum().backward()
+    torch.optim.AdamW(layer.parameters()).step()
 
 
 def _optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:

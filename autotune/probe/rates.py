@@ -26,6 +26,7 @@ MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
 """An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES["bf16_weights"] = DTYPES["bf16"]
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
