@@ -18,6 +18,7 @@ class Environment:
     threads: compute threads a training process gets by default; cpu_count: cores this process may use.
     training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
     those of their defaults that are plain values.
+    checkpointing_options: of what not every transformers' checkpointing knows (`every_n_layers`, `offload`), what this one does.
     precisions, optimizers: value -> None where it really works here, else the reason why not.
     optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
     others: processes that hold memory on the device, as text for people.
@@ -39,6 +40,7 @@ class Environment:
     versions: Mapping[str, str] = field(default_factory=dict)
     training_argument_fields: tuple[str, ...] = ()
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)
+    checkpointing_options: tuple[str, ...] = ()
     precisions: Mapping[str, str | None] = field(default_factory=dict)
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Environment:
                 **data,
                 "compute_capability": tuple(capability) if capability else None,
                 "training_argument_fields": tuple(data["training_argument_fields"]),
+                "checkpointing_options": tuple(data.get("checkpointing_options", ())),
                 "others": tuple(data["others"]),
             }
         )

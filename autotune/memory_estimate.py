@@ -25,7 +25,7 @@ from autotune.memory_tape import (
     between,
     repeated,
 )
-from autotune.memory_wanted import StepKey, Wanted, step_key, update_key
+from autotune.memory_wanted import StepKey, UpdateKey, Wanted, step_key, update_key
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """What torch keeps for cuBLAS from the first product on, up to compute capability 8 and from 9 on
@@ -46,11 +46,12 @@ class Step:
     """Forward and backward of one combination of levers.
 
     tapes: micro-batch size -> its tape, 0 for that of every other size; empty where only lines are known.
-    lines: the same -> phase -> lines.
+    lines: the same -> phase -> lines. weights: as the model's (`MemoryModel.weights`), where these are others.
     """
 
     tapes: Mapping[int, Tape]
     lines: Mapping[int, Mapping[str, tuple[Line, ...]]]
+    weights: tuple[int, ...] | None = None
 
     def at(self, micro_batch_size: int) -> int:
         """Which tape speaks for this size."""
@@ -71,25 +72,25 @@ class MemoryModel:
     weights: tuple[int, ...]
     batch: tuple[int, ...]
     steps: Mapping[StepKey, Step]
-    updates: Mapping[str, Tape]
+    updates: Mapping[UpdateKey, Tape]
     failures: Mapping[Any, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
     keeps_gradients: bool = False
     arithmetic: Mapping[str, float] | None = None
     _wasted: dict[Any, int] = field(default_factory=dict)
-    _of_updates: dict[str, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
+    _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
     def peak(self, configuration: Configuration) -> MemoryPeak:
         """The configuration's peak; raises NotTraced where its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
-        optimizer = update_key(configuration, self.base)
+        optimizer = update_key(configuration, self.environment, self.base)
         for one in (key, optimizer):
             if one in self.failures:
                 raise NotTraced(self.failures[one])
         return self.peak_of(key, optimizer, configuration.micro_batch_size, configuration.gradient_accumulation_steps)
 
-    def peak_of(self, key: StepKey, optimizer: str, micro_batch_size: int, accumulation: int) -> MemoryPeak:
+    def peak_of(self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulation: int) -> MemoryPeak:
         """The peak of a traced step and optimizer at a micro-batch size and accumulation."""
         step = self.steps[key]
         lines = step.lines[step.at(micro_batch_size)]
@@ -106,9 +107,9 @@ class MemoryModel:
         ]
         moments += [(with_gradients.plus(line.fixed), OPTIMIZER_STEP) for line in of_update]
         split, where = max(moments, key=lambda one: sum(one[0].values()))
-        split["weights"] += sum(map(self._block, self.weights))
+        split["weights"] += sum(map(self._block, self._weights_of(step)))
         split["activations"] += accumulation * sum(self._block(micro_batch_size * one) for one in self.batch)
-        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer, 0)
+        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer[0], 0)
         found = MemorySplit(**{name: int(size) for name, size in split.items()}, context=self.context_bytes)
         wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
         return MemoryPeak(found, found.total - found.context + wasted, where)
@@ -121,23 +122,28 @@ class MemoryModel:
         major = (self.environment.compute_capability or (8, 0))[0]
         return CUBLAS_WORKSPACE_HOPPER if major >= 9 else CUBLAS_WORKSPACE
 
-    def simulate(self, key: StepKey, optimizer: str, micro_batch_size: int, accumulates: bool) -> CachingAllocator:
+    def simulate(
+        self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulates: bool
+    ) -> CachingAllocator:
         """The allocator after two optimizer steps of one or two micro-steps; raises KeyError without a tape."""
         step = self.steps[key]
         return replay(
             step.tapes[step.at(micro_batch_size)],
             self.updates[optimizer],
             micro_batch_size,
-            lasting=[*self.weights, self.workspace_bytes],
+            lasting=[*self._weights_of(step), self.workspace_bytes],
             batch=[one * micro_batch_size for one in self.batch],
             micro_steps=1 + accumulates,
             keeps_gradients=self.keeps_gradients,
         )
 
+    def _weights_of(self, step: Step) -> tuple[int, ...]:
+        return self.weights if step.weights is None else step.weights
+
     def _block(self, size: float) -> int:
         return int(size) if self.environment.is_cpu else rounded(size)
 
-    def _of_update(self, optimizer: str) -> tuple[tuple[Line, ...], int]:
+    def _of_update(self, optimizer: UpdateKey) -> tuple[tuple[Line, ...], int]:
         """(the highest moments of the optimizer's step, bytes of its states)."""
         if optimizer not in self._of_updates:
             tape = self.updates[optimizer]
@@ -147,7 +153,7 @@ class MemoryModel:
             self._of_updates[optimizer] = lines, states
         return self._of_updates[optimizer]
 
-    def _wasted_bytes(self, key: StepKey, optimizer: str, size: int, accumulates: bool) -> int:
+    def _wasted_bytes(self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool) -> int:
         """Reserved less allocated: simulated at powers of two, in a straight line between them."""
         if self.environment.is_cpu or not self.steps[key].tapes:
             return 0
@@ -157,7 +163,7 @@ class MemoryModel:
         second = self._simulated(key, optimizer, 2 * low, accumulates) if share else first
         return int(first + share * (second - first))
 
-    def _simulated(self, key: StepKey, optimizer: str, size: int, accumulates: bool) -> int:
+    def _simulated(self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool) -> int:
         place = (key, optimizer, size, accumulates)
         if place not in self._wasted:
             allocator = self.simulate(key, optimizer, size, accumulates)
@@ -190,7 +196,7 @@ def memory_model(
             steps[key] = _step(told, counts, on_cpu)
         except NotTraced as error:
             failures[key] = str(error)
-    updates: dict[str, Tape] = {}
+    updates: dict[UpdateKey, Tape] = {}
     for name, told in zip(wanted.updates, answer["updates"], strict=True):
         if "error" in told:
             failures[name] = told["error"]
@@ -219,8 +225,9 @@ def memory_model(
 def _step(told: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
     if "error" in told:
         raise NotTraced(told["error"])
+    weights = tuple(told["weights"]) if "weights" in told else None
     if "peaks" in told:
-        return Step({}, {0: _straight_lines(told["peaks"], max(counts, default=0), on_cpu)})
+        return Step({}, {0: _straight_lines(told["peaks"], max(counts, default=0), on_cpu)}, weights)
     tapes = {int(size): Tape.from_dict(one) for size, one in told["tapes"].items()}
     found = {size: tape for size, tape in tapes.items() if size == 1}
     small, large = sorted(size for size in tapes if size > 1)
@@ -233,7 +240,8 @@ def _step(told: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
             found = {size: repeated(tape, counts) for size, tape in found.items()}
         except NotPeriodic as error:
             raise NotTraced(str(error)) from error
-    return Step(found, {size: peak_lines(tape if on_cpu else in_blocks(tape)) for size, tape in found.items()})
+    lines = {size: peak_lines(tape if on_cpu else in_blocks(tape)) for size, tape in found.items()}
+    return Step(found, lines, weights)
 
 
 def _straight_lines(peaks: list[Any], layers: int, on_cpu: bool) -> dict[str, tuple[Line, ...]]:

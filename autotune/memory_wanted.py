@@ -14,6 +14,7 @@ SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
 """Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
 
 StepKey = tuple[tuple[str, Any], ...]
+UpdateKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,17 @@ class Wanted:
     """
 
     steps: Mapping[StepKey, Mapping[str, Any]]
-    updates: Mapping[str, Mapping[str, Any]]
+    updates: Mapping[UpdateKey, Mapping[str, Any]]
     on_cuda: bool
 
     def request(self) -> dict[str, Any]:
         """The `request` of an order of kind `trace`."""
         return {
             "steps": list(self.steps.values()),
-            "updates": [one["training_arguments"] for one in self.updates.values()],
+            "updates": [
+                one["training_arguments"] | {"dtype": dtype}
+                for (_, dtype), one in zip(self.updates, self.updates.values(), strict=True)
+            ],
             "on_cuda": self.on_cuda,
         }
 
@@ -39,9 +43,9 @@ class Wanted:
 def wanted_traces(configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any]) -> Wanted:
     """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults."""
     steps: dict[StepKey, Mapping[str, Any]] = {}
-    updates: dict[str, Mapping[str, Any]] = {}
+    updates: dict[UpdateKey, Mapping[str, Any]] = {}
     for configuration in configurations:
-        step, update = step_key(configuration, environment), update_key(configuration, base)
+        step, update = step_key(configuration, environment), update_key(configuration, environment, base)
         if step in steps and update in updates:
             continue
         fields = {
@@ -63,11 +67,17 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     known: dict[str, Any] = {}
     for name, value in fields.items():
         if (same := SAME_MEMORY.get(name, name)) is not None:
-            known[same] = known.get(same) or value
+            known[same] = known.get(same) or _hashable(value)
     return tuple(sorted(known.items()))
 
 
-def update_key(configuration: Configuration, base: Mapping[str, Any]) -> str:
-    """The name of the configuration's optimizer."""
+def _hashable(value: Any) -> Any:
+    """A table of options as pairs, in their order."""
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
+    """The name of the configuration's optimizer, and the dtype of the weights that it steps."""
     own = configuration.values.get("optimizer")
-    return str(own if own is not None else own_name(base))
+    dtype = str(model_arguments(configuration, environment)["dtype"])
+    return str(own if own is not None else own_name(base)), dtype

@@ -47,7 +47,7 @@ def _some(
     seed: int,
 ) -> dict[Configuration, None]:
     chosen = dict.fromkeys(one for one in chosen_before if one in space)
-    expected = list(_expected_best(space, prior))
+    expected = [one for one in _expected_best(space, prior) if one in space]
     chosen |= dict.fromkeys(expected)
     for away in (1, 2):
         for one in (*near, *(expected if away == 1 else ())):
@@ -58,7 +58,9 @@ def _some(
     for _ in range(10 * room):
         if len(chosen) >= room:
             break
-        chosen.setdefault(space.configuration({name: rng.choice(values) for name, values in space.values.items()}))
+        drawn = space.configuration({name: rng.choice(values) for name, values in space.values.items()})
+        if drawn in space:
+            chosen.setdefault(drawn)
     return chosen
 
 

@@ -1,7 +1,7 @@
 """What the device can do at its best, measured once and kept."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from autotune.cache import cache_folder
@@ -9,7 +9,8 @@ from autotune.environment import Environment
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order, read_json, write_json
 
-DEADLINE_S = 60.0
+DEADLINE_S, FIRST_STEP_S = 60.0, 30.0
+"""For all, and for each optimizer whose first step may have to be compiled (torchao: 26 s on two cores)."""
 
 
 def _wanted(environment: Environment) -> tuple[list[str], list[str]]:
@@ -19,15 +20,16 @@ def _wanted(environment: Environment) -> tuple[list[str], list[str]]:
     return precisions, optimizers
 
 
-def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
+def device_rates(host: ProbeHost, environment: Environment, known: Collection[str] = ()) -> Mapping[str, float]:
     """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
-    step; empty where they cannot be measured."""
+    step; empty where they cannot be measured. known: what need not be measured again."""
+    precisions, optimizers = ([name for name in names if name not in known] for names in _wanted(environment))
     order = Order(
         kind="rates",
         folder=str(host.scratch_folder()),
-        deadline_s=DEADLINE_S,
+        deadline_s=DEADLINE_S + FIRST_STEP_S * len(optimizers),
         environment=environment,
-        request=dict(zip(("precisions", "optimizers"), _wanted(environment), strict=True)),
+        request={"precisions": precisions, "optimizers": optimizers},
     )
     answer, failure = host.attempt(order)
     return {} if failure is not None else answer
@@ -40,8 +42,9 @@ def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float
     with contextlib.suppress(OSError, ValueError):
         known = read_json(place)
     if not set(chain(*_wanted(environment))) <= known.keys():
-        known = device_rates(host, environment)
-        if known:
+        found = device_rates(host, environment, known)
+        known = {**known, **found}
+        if found:
             with contextlib.suppress(OSError):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_json(place, known)

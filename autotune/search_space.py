@@ -1,7 +1,8 @@
 """SearchSpace: levers and their values, and what is ruled out here and why."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from autotune.configuration import Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
-from autotune.levers import LEVERS, MICRO, Lever
+from autotune.levers import ACCUMULATION, LEVERS, MICRO, Lever
 from autotune.levers.micro_batch_size import divisors
 from autotune.request import TuningRequest
 from autotune.space_file import core_levers, read_space
@@ -50,20 +51,10 @@ class SearchSpace:
     elsewhere: Mapping[str, Value] = field(default_factory=dict)
     core: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Number of configurations that can be proposed."""
-        sizes = {name: len(values) for name, values in self.values.items()}
-        several = 1
-        for name, values in self.values.items():
-            if (decided_by := self._decided_by(name)) in self.values:
-                continue
-            if decided_by:
-                several *= sizes[name] if _means(name, self.elsewhere.get(decided_by)) else 1
-                continue
-            decided = [one for one in self.values if self._decided_by(one) == name]
-            several *= sum(prod(sizes[one] for one in decided if _means(one, value)) for value in values)
-        return several
+        """Number of configurations that can be proposed: levers that know nothing of each other multiply."""
+        return prod(sum(1 for _ in self._combined(group)) for group in self._groups())
 
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
         """The configuration of these values, one for each lever of the space.
@@ -71,27 +62,54 @@ class SearchSpace:
         A lever that means nothing beside the others has the baseline's value, where that can be proposed: what is one
         and the same training is one configuration.
         """
-        told = {**self.elsewhere, **values}
-        levers = {
-            name: values[name] if _means(name, told.get(self._decided_by(name))) else self._idle(name)
-            for name in self.values
-            if name != MICRO
-        }
+        levers = {name: self._own_value(name, values) for name in self.values if name != MICRO}
         return Configuration.exact(self.global_batch_size, int(values[MICRO]), levers)
 
     def __contains__(self, configuration: Configuration) -> bool:
         values = configuration.values
         if values.keys() != self.values.keys() or any(values[name] not in known for name, known in self.values.items()):
             return False
-        return self.configuration(values) == configuration
+        return self.configuration(values) == configuration and not self.conflict(values)
 
     def __iter__(self) -> Iterator[Configuration]:
         """Every configuration that can be proposed, the first lever slowest."""
-        for values in product(*self.values.values()):
-            told = dict(zip(self.values, values, strict=True))
-            made = self.configuration(told)
-            if made.values == told:
-                yield made
+        for values in self._combined(tuple(self.values)):
+            yield self.configuration(values)
+
+    def conflict(self, values: Mapping[str, Value]) -> str:
+        """Why some of these values cannot stand beside each other; empty where they can, or where the others are unknown."""
+        told: dict[str, Value] = {**self.elsewhere, **values}
+        if MICRO in values:
+            told[ACCUMULATION] = self.global_batch_size // int(values[MICRO])
+        return next((f"{name} {values[name]}: {why}" for name in values if (why := _conflict(name, told))), "")
+
+    def beside(self, name: str) -> tuple[Value, ...]:
+        """Every value of a lever, or the numbers of accumulation steps, that this space has or the user's own means."""
+        if name == ACCUMULATION:
+            return tuple(self.global_batch_size // int(size) for size in self.values[MICRO])
+        return self.values.get(name) or ((self.elsewhere[name],) if name in self.elsewhere else ())
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """The levers of the space, those together that decide or rule out something of each other."""
+        groups = [{name} for name in self.values]
+        for name in self.values:
+            others = {MICRO if other == ACCUMULATION else other for other in LEVERS[name].conflicts}
+            tied = {name, self._decided_by(name), *others} & self.values.keys()
+            groups = [*(one for one in groups if not one & tied), set().union(*(one for one in groups if one & tied))]
+        return [tuple(name for name in self.values if name in one) for one in groups]
+
+    def _combined(self, names: tuple[str, ...]) -> Iterator[dict[str, Value]]:
+        """Every combination of the values of these levers that can stand beside each other and is told in one way only."""
+        for values in product(*(self.values[name] for name in names)):
+            told = dict(zip(names, values, strict=True))
+            if not self.conflict(told) and all(self._own_value(name, told) == told[name] for name in names):
+                yield told
+
+    def _own_value(self, name: str, values: Mapping[str, Value]) -> Value:
+        """The value that this lever has beside the others: its own, or the idle one where it means nothing."""
+        decided_by = self._decided_by(name)
+        decider = values[decided_by] if decided_by in values else self.elsewhere.get(decided_by)
+        return values[name] if _means(name, decider) else self._idle(name)
 
     def _decided_by(self, name: str) -> str:
         """The lever on which it depends whether this one means anything, or nothing."""
@@ -111,6 +129,12 @@ def _means(name: str, other: Value | None) -> bool:
     """Whether a lever means anything at this value of the lever that decides it; None: unknown, or nothing decides it."""
     needs = LEVERS[name].needs
     return needs is None or other is None or needs[1](other)
+
+
+def _conflict(name: str, told: Mapping[str, Value]) -> str | None:
+    """Why this lever's value cannot stand beside one of the others that are told; None where it can."""
+    reasons = (rule(told[name], told[other]) for other, rule in LEVERS[name].conflicts.items() if other in told)
+    return next(filter(None, reasons), None)
 
 
 def build_space(
@@ -157,7 +181,7 @@ def build_space(
     differently = tuple(
         name for name in values if not all(LEVERS[name].learns_alike(value, own[name]) for value in values[name])
     )
-    return SearchSpace(
+    made = SearchSpace(
         name=request.space,
         global_batch_size=request.global_batch_size,
         values=values,
@@ -169,6 +193,38 @@ def build_space(
         core=core_levers(request.space),
         elsewhere={name: _own(lever, base, environment, workload) for name, lever in LEVERS.items() if name not in own},
     )
+    return _without_conflicts(made)
+
+
+def _without_conflicts(space: SearchSpace) -> SearchSpace:
+    """The space without values that can stand beside none of the others', and with a note on those that can beside some.
+
+    Raises InvalidRequest where nothing is left.
+    """
+    ruled_out, notes, values = list(space.ruled_out), list(space.notes), dict(space.values)
+    for name, known in space.values.items():
+        for other, rule in LEVERS[name].conflicts.items():
+            beside = space.beside(other)
+            for value in known:
+                reasons = {one: why for one in beside if (why := rule(value, one))}
+                if beside and len(reasons) == len(beside):
+                    ruled_out.append(RuledOut(name, value, f"{reasons[beside[0]]} ({other} {_listed(beside)})"))
+                    values[name] = tuple(one for one in values[name] if one != value)
+                elif reasons:
+                    why = next(iter(reasons.values()))
+                    notes.append(f"{name} {value} is left out beside {other} {_listed(reasons)}: {why}")
+    problem = "; ".join(filter(None, (space.baseline_problem, space.conflict(space.baseline.values))))
+    made = replace(space, values=values, ruled_out=tuple(ruled_out), notes=tuple(notes), baseline_problem=problem)
+    if not all(values.values()) or next(iter(made), None) is None:
+        said = "; ".join(map(str, ruled_out[len(space.ruled_out) :])) or notes[-1]
+        raise InvalidRequest(
+            f"No values are left that can stand beside each other ({said}).", "Allow other values with --fix or --only."
+        )
+    return made
+
+
+def _listed(values: Iterable[Value]) -> str:
+    return ", ".join(map(str, values))
 
 
 def read_wishes(

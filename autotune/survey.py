@@ -6,10 +6,13 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
+from autotune.levers.optimizer import LEVER as OPTIMIZER
+from autotune.levers.optimizer import own_name
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.request import TuningRequest
+from autotune.search_space import read_wishes
 from autotune.workload import Workload
 
 READING_S = 900.0
@@ -17,11 +20,13 @@ READING_S = 900.0
 
 
 def read_environment(
-    host: ProbeHost, request: TuningRequest, card: device.Card | None
+    host: ProbeHost, request: TuningRequest, card: device.Card | None, every_optimizer: bool = False
 ) -> tuple[Environment, device.Card | None]:
-    """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card."""
-    optimizer = request.training_args.get("optim")
-    wanted: dict[str, Any] = {"optimizers": [optimizer] if optimizer else []}
+    """Ask a child what the device can do; `auto` falls back to the CPU where torch cannot use the card.
+
+    every_optimizer: try all that transformers names, not only those that the request asks for.
+    """
+    wanted: dict[str, Any] = {"optimizers": "every" if every_optimizer else _optimizers(request)}
     if card is not None:
         used = device.device_used(card)
         wanted |= {
@@ -37,7 +42,15 @@ def read_environment(
     except InvalidRequest:
         if card is None or request.device != "auto":
             raise
-        return read_environment(host, request, None)
+        return read_environment(host, request, None, every_optimizer)
+
+
+def _optimizers(request: TuningRequest) -> list[str]:
+    """Those that the request's space, `--fix`, `--only` or training arguments name."""
+    asked, fixed, chosen = read_wishes(request)
+    name = OPTIMIZER.name
+    named = [*asked.get(name, ()), *([fixed[name]] if name in fixed else ()), *chosen.get(name, ())]
+    return list(dict.fromkeys([own_name(request.training_args), *map(str, named)]))
 
 
 def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:

@@ -35,6 +35,8 @@ def training_arguments(
     for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else value
+    for name, value in settings.defaults.items():
+        fields.setdefault(name, value)
     for name in settings.contradicts:
         fields.pop(name, None)
     if environment.is_cpu:
@@ -59,13 +61,14 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
         {name: value for one in every for name, value in one.model_arguments.items()},
         {name: value for one in every for name, value in one.environment.items()},
         tuple(name for one in every for name in one.contradicts),
+        {name: value for one in every for name, value in one.defaults.items()},
     )
 
 
 def _aliases(environment: Environment) -> set[str]:
     """The older spelling of checkpointing, where this transformers has a newer one."""
     new = "activation_checkpointing" in environment.training_argument_fields
-    return {"gradient_checkpointing"} if new else set()
+    return {"gradient_checkpointing", "gradient_checkpointing_kwargs"} if new else set()
 
 
 def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int, str]:

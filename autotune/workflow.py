@@ -13,6 +13,7 @@ from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.knowledge import gather
+from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -176,7 +177,7 @@ def _unmeasured(
     folder = request.study_folder(workload.task, environment.device)
     limit = _memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
-    _check_model_fits(workload, allowed, limit)
+    _check_model_fits(workload, space, environment, allowed, limit)
     return TuningResult(
         request=request,
         workload=workload,
@@ -203,7 +204,7 @@ def examine(asked: str = "auto") -> Environment:
     request = tuning_request("bert-mini", 1, device=asked)
     card = device.choose_device(request.device)
     with ProbeHost() as host:
-        return read_environment(host, request, card)[0]
+        return read_environment(host, request, card, every_optimizer=True)[0]
 
 
 # What the request says, read --------------------------------------------------------------------------------------
@@ -270,9 +271,13 @@ def _memory_limit(request: TuningRequest, environment: Environment, folder: Path
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 
 
-def _check_model_fits(workload: Workload, allowed: int, limit: int) -> None:
-    """Weights, and gradients of those that learn, are there in every configuration."""
-    needed = workload.parameter_bytes + workload.gradient_bytes
+def _check_model_fits(
+    workload: Workload, space: SearchSpace, environment: Environment, allowed: int, limit: int
+) -> None:
+    """Weights, and gradients of those that learn, are there in every configuration; in 16 bits where a value asks for it."""
+    settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
+    halves = any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings)
+    needed = (workload.parameter_bytes + workload.gradient_bytes) // (2 if halves else 1)
     if needed > allowed:
         raise NothingFits(
             f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "

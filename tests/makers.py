@@ -56,6 +56,7 @@ def cpu(**facts: Any) -> Environment:
             "threads": 2,
             "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
             "training_argument_fields": FIELDS,
+            "checkpointing_options": ("every_n_layers", "offload"),
             "precisions": {"fp32": None, "tf32": "only on GPUs", "fp16": "trains in fp32 on a CPU", "bf16": None},
             "optimizers": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")),
             **facts,

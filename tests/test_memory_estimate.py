@@ -104,7 +104,7 @@ def test_on_a_gpu_there_are_context_workspace_and_whole_segments() -> None:
 def test_the_simulated_allocator_allocates_what_the_lines_say() -> None:
     known = model(GPU)
     for micro in (1, 2, 4, 8):
-        allocator = known.simulate(step_key(configuration(), GPU), "adamw_torch", micro, True)
+        allocator = known.simulate(step_key(configuration(), GPU), ("adamw_torch", "float32"), micro, True)
         assert abs(allocator.peak_allocated - known.peak(configuration(micro, 2)).allocated_bytes) <= 4 * MIB
 
 
@@ -118,13 +118,13 @@ def test_only_levers_that_change_memory_need_traces_of_their_own() -> None:
     ]
     wanted = wanted_traces(every, GPU, {})
     assert len(wanted.steps) == 2
-    assert list(wanted.updates) == ["adamw_torch", "adafactor"]
+    assert list(wanted.updates) == [("adamw_torch", "float32"), ("adafactor", "float32")]
 
 
 def test_the_optimizer_of_one_s_own_arguments_counts_where_the_space_has_none() -> None:
     plain = Configuration(4, 1, levers=(("precision", "fp32"),))
-    assert list(wanted_traces([plain], CPU, {"optim": "sgd"}).updates) == ["sgd"]
-    assert list(wanted_traces([plain], CPU, {}).updates) == ["adamw_torch_fused"]
+    assert list(wanted_traces([plain], CPU, {"optim": "sgd"}).updates) == [("sgd", "float32")]
+    assert list(wanted_traces([plain], CPU, {}).updates) == [("adamw_torch_fused", "float32")]
 
 
 def test_what_could_not_be_traced_says_why_for_its_configurations_alone() -> None:
@@ -148,3 +148,20 @@ def test_peaks_of_real_tensors_are_extended_to_all_layers() -> None:
     peak = model(told=answer(steps=[{"peaks": peaks}], counts=[12])).peak(configuration(4, 1))
     assert peak.split.activations == (4 * 10 + 4 * 12 + 4) * MIB
     assert peak.split.gradients == 20 * 12 * MIB
+
+
+def test_weights_in_16_bits_have_traces_and_bytes_of_their_own() -> None:
+    every = [configuration(), configuration(precision="bf16_weights")]
+    wanted = wanted_traces(every, CPU, {})
+    assert list(wanted.updates) == [("adamw_torch", "float32"), ("adamw_torch", "bfloat16")]
+    assert [one["dtype"] for one in wanted.request()["updates"]] == ["float32", "bfloat16"]
+    steps = [*answer()["steps"], {**answer()["steps"][0], "weights": [50 * MIB]}]  # type: ignore[misc, index]
+    known = memory_model(answer(steps=steps, updates=answer()["updates"] * 2), wanted, CPU, {})  # type: ignore[operator]
+    assert [known.peak(one).split.weights for one in every] == [100 * MIB, 50 * MIB]
+
+
+def test_layers_that_forget_are_traced_apart_by_their_options() -> None:
+    values = ("none", "full", "every_2nd", "every_3rd", "offload", "full_reentrant")
+    wanted = wanted_traces([configuration(checkpointing=value) for value in values], GPU, {})
+    assert len(wanted.steps) == len(values)
+    assert len(wanted.updates) == 1

@@ -415,3 +415,49 @@ def test_a_space_names_the_levers_that_are_searched_first(tmp_path: Path) -> Non
     assert built(6, space=space_file(tmp_path, text)).core == ("micro_batch_size", "precision")
     with pytest.raises(InvalidSpace, match="the core names 'worker', which has no values below"):
         built(6, space=space_file(tmp_path, text.replace(", precision]", ", worker]")))
+
+
+# What cannot stand beside each other ----------------------------------------------------------------------------
+
+WITHOUT_ACCUMULATION = """
+parameters:
+  micro_batch_size: [2, 4, 8]
+  precision: [fp32, bf16]
+  optimizer: [adamw_torch, lomo]
+"""
+
+
+def test_a_value_that_rules_out_others_is_proposed_only_where_it_can_stand(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None, "adamw_torch_fused": "not tried"})
+    made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base={"optim": "adamw_torch"})
+    every = list(made)
+    assert len(every) == len(set(every)) == made.size == 3 * 2 + 2
+    assert all(one in made for one in every)
+    assert {one.micro_batch_size for one in every if one.values["optimizer"] == "lomo"} == {8}
+    accumulating = Configuration.exact(8, 4, {"precision": "fp32", "optimizer": "lomo"})
+    assert accumulating not in made
+    assert "accumulate" in made.conflict(accumulating.values)
+    assert any("lomo is left out beside gradient_accumulation_steps 4, 2" in note for note in made.notes)
+
+
+def test_a_value_that_can_stand_beside_none_of_the_others_is_ruled_out(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, WITHOUT_ACCUMULATION.replace("[2, 4, 8]", "[2, 4]"))
+    made = built(8, works, space=file, base={"optim": "adamw_torch", "per_device_train_batch_size": 4})
+    assert "lomo" not in made.values["optimizer"]
+    assert any(one.value == "lomo" and "accumulate" in one.reason for one in made.ruled_out)
+
+
+def test_a_baseline_whose_values_cannot_stand_beside_each_other_says_why(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    own = {"optim": "lomo", "per_device_train_batch_size": 2}
+    made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base=own)
+    assert "accumulate" in made.baseline_problem
+    assert made.baseline not in made
+
+
+def test_nothing_left_that_can_stand_beside_each_other_is_refused(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, WITHOUT_ACCUMULATION)
+    said = refusal(8, works, space=file, fix=["optimizer=lomo", "micro_batch_size=2"], base={"optim": "adamw_torch"})
+    assert "accumulate" in said

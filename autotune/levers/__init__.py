@@ -12,7 +12,7 @@ from autotune.levers import (
     threads,
     workers,
 )
-from autotune.levers.lever import Lever, Observed, Settings, Work
+from autotune.levers.lever import ACCUMULATION, Lever, Observed, Settings, Work
 
 LEVERS: dict[str, Lever] = {
     lever.name: lever
@@ -32,4 +32,4 @@ LEVERS: dict[str, Lever] = {
 
 MICRO = micro_batch_size.LEVER.name
 
-__all__ = ["LEVERS", "MICRO", "Lever", "Observed", "Settings", "Work"]
+__all__ = ["ACCUMULATION", "LEVERS", "MICRO", "Lever", "Observed", "Settings", "Work"]

@@ -8,6 +8,24 @@ from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, Work, one_of
 from autotune.workload import Workload
 
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "full": {"use_reentrant": False},
+    "every_2nd": {"use_reentrant": False, "every_n_layers": 2},
+    "every_3rd": {"use_reentrant": False, "every_n_layers": 3},
+    "offload": {"use_reentrant": False, "offload": True},
+    "full_reentrant": {"use_reentrant": True},
+}
+"""What transformers hands to `activation_checkpointing_enable`: torch advises against the reentrant way, but it keeps less
+to compare the recomputed tensors by."""
+
+VALUES = ("none", *_OPTIONS)
+
+OPTIONS = ("every_n_layers", "offload")
+"""Those that not every transformers knows (`Environment.checkpointing_options`)."""
+
+_BY_NEED = {"none": 3, "every_3rd": 2, "every_2nd": 1, "full": 0}
+"""The more layers forget, the less is held."""
+
 
 def field_name(environment: Environment) -> str:
     """`activation_checkpointing` where this transformers knows it, else its older name."""
@@ -15,39 +33,105 @@ def field_name(environment: Environment) -> str:
     return "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
 
 
+def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of checkpointing that training arguments hold under either name; raises ValueError for text."""
+    known = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs") or {}
+    if not isinstance(known, Mapping):
+        raise ValueError(f"{known!r} is no table of options")
+    return dict(known)
+
+
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return "full" if base.get("activation_checkpointing") or base.get("gradient_checkpointing") else "none"
+    if not (base.get("activation_checkpointing") or base.get("gradient_checkpointing")):
+        return "none"
+    known = {"use_reentrant", *OPTIONS}  # torch's other options change no more than checks
+    told = _OPTIONS["full"] | {name: one for name, one in options_of(base).items() if name in known}
+    if not (name := _named(told)):
+        raise ValueError(f"the options {told} are none of {', '.join(_OPTIONS)}")
+    return name
+
+
+def _named(options: Mapping[str, Any]) -> str:
+    """The value of these options; empty for none of them."""
+    told = {"every_n_layers": 1, "offload": False}
+    asked = {**told, **options}
+    return next((name for name, one in _OPTIONS.items() if {**told, **one} == asked), "")
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({field_name(environment): value == "full"})
+    name = field_name(environment)
+    if value == "none":
+        return Settings({name: False}, contradicts=(f"{name}_kwargs",))
+    return Settings({name: True, f"{name}_kwargs": dict(_OPTIONS[str(value)])})
 
 
 def _read_back(observed: Observed) -> str:
-    on = any(getattr(module, "gradient_checkpointing", False) for module in observed.trainer.model.modules())
-    return "full" if on else "none"
+    """By the layers that forget, and the function that they call for it."""
+    modules = list(observed.trainer.model.modules())
+    flagged = [one for one in modules if getattr(one, "gradient_checkpointing", False)]
+    if not flagged:
+        return "none"
+    layers = [
+        one for one in modules if any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(one).__mro__)
+    ]
+    every = _every_n(observed.trainer.args)
+    if layers and [one.gradient_checkpointing for one in layers] != [at % every == 0 for at in range(len(layers))]:
+        return f"{sum(bool(one.gradient_checkpointing) for one in layers)} of {len(layers)} layers"
+    function = getattr(flagged[-1], "_gradient_checkpointing_func", None)
+    shown = {
+        "use_reentrant": bool(getattr(function, "keywords", {}).get("use_reentrant", False)),
+        "every_n_layers": every if layers else 1,
+        "offload": getattr(getattr(function, "func", None), "__name__", "checkpoint") != "checkpoint",
+    }
+    return _named(shown) or ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _every_n(arguments: Any) -> int:
+    return int(options_of(vars(arguments)).get("every_n_layers", 1))
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value == "full" and workload.supports_checkpointing is False:
+    if value == "none":
+        return None
+    if workload.supports_checkpointing is False:
         return f"{workload.architecture or 'this model'} does not support activation checkpointing"
+    for option in OPTIONS:
+        if option in _OPTIONS[str(value)] and option not in environment.checkpointing_options:
+            return f"this transformers' checkpointing has no option {option}: a later one has"
+    if value == "offload" and environment.is_cpu:
+        return "on a CPU the activations lie in the host's memory already"
     return None
+
+
+def _hungrier(one: Value, other: Value) -> bool:
+    if one == other or one == "none":
+        return True
+    known = {one, other} <= _BY_NEED.keys()
+    return known and _BY_NEED[str(one)] > _BY_NEED[str(other)]
 
 
 AGAIN = 4 / 3
 """Work with all activations recomputed: one more forward beside a forward and a backward of twice its work (Chen et al.,
 Training Deep Nets with Sublinear Memory Cost, 2016)."""
 
+
+def _work(value: Value, rates: Mapping[str, float]) -> Work:
+    if value == "none":
+        return Work()
+    again = 1 + (AGAIN - 1) / int(_OPTIONS[str(value)].get("every_n_layers", 1))
+    return Work(again, again)
+
+
 LEVER = Lever(
     name="checkpointing",
-    values=("none", "full"),
+    values=VALUES,
     changes=frozenset({"speed", "memory"}),
     summary="Recomputes activations in the backward pass: much less memory for about one more forward.",
-    read=one_of("none", "full"),
+    read=one_of(*VALUES),
     own=_own,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=lambda one, other: one == other or one == "none",
-    work=lambda value, rates: Work(AGAIN, AGAIN) if value == "full" else Work(),
+    hungrier=_hungrier,
+    work=_work,
 )

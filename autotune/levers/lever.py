@@ -14,6 +14,7 @@ class Settings:
     """What a lever's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    defaults: training arguments that this value needs where the user's own say nothing of them.
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     """
 
@@ -21,6 +22,11 @@ class Settings:
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     contradicts: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+ACCUMULATION = "gradient_accumulation_steps"
+"""What `Lever.conflicts` may name beside levers: it follows from the micro-batch size."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class Lever:
     unavailable: why a value cannot be used here, or None where it can.
     learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a lever that changes
     numerics each its own by default.
+    conflicts: another lever, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
+    differs: in what a value learns differently, where that is more than how results are rounded; else empty.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     """
@@ -78,6 +86,8 @@ class Lever:
     needs: tuple[str, Callable[[Value], bool]] | None = None
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
     learns: Callable[[Value], Value] = lambda value: value
+    conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
+    differs: Callable[[Value], str] = lambda value: ""
 
     def learns_alike(self, one: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""

@@ -1,4 +1,4 @@
-"""Precision: the number format of matrix products; weights stay in float32."""
+"""Precision: the number format of matrix products, and with `bf16_weights` of the weights too."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,13 @@ _FIELDS: dict[str, dict[str, bool | None]] = {
     "tf32": {"fp16": False, "bf16": False, "tf32": True},
     "fp16": {"fp16": True, "bf16": False, "tf32": None},
     "bf16": {"fp16": False, "bf16": True, "tf32": None},
+    "bf16_weights": {"fp16": False, "bf16": False, "tf32": None},
 }
+VALUES = tuple(_FIELDS)
+
+WEIGHTS = "bf16_weights"
+"""Weights, gradients and the states of torch's optimizers in bfloat16, and no autocast: half the bytes. With 8 bits of
+precision an update below 1/256 of a weight is lost (the guides' "pure bf16")."""
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
@@ -22,7 +28,7 @@ def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) 
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(_FIELDS[str(value)])
+    return Settings(_FIELDS[str(value)], model_arguments={"dtype": "bfloat16"} if value == WEIGHTS else {})
 
 
 def _read_back(observed: Observed) -> str:
@@ -31,20 +37,29 @@ def _read_back(observed: Observed) -> str:
         return "fp16"
     if observed.autocast and observed.linear_dtype == "bfloat16":
         return "bf16"
+    if observed.linear_dtype == "bfloat16" and not observed.autocast:
+        return WEIGHTS
     if observed.linear_dtype != "float32" or observed.autocast:
         return f"{observed.linear_dtype}, autocast {'on' if observed.autocast else 'off'}"
     return "tf32" if observed.tf32 else "fp32"
 
 
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == WEIGHTS and workload.user_objects:
+        return "the model comes built from your model_init, which chooses the dtype of its weights"
+    return from_probe_of_the_device("precisions")(value, environment, workload)
+
+
 LEVER = Lever(
     name="precision",
-    values=("fp32", "tf32", "fp16", "bf16"),
+    values=VALUES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
-    read=one_of("fp32", "tf32", "fp16", "bf16"),
+    read=one_of(*VALUES),
     own=_own,
     apply=_apply,
     read_back=_read_back,
-    unavailable=from_probe_of_the_device("precisions"),
+    unavailable=_unavailable,
     work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
+    differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
 )

@@ -3,19 +3,22 @@
 import contextlib
 import dataclasses
 import importlib.metadata
+import inspect
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
-from autotune.levers.optimizer import NAMES as OPTIMIZERS
+from autotune.levers.checkpointing import OPTIONS
+from autotune.levers.optimizer import ORDINARY
 from autotune.probe.order import Order
 
 Found = TypeVar("Found")
@@ -23,8 +26,13 @@ Found = TypeVar("Found")
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
 
 
+FIRST_STEPS = 8
+"""Steps in which an optimizer must change something: rectified Adam waits for its variance to settle (Liu et al., 2020)."""
+
+
 def read(order: Order) -> Environment:
-    """The environment of the device in `order.request`: device, uuid, and optimizers to try beyond the known ones.
+    """The environment of the device in `order.request`: device, uuid, and `optimizers` to try beyond the ordinary ones,
+    or "every": all that transformers names (those of torchao are compiled, which takes half a minute).
 
     Runs in a child: it wakes the device.
     """
@@ -32,7 +40,8 @@ def read(order: Order) -> Environment:
     if uuid := order.request.get("device_uuid"):
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
-    wanted = dict.fromkeys([*OPTIMIZERS, *order.request.get("optimizers", ())])
+    asked = order.request.get("optimizers", ())
+    wanted = dict.fromkeys([*ORDINARY, *([one.value for one in OptimizerNames] if asked == "every" else asked)])
     optimizers, optimizer_bytes = _optimizers(list(wanted), device)
     return Environment(
         device=device,
@@ -42,6 +51,7 @@ def read(order: Order) -> Environment:
         versions=_versions(),
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
+        checkpointing_options=_checkpointing_options(),
         precisions=_precisions(device),
         optimizers=optimizers,
         optimizer_bytes=optimizer_bytes,
@@ -55,6 +65,12 @@ def _defaults() -> dict[str, Any]:
         field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
     }
     return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
+
+
+def _checkpointing_options() -> tuple[str, ...]:
+    """Those that this transformers' models take, by the signature of what switches checkpointing on."""
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
+    return tuple(name for name in OPTIONS if name in inspect.signature(enable).parameters)
 
 
 def _versions() -> dict[str, str]:
@@ -174,6 +190,7 @@ def _precisions(device: str) -> dict[str, str | None]:
             "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on",
             "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
             "bf16": _why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
+            "bf16_weights": _why_not(lambda: _try_weights("cpu", torch.bfloat16)),
         }
     major, _ = torch.cuda.get_device_capability()
     old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
@@ -183,6 +200,7 @@ def _precisions(device: str) -> dict[str, str | None]:
         "fp16": _why_not(lambda: _try_autocast("cuda", torch.float16)),
         # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
         "bf16": _why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+        "bf16_weights": _why_not(lambda: _try_weights("cuda", torch.bfloat16)) if major >= 8 else old,
     }
 
 
@@ -207,6 +225,12 @@ def _try_autocast(device: str, dtype: torch.dtype) -> None:
     if out.dtype != dtype:
         raise RuntimeError(f"autocast to {dtype} gave {out.dtype}")
     out.float().sum().backward()
+
+
+def _try_weights(device: str, dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(64, 64).to(device, dtype)
+    layer(torch.randn(8, 64, device=device, dtype=dtype)).sum().backward()
+    torch.optim.AdamW(layer.parameters()).step()
 
 
 def _optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:
@@ -235,26 +259,47 @@ def _used_beside_tensors(device: str) -> int:
     return int(known.rss - known.shared)
 
 
-def made_optimizer(name: str, parameters: Iterable[Any], device: str) -> Any:
-    """The optimizer as the Trainer would make it; raises whatever its library raises."""
+def made_optimizer(name: str, module: Any, device: str) -> Any:
+    """The optimizer of a module's parameters as the Trainer would make it; raises whatever its library raises."""
     from transformers import Trainer
 
     arguments = TrainingArguments(
-        output_dir=os.environ.get("TMPDIR", "/tmp"), optim=name, use_cpu=device == "cpu", report_to="none"
+        output_dir=os.environ.get("TMPDIR", "/tmp"),
+        optim=name,
+        optim_target_modules="all-linear",
+        use_cpu=device == "cpu",
+        report_to="none",
     )
-    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
-    return kind(parameters, **options)
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, module)
+    given = module.parameters()
+    for one in (
+        "params",
+        "model",
+        "optimizer_dict",
+    ):  # those that look at the whole model, as `Trainer.create_optimizer`
+        given = options.pop(one, given)
+    optimizer = kind(given, **options)
+    if callable(getattr(optimizer, "train", None)):  # schedule-free ones, as the Trainer does before each step
+        optimizer.train()
+    return optimizer
 
 
 def _try_optimizer(name: str, device: str) -> str:
     """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
     package that it comes from."""
     # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
-    layer = torch.nn.Linear(64, 128).to("cpu" if device == "cpu" else "cuda")
-    before = layer.weight.detach().clone()
-    optimizer = made_optimizer(name, layer.parameters(), device)
-    layer(torch.randn(4, 64, device=before.device)).square().sum().backward()
-    optimizer.step()
-    if torch.equal(before, layer.weight):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
+    before = module[0].weight.detach().clone()
+    optimizer = made_optimizer(name, module, device)
+    for _ in range(FIRST_STEPS):
+        loss = module(torch.randn(4, 64, device=before.device)).square().sum()
+        if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
+            optimizer.fused_backward(loss, 1e-3)
+        else:
+            loss.backward()
+            optimizer.step()
+        if not torch.equal(before, module[0].weight):
+            break
+    else:
         raise RuntimeError("its step changed nothing")
     return type(optimizer).__module__.partition(".")[0]

@@ -108,17 +108,16 @@ def build_model(
     model_arguments: Mapping[str, Any] | None = None,
     weights: str = "",
 ) -> Any:
-    """The workload's model with float32 weights, in training mode, checkpointing off.
+    """The workload's model, in training mode, checkpointing off.
 
-    device: where random weights are made; model_arguments: further arguments of `from_config`; weights: where the
-    model's own lie, as `local_weights` found them, empty for random ones. What they lack (a new head) is random.
+    device: where random weights are made; model_arguments: those of `from_config`, their `dtype` (default float32) by its
+    name; weights: where the model's own lie, as `local_weights` found them, empty for random ones. What they lack (a new
+    head) is random.
     """
     config = config_of(workload) if config is None else config
-    arguments = {
-        "trust_remote_code": workload.trust_remote_code,
-        **_dtype_argument(torch.float32),
-        **(model_arguments or {}),
-    }
+    further = dict(model_arguments or {})
+    dtype = getattr(torch, str(further.pop("dtype", "float32")))
+    arguments = {"trust_remote_code": workload.trust_remote_code, **_dtype_argument(dtype), **further}
     if weights:
         model = auto_class(workload.task).from_pretrained(
             weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
@@ -130,12 +129,12 @@ def build_model(
     return model.train()
 
 
-def model_outline(config: Any, task: str, trust_remote_code: bool = False) -> Any:
+def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
     """The model without storage, on torch's meta device: all shapes and flags, no memory.
 
     A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
     """
-    arguments = {"trust_remote_code": trust_remote_code, **_dtype_argument(torch.float32)}
+    arguments = {"trust_remote_code": trust_remote_code, **_dtype_argument(getattr(torch, dtype))}
     try:
         with torch.device("meta"):
             return auto_class(task).from_config(config, **arguments)

@@ -26,6 +26,7 @@ MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
 """An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES["bf16_weights"] = DTYPES["bf16"]
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
@@ -45,20 +46,21 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
 def _optimizer_rate(name: str, device: str) -> float:
     on_cuda = device.startswith("cuda")
     side = SIDES["cuda" if on_cuda else "cpu"]
-    parameters = [
-        torch.nn.Parameter(torch.randn(shape, device=device))
-        for shape in ((side, side), (side,))
-        for _ in range(MATRICES)
-    ]
+    layers = torch.nn.Sequential(*(torch.nn.Linear(side, side, device=device) for _ in range(MATRICES)))
+    parameters = list(layers.parameters())
     for one in parameters:
         one.grad = torch.randn_like(one)
-    optimizer = made_optimizer(name, parameters, device)
+    optimizer = made_optimizer(name, layers, device)
+    before = parameters[0].detach().clone()
 
     def once() -> None:
         optimizer.step()
         if on_cuda:
             torch.cuda.synchronize()
 
+    once()
+    if torch.equal(before, parameters[0]):
+        raise RuntimeError("it steps elsewhere: in the backward pass")
     return float(sum(one.numel() for one in parameters)) / _median_seconds(once)
 
 

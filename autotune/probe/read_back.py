@@ -58,11 +58,19 @@ class ReadBack:
 
 
 def _tf32() -> bool:
-    """Whether float32 matrix products run in TF32, by whichever interface this torch reads it."""
-    matmul = torch.backends.cuda.matmul
-    precision = getattr(matmul, "fp32_precision", None)
+    """Whether float32 products run in TF32, of matrices or, on a GPU, of convolutions: training arguments set both, and
+    where nobody does convolutions take it alone."""
+    matmul = _in_tf32(torch.backends.cuda.matmul)
+    return matmul or (
+        torch.cuda.is_initialized() and _in_tf32(getattr(torch.backends.cudnn, "conv", torch.backends.cudnn))
+    )
+
+
+def _in_tf32(backend: Any) -> bool:
+    """By whichever interface this torch reads it."""
+    precision = getattr(backend, "fp32_precision", None)
     if precision in ("tf32", "ieee"):
         return bool(precision == "tf32")
     with contextlib.suppress(RuntimeError):
-        return bool(matmul.allow_tf32)
+        return bool(getattr(backend, "allow_tf32", False))
     return False

@@ -30,7 +30,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     """Attaches to a Trainer and stops it when enough is known.
 
     stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
-    steps: the timed steps so far. settings: lever -> value as the running training shows it.
+    steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
+    settings: lever -> value as the running training shows it.
     """
 
     def __init__(self, order: Order, memory: HostMemory | DeviceMemory) -> None:
@@ -43,6 +44,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.settings: dict[str, Any] = {}
         self.micro_batch_bytes = 0
         self.skipped_steps = 0
+        self.skipped_timed_steps = 0
         self.worst_batch = ""
         self.surroundings = Surroundings(order.environment)
         self._memory = memory
@@ -86,11 +88,13 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         end = self._mark()
         now = self._synchronised_now()
         seconds, self._previous_end = now - self._previous_end, now
-        self.skipped_steps += bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
+        skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
+        self.skipped_steps += skipped
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_seen())
         if self._timed_since is not None:
             self.steps.append(self._step(seconds, end))
+            self.skipped_timed_steps += skipped
             control.should_training_stop = self._enough(now)
         elif self._on_the_worst():
             pass
@@ -112,6 +116,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def finite(self) -> bool:
         """Whether every loss so far was finite; waits for the device."""
         return self._finite is None or bool(self._finite)
+
+    @property
+    def overflowed(self) -> str:
+        """Why the timed steps tell nothing: fp16's loss scaling left most of them out; empty where it did not.
+
+        The first steps of a training may be skipped until the scale is found; a speed without the optimizer's steps is none.
+        """
+        if 2 * self.skipped_timed_steps <= len(self.steps):
+            return ""
+        return f"fp16 overflowed: {self.skipped_timed_steps} of {len(self.steps)} timed steps were skipped"
 
     @property
     def untimed_steps(self) -> int:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from transformers import masking_utils
+from transformers import masking_utils, modeling_utils
 from transformers.initialization import no_init_weights
 from transformers.integrations import moe
 
+from autotune.levers.checkpointing import OPTIONS, options_of
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
 from autotune.probe.arithmetic import count_arithmetic
@@ -26,6 +27,9 @@ from autotune.probe.tracker import Tracker, layers_noted, micro_step
 from autotune.probe.updates import trace_update
 from autotune.workload import Workload
 
+FLOAT32 = "float32"
+"""The weights' dtype where nobody says otherwise."""
+
 SIZES = (1, 2, 3)
 """Micro-batch sizes that are traced: one by itself (a batch of one sample is copied less), two for a line through both."""
 
@@ -34,12 +38,13 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     """Tapes of the steps and updates that `order.request` asks for, as plain data.
 
     request: `steps`: a list of {"training_arguments", "model_arguments"}; `updates`: a list of training arguments that
-    name an optimizer; `on_cuda`: whose ways the kernels have. Where they are there: `sizes`: micro-batch sizes to trace
-    (default `SIZES`); `padded`: whether masks hide something (default: where there is data); `foreach` and
-    `embeddings_in_8_bits`: see `trace_update`.
+    name an optimizer, with the weights' `dtype` among them; `on_cuda`: whose ways the kernels have. Where they are there:
+    `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
+    data); `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `arithmetic` (see `count_arithmetic`, or None),
-    `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; `notes`.
+    `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
+    weights are not float32 has its own `weights`; `notes`.
     A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
     """
     assert order.workload is not None
@@ -52,10 +57,12 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     notes: list[str] = []
     steps = [subject.step(one, notes) for one in request["steps"]]
     ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
-    updates = [trace_update(outline, one, scratch, **{"foreach": on_cuda, **ways}) for one in request["updates"]]
+    ways = {"foreach": on_cuda, **ways}
+    updates = [trace_update(subject.of_dtype(one.get("dtype")), one, scratch, **ways) for one in request["updates"]]
+    notes += [one.pop("note") for one in updates if "note" in one]
     arithmetic = _arithmetic(subject, notes)
     return {
-        "weights": [_bytes(one) for one in [*outline.parameters(), *outline.buffers()]],
+        "weights": _weights(outline),
         "batch": [_bytes(one) for one in subject.sample.values()],
         "counts": list(subject.repeats.counts),
         "steps": steps,
@@ -83,7 +90,7 @@ class Subject:
     def __init__(
         self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
     ) -> None:
-        self.workload, self.config, self.sizes = workload, config, sizes
+        self.workload, self.config, self.outline, self.sizes = workload, config, outline, sizes
         self.padded, self.on_cuda = padded, on_cuda
         self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
@@ -93,9 +100,21 @@ class Subject:
 
     def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}."""
+        dtype = asked.get("model_arguments", {}).get("dtype", FLOAT32)
+        more = {} if dtype == FLOAT32 else {"weights": _weights(self.of_dtype(dtype))}
+        return {**self._step(asked, notes), **more}
+
+    def of_dtype(self, dtype: str | None) -> Any:
+        """The model without storage, with weights of this dtype."""
+        if dtype in (None, FLOAT32):
+            return self.outline
+        return models.model_outline(self.config, self.workload.task, self.workload.trust_remote_code, str(dtype))
+
+    def _step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         why = ""
+        alike = options_of(asked["training_arguments"]).get("every_n_layers", 1) == 1
         try:
-            while self._layers:
+            while self._layers and alike:
                 try:
                     return self._short(asked, self._layers[0])
                 except NotPeriodic as error:
@@ -157,7 +176,7 @@ def trace_step(
     asked: {"training_arguments", "model_arguments"}, the fields that the levers set.
     """
     arguments = dict(asked["training_arguments"])
-    own = {name: value for name, value in asked.get("model_arguments", {}).items() if name != "dtype"}
+    own = asked.get("model_arguments", {})
     fake = isinstance(next(iter(batch.values())), FakeTensor)
     with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
         model = models.build_model(workload, copy.deepcopy(config), model_arguments=own)
@@ -190,10 +209,9 @@ def _accepted(forward: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
-    options = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs")
-    more = dict(options) if options else {}
+    more = options_of(arguments)
     if hasattr(model, "activation_checkpointing_enable"):
-        own = {name: more.pop(name) for name in ("every_n_layers", "offload") if name in more}
+        own = {name: more.pop(name) for name in OPTIONS if name in more}
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=more or None, **own)
     else:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=more or None)
@@ -209,6 +227,7 @@ def _values_guessed(padded: bool) -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [(moe, "_can_use_grouped_mm", lambda *_, **__: False)]
     for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if not padded else ():
         patches.append((masking_utils, name, _without_mask(getattr(masking_utils, name, None))))
+    patches.append((modeling_utils, "save_on_cpu", HeldElsewhere))
     patches = [(module, name, new) for module, name, new in patches if hasattr(module, name)]
     own = [getattr(module, name) for module, name, _ in patches]
     try:
@@ -218,6 +237,13 @@ def _values_guessed(padded: bool) -> Iterator[None]:
     finally:
         for (module, name, _), old in zip(patches, own, strict=True):
             setattr(module, name, old)
+
+
+class HeldElsewhere(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]
+    """Activations that wait in the host's memory: none of the device's until the backward asks for them."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(lambda tensor: (tensor.shape, tensor.dtype), lambda held: torch.empty(held[0], dtype=held[1]))
 
 
 def _without_mask(ignore: Any) -> Any:
@@ -230,6 +256,11 @@ def _without_mask(ignore: Any) -> Any:
 def _same_events(one: Tape, other: Tape) -> bool:
     pairs = zip(one.segments, other.segments, strict=False)
     return len(one.segments) == len(other.segments) and all(a.events == b.events for a, b in pairs)
+
+
+def _weights(model: Any) -> list[int]:
+    """Bytes of each parameter and buffer."""
+    return [_bytes(one) for one in [*model.parameters(), *model.buffers()]]
 
 
 def _bytes(tensor: Any) -> int:

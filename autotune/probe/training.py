@@ -68,6 +68,8 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         trainer.train()
         if not watch.finite:
             failure = failures.Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
+        elif watch.overflowed:
+            failure = failures.Failure(Outcome.NON_FINITE_LOSS, watch.overflowed, "backward")
         elif not watch.steps:
             failure = failures.Failure(Outcome.CRASHED, "the training ended without a timed step", watch.stage)
     except Misconfigured as error:
@@ -159,11 +161,10 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     if order.workload.user_objects:
         model, parts = user.model(), user.parts(samples)
     else:
-        arguments_of_model = {name: value for name, value in order.model_arguments.items() if name != "dtype"}
         # Made where it is trained: random values for billions of weights take minutes on a CPU.
         device = "cpu" if arguments.use_cpu else "cuda"
         own = order.workload.weights if weights else ""
-        model = models.build_model(order.workload, device=device, model_arguments=arguments_of_model, weights=own)
+        model = models.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         dataset, collator, processing = data.training_data(order.workload, samples, seed)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}

@@ -130,12 +130,13 @@ def doubts(facts: Facts) -> list[str]:
 
 
 def changed_learning(facts: Facts) -> str:
-    """The levers that change numerics and differ between the answer and the baseline."""
+    """The levers that change numerics and differ between the answer and the baseline, and in what they learn differently."""
     if facts.best is None or facts.baseline is None:
         return ""
     best, base = facts.best.configuration.values, facts.baseline.configuration.values
     return ", ".join(
         f"{name} {best[name]} instead of {base[name]}"
+        + (f" ({how})" if (how := LEVERS[name].differs(best[name])) else "")
         for name in best
         if not LEVERS[name].learns_alike(best[name], base[name])
     )

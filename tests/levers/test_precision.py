@@ -3,8 +3,9 @@
 import pytest
 
 from autotune.levers.precision import LEVER
+from autotune.training_arguments import model_arguments
 from tests.levers.fakes import observed
-from tests.makers import cpu, gpu, workload
+from tests.makers import configuration, cpu, gpu, workload
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from tests.makers import cpu, gpu, workload
         ("tf32", {"fp16": False, "bf16": False, "tf32": True}),
         ("fp16", {"fp16": True, "bf16": False, "tf32": None}),
         ("bf16", {"fp16": False, "bf16": True, "tf32": None}),
+        ("bf16_weights", {"fp16": False, "bf16": False, "tf32": None}),
     ],
 )
 def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str, bool | None]) -> None:
@@ -36,6 +38,7 @@ def test_the_user_s_own_is_the_one_that_is_on() -> None:
         ({"autocast": True, "linear_dtype": "bfloat16"}, "bf16"),
         ({"autocast": True, "linear_dtype": "bfloat16", "tf32": True}, "bf16"),
         ({"autocast": True, "linear_dtype": "float16"}, "fp16"),
+        ({"linear_dtype": "bfloat16"}, "bf16_weights"),
     ],
 )
 def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> None:
@@ -46,7 +49,7 @@ def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> 
     "shown",
     [
         {"autocast": True},
-        {"linear_dtype": "bfloat16"},
+        {"linear_dtype": "float16"},
         {"linear_dtype": "float64"},
         {"linear_dtype": ""},
     ],
@@ -64,3 +67,17 @@ def test_it_is_unavailable_as_the_device_showed() -> None:
 def test_it_has_no_order_of_hunger() -> None:
     assert not LEVER.hungrier("fp32", "bf16")
     assert not LEVER.hungrier("bf16", "fp32")
+
+
+def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is() -> None:
+    for value in LEVER.values:
+        told = model_arguments(configuration(8, 8, precision=value), gpu())
+        assert told["dtype"] == ("bfloat16" if value == "bf16_weights" else "float32")
+    assert LEVER.differs("bf16_weights")
+    assert not LEVER.differs("bf16")
+
+
+def test_a_callers_own_model_keeps_its_weights() -> None:
+    works = gpu(precisions=dict.fromkeys(LEVER.values))
+    assert LEVER.unavailable("bf16_weights", works, workload()) is None
+    assert "model_init" in (LEVER.unavailable("bf16_weights", works, workload(user_objects=True)) or "")

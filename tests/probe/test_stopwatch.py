@@ -463,6 +463,14 @@ def test_one_loss_that_is_not_finite_is_never_forgotten(clock: Clock, bad: float
 def test_steps_that_loss_scaling_left_out_are_counted(clock: Clock) -> None:
     watch, _ = watched(clock, order_of(4, 3), skipped=lambda step: step in (0, 5))
     assert watch.skipped_steps == 2
+    assert not watch.overflowed, "a few are left out until the scale is found"
+
+
+def test_a_training_whose_timed_steps_are_mostly_left_out_has_no_speed(clock: Clock) -> None:
+    watch, _ = watched(clock, order_of(4, 3), skipped=lambda step: True)
+    steps = len(watch.steps)
+    assert watch.skipped_timed_steps == steps > 0
+    assert watch.overflowed == f"fp16 overflowed: {steps} of {steps} timed steps were skipped"
 
 
 def test_the_stage_follows_the_training(clock: Clock) -> None:

@@ -1,5 +1,6 @@
 """What an optimizer's step makes: states by the class itself where it can be traced, else by its library's rule."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from autotune.memory_lines import peak_lines
 from autotune.memory_tape import STATES, UPDATE, Tape
+from autotune.probe.capabilities import made_optimizer
 from autotune.probe.updates import trace_update
 
 
@@ -57,22 +59,45 @@ def test_all_tensors_at_once_needs_a_copy_of_them_and_the_fused_kernel_none(tmp_
     assert beside_states(tape_of("adamw_torch_fused", tmp_path)) < 2000
 
 
-def test_the_states_in_8_bits_are_those_that_bitsandbytes_makes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adamw_bnb_8bit", "lion_8bit", "ademamix_8bit", "rmsprop_bnb_8bit"),
+        *("paged_adamw_32bit", "lion_32bit", "ademamix", "rmsprop_bnb"),
+    ],
+)
+def test_the_states_of_bitsandbytes_are_those_that_it_makes(name: str, tmp_path: Path) -> None:
     import bitsandbytes
 
     real = model()
     manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
     manager.register_module_override(real[0], "weight", {"optim_bits": 32})
-    optimizer = bitsandbytes.optim.AdamW8bit(real.parameters())
+    optimizer = made_optimizer(name, real, "cpu")
     real(torch.randint(300, (2, 4))).sum().backward()
-    optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on a CPU there is nothing to page
+        optimizer.step()
     storages = {
         one.untyped_storage().data_ptr(): one.untyped_storage().nbytes()
         for state in optimizer.state.values()
         for one in state.values()
         if isinstance(one, torch.Tensor)
     }
-    assert states_of(tape_of("adamw_bnb_8bit", tmp_path)) == sum(storages.values())
+    assert states_of(tape_of(name, tmp_path)) == sum(storages.values())
+
+
+@pytest.mark.parametrize("name", ["adamw_torch_8bit", "galore_adamw", "stable_adamw"])
+def test_states_that_cannot_be_traced_are_assumed_to_be_adamws_and_it_is_said(name: str, tmp_path: Path) -> None:
+    told = trace_update(outline(), {"optim": name}, tmp_path, foreach=True)
+    assert states_of(Tape.from_dict(told["tape"])) == states_of(tape_of("adamw_torch", tmp_path))
+    assert name in told["note"]
+    assert "note" not in trace_update(outline(), {"optim": "sgd"}, tmp_path, foreach=True)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
+def test_one_state_of_torchs_own_is_four_bytes_for_each_parameter(name: str, tmp_path: Path) -> None:
+    steps = 4 * len(list(model().parameters()))
+    assert states_of(tape_of(name, tmp_path)) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
 
 
 def test_an_unknown_optimizer_says_why_not(tmp_path: Path) -> None:
