@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from autotune.configuration import Configuration, Value
+from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
@@ -54,28 +54,46 @@ class SearchSpace:
         sizes = {name: len(values) for name, values in self.values.items()}
         several = 1
         for name, values in self.values.items():
+            if name == MICRO and RANKS in self.values:
+                continue  # counted with the ranks: not every size is exact on each number of them
             if (decided_by := self._decided_by(name)) in self.values:
                 continue
             if decided_by:
                 several *= sizes[name] if _means(name, self.elsewhere.get(decided_by)) else 1
                 continue
             decided = [one for one in self.values if self._decided_by(one) == name]
-            several *= sum(prod(sizes[one] for one in decided if _means(one, value)) for value in values)
+            several *= sum(
+                (len(self._exact_on(int(value))) if name == RANKS else 1)
+                * prod(sizes[one] for one in decided if _means(one, value))
+                for value in values
+            )
         return several
 
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
         """The configuration of these values, one for each lever of the space.
 
         A lever that means nothing beside the others has the baseline's value, where that can be proposed: what is one
-        and the same training is one configuration.
+        and the same training is one configuration. A micro-batch that is not exact on these ranks becomes the next
+        smaller one that is, or the smallest.
         """
         told = {**self.elsewhere, **values}
+        micro = self._exact_micro(int(values[MICRO]), int(values.get(RANKS, 1)))
         levers = {
             name: values[name] if _means(name, told.get(self._decided_by(name))) else self._idle(name)
             for name in self.values
             if name != MICRO
         }
-        return Configuration.exact(self.global_batch_size, int(values[MICRO]), levers)
+        return Configuration.exact(self.global_batch_size, micro, levers)
+
+    def _exact_micro(self, wanted: int, ranks: int) -> int:
+        if self.global_batch_size % (wanted * ranks) == 0:
+            return wanted
+        able = self._exact_on(ranks)
+        return max((size for size in able if size <= wanted), default=min(able, default=wanted))
+
+    def _exact_on(self, ranks: int) -> tuple[int, ...]:
+        """The micro-batch sizes that can be proposed and make the global batch exact on so many ranks."""
+        return tuple(int(size) for size in self.values[MICRO] if self.global_batch_size % (int(size) * ranks) == 0)
 
     def __contains__(self, configuration: Configuration) -> bool:
         values = configuration.values
@@ -120,7 +138,7 @@ def build_space(
     file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a lever.
     """
     asked, fixed, chosen = read_wishes(request)
-    micro, note = baseline_sizes(request.global_batch_size, base)
+    micro, note = baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     finder = (
         f"{FINDER} is left out: it would shrink the batch, and with it the global batch" if base.get(FINDER) else ""
     )
@@ -136,6 +154,8 @@ def build_space(
         else:
             wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size), own[name]]))
         reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
+        if name == RANKS:
+            reasons = {value: reason or _never_exact(request, int(value), values[MICRO]) for value, reason in reasons.items()}
         ruled_out += [RuledOut(name, value, reason) for value, reason in reasons.items() if reason]
         values[name] = tuple(value for value, reason in reasons.items() if not reason)
         if lever.ordered:
@@ -145,6 +165,9 @@ def build_space(
             raise InvalidRequest(
                 f"Nothing is left to try for {name} ({said}).", "Allow other values with --fix, --only or --space."
             )
+    if RANKS in values:
+        kept, unshared = _shared(values[MICRO], values[RANKS], request)
+        values[MICRO], ruled_out = kept, ruled_out + unshared
     problems = [
         _why_not(LEVERS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
     ]
@@ -191,9 +214,28 @@ def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int) -
 def _why_not(
     lever: Lever, value: Value, global_batch_size: int, environment: Environment, workload: Workload
 ) -> str | None:
-    if lever.name == MICRO and global_batch_size % int(value):
+    if lever.name in (MICRO, RANKS) and global_batch_size % int(value):
         return f"does not divide the global batch of {global_batch_size}"
     return lever.unavailable(value, environment, workload)
+
+
+def _never_exact(request: TuningRequest, ranks: int, sizes: tuple[Value, ...]) -> str | None:
+    """Why no micro-batch makes the global batch exact on so many ranks; None where one does."""
+    if any(request.global_batch_size % (int(size) * ranks) == 0 for size in sizes):
+        return None
+    told = ", ".join(map(str, sizes))
+    return f"with a micro-batch of {told} it does not divide the global batch of {request.global_batch_size}"
+
+
+def _shared(
+    sizes: tuple[Value, ...], ranks: tuple[Value, ...], request: TuningRequest
+) -> tuple[tuple[Value, ...], list[RuledOut]]:
+    """The micro-batch sizes that are exact on one of these numbers of ranks at least, and those that are on none."""
+    whole = request.global_batch_size
+    kept = tuple(size for size in sizes if any(whole % (int(size) * int(one)) == 0 for one in ranks))
+    told = " or ".join(map(str, ranks))
+    said = f"on {told} ranks it does not divide the global batch of {whole}"
+    return kept, [RuledOut(MICRO, size, said) for size in sizes if size not in kept]
 
 
 def _known_lever(name: str) -> Lever:

@@ -27,6 +27,7 @@ def read_environment(
         wanted |= {
             "device_uuid": card.uuid,
             "device_count": card.count,
+            "device_uuids": _this_first(card, device.visible_cards()),
             "driver": device.driver_version(),
             "topology": device.topology(card),
             "others": used[1] if used else [],
@@ -38,6 +39,11 @@ def read_environment(
         if card is None or request.device != "auto":
             raise
         return read_environment(host, request, None)
+
+
+def _this_first(card: device.Card, visible: list[device.Card]) -> list[str]:
+    """The cards' names, in the order in which ranks take them."""
+    return [card.uuid, *(one.uuid for one in visible if one.uuid != card.uuid)]
 
 
 def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
