@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autotune.configuration import RANKS
 from autotune.plan import Progress
 from autotune.report.summary import outcome_text, speed_text
 from autotune.trial import Trial
@@ -133,7 +134,11 @@ def short(trial: Trial) -> str:
     """The configuration without the names that its values make plain."""
     configuration = trial.configuration
     words = [f"{configuration.micro_batch_size}x{configuration.gradient_accumulation_steps}"]
+    if configuration.data_parallel_size > 1:
+        words[0] += f"x{configuration.data_parallel_size}"
     for name, value in configuration.levers:
+        if name == RANKS:
+            continue
         plain = name in ("precision", "optimizer")
         words.append(
             str(value)

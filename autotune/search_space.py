@@ -144,7 +144,8 @@ def build_space(
     )
     own: dict[str, Value] = {name: _own(LEVERS[name], base, environment, workload) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
-    values, ruled_out = {}, []
+    values: dict[str, tuple[Value, ...]] = {}
+    ruled_out: list[RuledOut] = []
     for name in own:
         lever = LEVERS[name]
         if name in fixed:
@@ -155,7 +156,9 @@ def build_space(
             wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size), own[name]]))
         reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
         if name == RANKS:
-            reasons = {value: reason or _never_exact(request, int(value), values[MICRO]) for value, reason in reasons.items()}
+            reasons = {
+                value: reason or _never_exact(request, int(value), values[MICRO]) for value, reason in reasons.items()
+            }
         ruled_out += [RuledOut(name, value, reason) for value, reason in reasons.items() if reason]
         values[name] = tuple(value for value, reason in reasons.items() if not reason)
         if lever.ordered:

@@ -20,7 +20,17 @@ from autotune import errors
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import failures, sweep
-from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, answer_name, read_json, remove_answers, write_json
+from autotune.probe.order import (
+    ANSWER,
+    CHILD_ANSWER,
+    LOG,
+    ORDER,
+    Order,
+    answer_name,
+    read_json,
+    remove_answers,
+    write_json,
+)
 from autotune.probe.ranks import decisive, of_rank, together, value_together
 
 GRACE_S = 20.0

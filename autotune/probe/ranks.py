@@ -19,7 +19,13 @@ from typing import Any
 from autotune.measurement import Measurement, Outcome
 from autotune.probe.failures import Failure
 
-GRAVEST = (Outcome.OUT_OF_MEMORY, Outcome.UNSUPPORTED, Outcome.MISCONFIGURED, Outcome.NON_FINITE_LOSS, Outcome.TIMED_OUT)
+GRAVEST = (
+    Outcome.OUT_OF_MEMORY,
+    Outcome.UNSUPPORTED,
+    Outcome.MISCONFIGURED,
+    Outcome.NON_FINITE_LOSS,
+    Outcome.TIMED_OUT,
+)
 """What decides where ranks ended in different ways: one that meets a limit makes the others lose their connection."""
 
 _STOP = "last-step"
@@ -113,7 +119,10 @@ def value_together(kind: str, values: Sequence[Any]) -> Any:
     if kind == "numerics":
         steps = zip(*(one["losses"] for one in values), strict=True)
         losses = [sum(map(float, step)) / len(values) for step in steps]
-        return {**first, "losses": [str(loss) if loss != loss or abs(loss) == float("inf") else loss for loss in losses]}
+        return {
+            **first,
+            "losses": [str(loss) if loss != loss or abs(loss) == float("inf") else loss for loss in losses],
+        }
     peaks = dict.fromkeys(part for one in values for part in one["peak_bytes"])
     return {
         **first,

@@ -31,7 +31,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     """Attaches to a Trainer and stops it when enough is known.
 
     stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
-    Of several ranks the first one decides, and all stop with the same step. steps: the timed steps so far. settings: lever -> value as the running training shows it.
+    steps: the timed steps so far. settings: lever -> value as the running training shows it.
+
+    Of several ranks the first one decides when enough is known, and all stop with the same step.
     """
 
     def __init__(self, order: Order, memory: HostMemory | DeviceMemory) -> None:

@@ -54,7 +54,11 @@ def run(ranked_host: ProbeHost, environment: Environment, tmp_path: Path) -> Ite
     assert host.pid is not None
     pid, token = host.pid, token_of(host.pid)
     scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
-    files, scratch_files, shared = len(os.listdir(f"/proc/{pid}/fd")), set(scratch.iterdir()), set(os.listdir("/dev/shm"))
+    files, scratch_files, shared = (
+        len(os.listdir(f"/proc/{pid}/fd")),
+        set(scratch.iterdir()),
+        set(os.listdir("/dev/shm")),
+    )
 
     def run(asked: Configuration, behaviour: str = "", rank: int = 1, **fields: Any) -> Measurement:
         told = {"deadline_s": DEADLINE_S, "variables": {"FAILING_RANK": str(rank)}, **fields}
