@@ -54,6 +54,8 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
         if name != MICRO
         for value in dict.fromkeys(one.configuration.values[name] for one in timed)
     }
+    # A micro-batch that had to change with the value would be taken for the value's effect.
+    single = {one: made for one, made in single.items() if made.micro_batch_size == base[MICRO]}
     pool = list(dict.fromkeys([space.baseline, *single.values(), *(one.configuration for one in timed)]))
     estimate = knowledge.estimate or (lambda one: 0.0)
     model = CostModel(pool, every_value(space), space.baseline, knowledge.prior, estimate, knowledge.allowed_bytes)
@@ -73,7 +75,12 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
     for name in (name for name in space.values if name != MICRO):
         of_lever = [one.effects.get(name, {}) for one in past]
         if seen := [known for known in of_lever if len(known) > 1 and baseline.values[name] in known]:
-            effects[name] = _averaged(seen, baseline.values[name])
+            expected = prior.effects.get(name, {})
+            effects[name] = {
+                # Bytes that follow from the model are this model's own.
+                value: effect._replace(peak_bytes=expected[value].peak_bytes) if value in expected else effect
+                for value, effect in _averaged(seen, baseline.values[name]).items()
+            }
             work[name] = {value: one for value, one in work.get(name, {}).items() if value not in effects[name]}
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory

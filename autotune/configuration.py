@@ -6,6 +6,9 @@ from typing import Any
 
 Value = str | int | float | bool
 
+RANKS = "data_parallel_size"
+"""The lever that is a size of the configuration too: among `levers` where it is one of the search space."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -26,6 +29,8 @@ class Configuration:
         sizes = (self.micro_batch_size, self.gradient_accumulation_steps, self.data_parallel_size)
         if any(not isinstance(size, int) or size < 1 for size in sizes):
             raise ValueError(f"sizes of a configuration are whole numbers from 1, not {sizes}")
+        if (said := dict(self.levers).get(RANKS, self.data_parallel_size)) != self.data_parallel_size:
+            raise ValueError(f"{self.data_parallel_size} rank(s) and a lever that says {said}")
 
     @classmethod
     def exact(
@@ -33,12 +38,15 @@ class Configuration:
         global_batch_size: int,
         micro_batch_size: int,
         levers: Mapping[str, Value],
-        data_parallel_size: int = 1,
+        data_parallel_size: int | None = None,
     ) -> "Configuration":
         """The configuration of this micro-batch size whose global batch size is exactly the target.
 
-        Raises ValueError where micro-batch x data-parallel size does not divide it.
+        data_parallel_size: default what the levers say, else 1. Raises ValueError where micro-batch x data-parallel size
+        does not divide the target.
         """
+        if data_parallel_size is None:
+            data_parallel_size = int(levers.get(RANKS, 1))
         at_once = micro_batch_size * data_parallel_size
         accumulation, rest = divmod(global_batch_size, at_once) if at_once else (0, 0)
         if rest or accumulation < 1:
@@ -66,7 +74,7 @@ class Configuration:
         ranks = f" x {self.data_parallel_size} ranks" if self.data_parallel_size > 1 else ""
         said = [f"{self.micro_batch_size} x {self.gradient_accumulation_steps}{ranks}"]
         known = base.values if base is not None else {}
-        said += [f"{name} {_word(value)}" for name, value in self.levers if known.get(name) != value]
+        said += [f"{name} {_word(value)}" for name, value in self.levers if name != RANKS and known.get(name) != value]
         return ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 class Environment:
     """Facts about the device and the libraries; no host name, no secret.
 
-    device: `cpu` or `cuda:0`; device_uuid: NVML's name of the card, None on CPU.
+    device: `cpu` or `cuda:0`; device_uuid: NVML's name of the card, None on CPU. device_count: cards that are visible, and
+    device_uuids: their names, that card's first.
     total_memory_bytes, free_memory_bytes: of the device, at the start (cgroup limits counted on CPU).
     context_bytes: device memory that a process holds before its first tensor (0 on CPU).
     context_source: how it was read.
@@ -30,6 +31,7 @@ class Environment:
     free_memory_bytes: int
     device_uuid: str | None = None
     device_count: int = 1
+    device_uuids: tuple[str, ...] = ()
     compute_capability: tuple[int, int] | None = None
     driver: str | None = None
     topology: str = ""
@@ -77,6 +79,7 @@ class Environment:
                 "compute_capability": tuple(capability) if capability else None,
                 "training_argument_fields": tuple(data["training_argument_fields"]),
                 "checkpointing_options": tuple(data.get("checkpointing_options", ())),
+                "device_uuids": tuple(data.get("device_uuids", ())),
                 "others": tuple(data["others"]),
             }
         )

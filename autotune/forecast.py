@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.cards import CARDS, Card, find_card
-from autotune.configuration import Configuration, Value
+from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.levers import LEVERS
@@ -143,8 +143,8 @@ def estimate(
     card = find_card(gpu) if gpu is not None else None
     base = read_training_args(training_args)
     request = tuning_request(model, global_batch_size, training_args=base, memory_limit=memory, **options)  # type: ignore[arg-type]
-    read_wishes(request)
-    baseline_sizes(request.global_batch_size, base)
+    fixed = read_wishes(request)[1]
+    baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     if card is not None and request.device == "cpu":
         raise InvalidRequest("--gpu and --device cpu contradict each other.", "Keep one of them.")
     with ProbeHost() as host:
@@ -198,7 +198,12 @@ def _rows(
     """One for each distinct need, with all the values that share it."""
     grouped: dict[Any, list[Configuration]] = {}
     for one in configurations:
-        key = (one.micro_batch_size, step_key(one, environment), update_key(one, environment, base))
+        key = (
+            one.micro_batch_size,
+            one.data_parallel_size,
+            step_key(one, environment),
+            update_key(one, environment, base),
+        )
         grouped.setdefault(key, []).append(one)
     for alike in grouped.values():
         first = alike[0]
@@ -220,6 +225,8 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
         notes.append(
             "cached: held by torch's allocator beyond what is allocated, as long as nothing forces it to give back"
         )
+    if any(int(ranks) > 1 for ranks in space.values.get(RANKS, ())):
+        notes.append("of one rank, without what ranks keep to exchange gradients and without what sharding saves")
     if workload.data:
         notes.append("every sample as long as the longest, masks as with padding")
     notes += [str(one) for one in space.ruled_out if "memory" in LEVERS[one.lever].changes]

@@ -7,13 +7,13 @@ from itertools import islice, product
 from typing import Any
 
 from autotune.calibration import Calibration, informed
-from autotune.configuration import Configuration
+from autotune.configuration import Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS, MICRO
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.physics import Knowledge, expected_work
-from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
+from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import SearchSpace
@@ -39,7 +39,8 @@ def gather(
 ) -> Knowledge:
     """What the sampler `physics` starts from. past: what other studies on this device taught."""
     rates = known_rates(host, environment)
-    prior = replace(Prior(), work=expected_work(space.values, rates))
+    effects = expected_effects(space, environment, workload)
+    prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
     if environment.is_cpu:
         prior = replace(prior, memory=CPU_MEMORY)
     estimate: Callable[[Configuration], float] | None = None
@@ -55,6 +56,18 @@ def gather(
         unknown = f"memory was not estimated before the probes, only learned from them: {failed.message}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     return Knowledge(max(1, allowed_bytes - untouched), estimate, informed(prior, space, past), unknown=unknown)
+
+
+def expected_effects(
+    space: SearchSpace, environment: Environment, workload: Workload
+) -> dict[str, dict[Value, Effect]]:
+    """Prior.effects: what the levers say of their values on this device (Lever.change)."""
+    every = {
+        name: {value: Effect(*LEVERS[name].change(value, environment, workload)) for value in values}
+        for name, values in space.values.items()
+        if name != MICRO
+    }
+    return {name: known for name, known in every.items() if any(map(any, known.values()))}
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:

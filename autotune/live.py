@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.configuration import Configuration
+from autotune.configuration import RANKS, Configuration
 from autotune.plan import Progress
 from autotune.report.summary import outcome_text, speed_text
 from autotune.trial import Trial
@@ -153,9 +153,11 @@ def short(trial: Trial, base: Trial | None = None) -> str:
     """The configuration, as far as it is not the base's, without the names that its values make plain."""
     configuration = trial.configuration
     words = [f"{configuration.micro_batch_size}x{configuration.gradient_accumulation_steps}"]
+    if configuration.data_parallel_size > 1:
+        words[0] += f"x{configuration.data_parallel_size}"
     known = base.configuration.values if base is not None else {}
     for name, value in configuration.levers:
-        if known.get(name) == value:
+        if name == RANKS or known.get(name) == value:
             continue
         plain = name in ("precision", "optimizer")
         words.append(

@@ -43,6 +43,8 @@ class Outcome(StrEnum):
 class Measurement:
     """The raw facts of one probe. A completed one without a timed step cannot be built.
 
+    Of several ranks, steps are the first one's, peaks the highest of any, and joules those of all their devices.
+
     accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
     rounds: timed steps of each round where this pools several (empty: one round, all of them).
     allowed_bytes: what the probe was held to; peak_*_bytes: highest use, by the meaning of the device (None: unknown).
@@ -122,7 +124,8 @@ class Measurement:
             return None
         watts = self.joules / sum(step.seconds for step in self.steps)
         composed = self.composed_steps
-        return watts * sum(step.seconds for step in composed) / sum(step.samples for step in composed)
+        samples = self.data_parallel_size * sum(step.samples for step in composed)
+        return watts * sum(step.seconds for step in composed) / samples
 
     def _rate(self, counted: str) -> Interval | None:
         steps = self.composed_steps

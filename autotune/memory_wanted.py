@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.configuration import Configuration
+from autotune.configuration import RANKS, Configuration
 from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.levers.optimizer import own_name
@@ -48,19 +48,32 @@ def wanted_traces(configurations: Iterable[Configuration], environment: Environm
         step, update = step_key(configuration, environment), update_key(configuration, environment, base)
         if step in steps and update in updates:
             continue
+        alone = on_one_rank(configuration)
         fields = {
-            "training_arguments": training_arguments(configuration, environment, base),
-            "model_arguments": model_arguments(configuration, environment),
+            "training_arguments": training_arguments(alone, environment, base),
+            "model_arguments": model_arguments(alone, environment),
         }
         steps.setdefault(step, fields)
         updates.setdefault(update, fields)
     return Wanted(steps, updates, not environment.is_cpu)
 
 
+def on_one_rank(configuration: Configuration) -> Configuration:
+    """The configuration as a process trains it that knows of no other: without what only means something to several."""
+    levers = {
+        name: value
+        for name, value in configuration.levers
+        if name != RANKS and (LEVERS[name].needs or ("",))[0] != RANKS
+    }
+    return Configuration(
+        configuration.micro_batch_size, configuration.gradient_accumulation_steps, levers=tuple(levers.items())
+    )
+
+
 def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     """What tells one configuration's forward and backward from another's: the fields of the levers that change memory."""
     fields: dict[str, Any] = {}
-    for name, value in configuration.levers:
+    for name, value in on_one_rank(configuration).levers:
         if "memory" in LEVERS[name].changes and name != "optimizer":
             settings = LEVERS[name].apply(value, environment)
             fields |= {**settings.training_arguments, **settings.model_arguments, **settings.environment}

@@ -79,7 +79,7 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         taught,
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
-        tokens=sum(step.non_padding_tokens for step in composed) / len(composed),
+        tokens=measurement.data_parallel_size * sum(step.non_padding_tokens for step in composed) / len(composed),
         noise=half / 1.96 if len(composed) > 1 else WITHOUT_INTERVAL,
         peak_bytes=None if measurement.allocator_retries else measurement.peak_bytes,
         wanted_bytes=measurement.allowed_bytes if measurement.allocator_retries else None,

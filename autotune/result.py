@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.interval import Interval
+from autotune.launch import accelerate_line, launch_line
 from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.order import read_json
@@ -19,7 +20,7 @@ from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.training_arguments import model_arguments, process_environment, processes, training_arguments
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -109,6 +110,10 @@ class TuningResult:
         """Variables to set before the training starts; mostly none."""
         return process_environment(self.best.configuration, self.environment)
 
+    def processes(self) -> int:
+        """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`."""
+        return processes(self.best.configuration, self.environment)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()
@@ -142,6 +147,8 @@ class TuningResult:
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
             "environment_variables": facts.variables,
+            "processes": facts.processes,
+            "launch": _launch(facts),
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -175,6 +182,7 @@ class TuningResult:
             answer=self.training_argument_fields() if best else {},
             model_answer=self.model_arguments() if best else {},
             variables=self.environment_variables() if best else {},
+            processes=self.processes() if best else 1,
             model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
             task=workload.task,
             device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",
@@ -186,7 +194,7 @@ class TuningResult:
             ruled_out=[str(one) for one in self.ruled_out],
             notes=[*self.notes, *workload.notes],
             answered_at_once=self.answered_at_once,
-            device_note=_device_note(environment),
+            device_note=_device_note(environment, self.processes() if best else 1),
             numerics=self.numerics,
             rehearsal=self.rehearsal,
             verification=self.verification,
@@ -199,6 +207,7 @@ class TuningResult:
             "statement": self.statement,
             "best": facts.best and facts.best.number,
             **_speedup_fields(facts),
+            "launch": _launch(facts),
             "answered_at_once": self.answered_at_once,
             "barred": {str(trial.number): trial.barred for trial in self.trials if trial.barred},
             "numerics": self.numerics and self.numerics.to_dict(),
@@ -292,10 +301,24 @@ def _data_text(request: TuningRequest, workload: Workload) -> str:
     return f"{workload.text_source or 'synthetic random samples'}{length}"
 
 
-def _device_note(environment: Environment) -> str:
-    """How to start the real run where more than one GPU is visible: the Trainer would wrap it in nn.DataParallel."""
+def _launch(facts: Facts) -> list[str]:
+    """The lines that start the training as it was measured, any of them; none where nothing was found."""
+    if facts.best is None:
+        return []
+    lines = (launch_line(facts.processes, facts.variables), accelerate_line(facts.processes, facts.variables))
+    return [line for line in lines if line]
+
+
+def _device_note(environment: Environment, ranks: int) -> str:
+    """How to start the real run where more GPUs are visible than it has ranks: alone the Trainer would wrap it in
+    nn.DataParallel."""
     if environment.is_cpu or environment.device_count < 2:
         return ""
+    if ranks > 1:
+        if ranks == environment.device_count:
+            return ""
+        cards = ",".join(environment.device_uuids[:ranks])
+        return f"{ranks} of {environment.device_count} GPUs were measured: CUDA_VISIBLE_DEVICES={cards}"
     return (
         f"one of {environment.device_count} GPUs was measured; start the real run with "
         f"CUDA_VISIBLE_DEVICES={environment.device_uuid}, or the batch is multiplied by the number of GPUs"

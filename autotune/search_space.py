@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from autotune.configuration import Configuration, Value
+from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import ACCUMULATION, LEVERS, MICRO, Lever
@@ -60,10 +60,22 @@ class SearchSpace:
         """The configuration of these values, one for each lever of the space.
 
         A lever that means nothing beside the others has the baseline's value, where that can be proposed: what is one
-        and the same training is one configuration.
+        and the same training is one configuration. A micro-batch that is not exact on these ranks becomes the next
+        smaller one that is, or the smallest.
         """
+        micro = self._exact_micro(int(values[MICRO]), int(values.get(RANKS, 1)))
         levers = {name: self._own_value(name, values) for name in self.values if name != MICRO}
-        return Configuration.exact(self.global_batch_size, int(values[MICRO]), levers)
+        return Configuration.exact(self.global_batch_size, micro, levers)
+
+    def _exact_micro(self, wanted: int, ranks: int) -> int:
+        if self.global_batch_size % (wanted * ranks) == 0:
+            return wanted
+        able = self._exact_on(ranks)
+        return max((size for size in able if size <= wanted), default=min(able, default=wanted))
+
+    def _exact_on(self, ranks: int) -> tuple[int, ...]:
+        """The micro-batch sizes that can be proposed and make the global batch exact on so many ranks."""
+        return tuple(int(size) for size in self.values[MICRO] if self.global_batch_size % (int(size) * ranks) == 0)
 
     def __contains__(self, configuration: Configuration) -> bool:
         values = configuration.values
@@ -80,13 +92,20 @@ class SearchSpace:
         """Why some of these values cannot stand beside each other; empty where they can, or where the others are unknown."""
         told: dict[str, Value] = {**self.elsewhere, **values}
         if MICRO in values:
-            told[ACCUMULATION] = self.global_batch_size // int(values[MICRO])
+            at_once = int(values[MICRO]) * int(told.get(RANKS, 1))
+            told[ACCUMULATION] = max(1, self.global_batch_size // at_once)
+            if self.global_batch_size % at_once:
+                return (
+                    f"{MICRO} {values[MICRO]}: does not make a global batch of {self.global_batch_size} on these ranks"
+                )
         return next((f"{name} {values[name]}: {why}" for name in values if (why := _conflict(name, told))), "")
 
     def beside(self, name: str) -> tuple[Value, ...]:
         """Every value of a lever, or the numbers of accumulation steps, that this space has or the user's own means."""
         if name == ACCUMULATION:
-            return tuple(self.global_batch_size // int(size) for size in self.values[MICRO])
+            micro, ranks = self.values[MICRO], self.beside(RANKS) or (1,)
+            steps = (self.global_batch_size // (int(size) * int(several)) for size in micro for several in ranks)
+            return tuple(dict.fromkeys(steps))
         return self.values.get(name) or ((self.elsewhere[name],) if name in self.elsewhere else ())
 
     def _groups(self) -> list[tuple[str, ...]]:
@@ -94,6 +113,7 @@ class SearchSpace:
         groups = [{name} for name in self.values]
         for name in self.values:
             others = {MICRO if other == ACCUMULATION else other for other in LEVERS[name].conflicts}
+            others |= {MICRO} if name == RANKS else set()
             tied = {name, self._decided_by(name), *others} & self.values.keys()
             groups = [*(one for one in groups if not one & tied), set().union(*(one for one in groups if one & tied))]
         return [tuple(name for name in self.values if name in one) for one in groups]
@@ -146,13 +166,14 @@ def build_space(
     file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a lever.
     """
     asked, fixed, chosen = read_wishes(request)
-    micro, note = baseline_sizes(request.global_batch_size, base)
+    micro, note = baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     finder = (
         f"{FINDER} is left out: it would shrink the batch, and with it the global batch" if base.get(FINDER) else ""
     )
     own: dict[str, Value] = {name: _own(LEVERS[name], base, environment, workload) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
-    values, ruled_out = {}, []
+    values: dict[str, tuple[Value, ...]] = {}
+    ruled_out: list[RuledOut] = []
     for name in own:
         lever = LEVERS[name]
         if name in fixed:
@@ -165,6 +186,10 @@ def build_space(
         if request.keep_numerics:
             other = f"learns differently from {own[name]}, which --keep-numerics leaves as it is"
             reasons |= {value: other for value in wanted if not lever.learns_alike(value, own[name])}
+        if name == RANKS:
+            reasons = {
+                value: reason or _never_exact(request, int(value), values[MICRO]) for value, reason in reasons.items()
+            }
         ruled_out += [RuledOut(name, value, reason) for value, reason in reasons.items() if reason]
         values[name] = tuple(value for value, reason in reasons.items() if not reason)
         if lever.ordered:
@@ -174,6 +199,9 @@ def build_space(
             raise InvalidRequest(
                 f"Nothing is left to try for {name} ({said}).", "Allow other values with --fix, --only or --space."
             )
+    if RANKS in values:
+        kept, unshared = _shared(values[MICRO], values[RANKS], request)
+        values[MICRO], ruled_out = kept, ruled_out + unshared
     problems = [
         _why_not(LEVERS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
     ]
@@ -254,9 +282,28 @@ def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int) -
 def _why_not(
     lever: Lever, value: Value, global_batch_size: int, environment: Environment, workload: Workload
 ) -> str | None:
-    if lever.name == MICRO and global_batch_size % int(value):
+    if lever.name in (MICRO, RANKS) and global_batch_size % int(value):
         return f"does not divide the global batch of {global_batch_size}"
     return lever.unavailable(value, environment, workload)
+
+
+def _never_exact(request: TuningRequest, ranks: int, sizes: tuple[Value, ...]) -> str | None:
+    """Why no micro-batch makes the global batch exact on so many ranks; None where one does."""
+    if any(request.global_batch_size % (int(size) * ranks) == 0 for size in sizes):
+        return None
+    told = ", ".join(map(str, sizes))
+    return f"with a micro-batch of {told} it does not divide the global batch of {request.global_batch_size}"
+
+
+def _shared(
+    sizes: tuple[Value, ...], ranks: tuple[Value, ...], request: TuningRequest
+) -> tuple[tuple[Value, ...], list[RuledOut]]:
+    """The micro-batch sizes that are exact on one of these numbers of ranks at least, and those that are on none."""
+    whole = request.global_batch_size
+    kept = tuple(size for size in sizes if any(whole % (int(size) * int(one)) == 0 for one in ranks))
+    told = " or ".join(map(str, ranks))
+    said = f"on {told} ranks it does not divide the global batch of {whole}"
+    return kept, [RuledOut(MICRO, size, said) for size in sizes if size not in kept]
 
 
 def _known_lever(name: str) -> Lever:

@@ -32,6 +32,7 @@ def read_environment(
         wanted |= {
             "device_uuid": card.uuid,
             "device_count": card.count,
+            "device_uuids": _this_first(card, device.visible_cards()),
             "driver": device.driver_version(),
             "topology": device.topology(card),
             "others": used[1] if used else [],
@@ -51,6 +52,11 @@ def _optimizers(request: TuningRequest) -> list[str]:
     name = OPTIMIZER.name
     named = [*asked.get(name, ()), *([fixed[name]] if name in fixed else ()), *chosen.get(name, ())]
     return list(dict.fromkeys([own_name(request.training_args), *map(str, named)]))
+
+
+def _this_first(card: device.Card, visible: list[device.Card]) -> list[str]:
+    """The cards' names, in the order in which ranks take them."""
+    return [card.uuid, *(one.uuid for one in visible if one.uuid != card.uuid)]
 
 
 def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:

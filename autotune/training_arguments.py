@@ -1,6 +1,6 @@
 """Configuration -> Hugging Face's names: the same for what a probe runs and for the answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotune.configuration import Configuration
@@ -54,15 +54,27 @@ def process_environment(configuration: Configuration, environment: Environment) 
     return dict(_settings(configuration, environment).environment)
 
 
+def processes(configuration: Configuration, environment: Environment) -> int:
+    """How many processes the launcher must start, one a rank."""
+    return max(1, _settings(configuration, environment).processes)
+
+
 def _settings(configuration: Configuration, environment: Environment) -> Settings:
-    every = [LEVERS[name].apply(value, environment) for name, value in configuration.values.items()]
+    values = configuration.values
+    # In the order of LEVERS, however a space lists them: later ones may overrule what earlier ones set by the way.
+    every = [lever.apply(values[name], environment) for name, lever in LEVERS.items() if name in values]
     return Settings(
-        {name: value for one in every for name, value in one.training_arguments.items()},
-        {name: value for one in every for name, value in one.model_arguments.items()},
-        {name: value for one in every for name, value in one.environment.items()},
-        tuple(name for one in every for name in one.contradicts),
-        {name: value for one in every for name, value in one.defaults.items()},
+        training_arguments=_all_of([one.training_arguments for one in every]),
+        model_arguments=_all_of([one.model_arguments for one in every]),
+        environment=_all_of([one.environment for one in every]),
+        contradicts=tuple(name for one in every for name in one.contradicts),
+        defaults=_all_of([one.defaults for one in every]),
+        processes=max(one.processes for one in every),
     )
+
+
+def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for one in several for name, value in one.items()}
 
 
 def _aliases(environment: Environment) -> set[str]:
@@ -71,24 +83,32 @@ def _aliases(environment: Environment) -> set[str]:
     return {"gradient_checkpointing", "gradient_checkpointing_kwargs"} if new else set()
 
 
-def baseline_sizes(global_batch_size: int, base: Mapping[str, Any]) -> tuple[int, str]:
-    """The user's own micro-batch size made exact, and a line saying so where it had to change.
+def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, str]:
+    """The user's own micro-batch size made exact on so many ranks, and a line saying so where it had to change.
 
-    Their micro-batch if it divides the target, else the largest divisor below it. Raises InvalidRequest where they
-    state micro-batch and accumulation with another product, or no whole numbers.
+    Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
+    InvalidRequest where the ranks do not divide the target, or where micro-batch and accumulation are stated with another
+    product, or as no whole numbers.
     """
+    of_each, rest = divmod(global_batch_size, ranks)
+    if rest:
+        raise InvalidRequest(
+            f"{ranks} ranks cannot share a global batch of {global_batch_size} evenly.",
+            "Choose a data-parallel size that divides it.",
+        )
     stated = ("per_device_train_batch_size", "gradient_accumulation_steps")
     for name in stated:
         if type(size := base.get(name, 1)) is not int or size < 1:
             raise InvalidRequest(f"Your arguments say {name}: {size!r}.", "Make it a whole number from 1.")
     asked, accumulation = base.get(stated[0], 8), base.get(stated[1], 1)
-    if all(name in base for name in stated) and asked * accumulation != global_batch_size:
+    if all(name in base for name in stated) and asked * accumulation != of_each:
+        on_ranks = f" x {ranks} ranks" if ranks > 1 else ""
         raise InvalidRequest(
-            f"Your arguments say {asked} x {accumulation} = {asked * accumulation} samples a step, "
+            f"Your arguments say {asked} x {accumulation}{on_ranks} = {asked * accumulation * ranks} samples a step, "
             f"the global batch size says {global_batch_size}.",
             "Make them agree, or leave gradient_accumulation_steps out of your arguments.",
         )
-    size = max(divisor for divisor in divisors(global_batch_size) if divisor <= asked)
+    size = max(divisor for divisor in divisors(of_each) if divisor <= asked)
     note = "" if size == asked else f"your micro-batch size of {asked} became {size}, so that the global batch is exact"
     return size, note
 

@@ -13,6 +13,7 @@ from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.interval import Interval, quotient_of_means
+from autotune.launch import launch_line
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import device
 from autotune.probe.failures import Failure
@@ -152,7 +153,12 @@ def _check_length(steps: int, seconds: float | None) -> None:
 
 
 def _check_trainable(result: TuningResult) -> None:
-    """Raise InvalidRequest where model or data of the study are not at hand."""
+    """Raise InvalidRequest where model or data of the study are not at hand, or it takes more than one process."""
+    if (ranks := result.processes()) > 1:
+        raise InvalidRequest(
+            f"The answer of this study trains on {ranks} ranks, and verify starts a single process.",
+            f"Start your own training with {launch_line(ranks, result.environment_variables())} and watch its speed.",
+        )
     if result.workload.user_objects:
         raise InvalidRequest(
             "The model of this study is the caller's own code, which is not in the study.",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.calibration import calibrated
+from autotune.configuration import RANKS
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.finishing import finish
@@ -74,8 +75,8 @@ def search(
     name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
     request = tuning_request(name, global_batch_size, training_args=base, **options)
     # Wrong words are said before anything is started.
-    read_wishes(request)
-    baseline_sizes(request.global_batch_size, base)
+    fixed = read_wishes(request)[1]
+    baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
     _check_output(request)
     with ProbeHost(pickled) as host:

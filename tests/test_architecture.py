@@ -32,6 +32,7 @@ FLOORS = (
         "space_file",
         "search_space",
         "training_arguments",
+        "launch",
         "objective",
         "dominance",
         "prior",

@@ -461,3 +461,80 @@ def test_nothing_left_that_can_stand_beside_each_other_is_refused(tmp_path: Path
     file = space_file(tmp_path, WITHOUT_ACCUMULATION)
     said = refusal(8, works, space=file, fix=["optimizer=lomo", "micro_batch_size=2"], base={"optim": "adamw_torch"})
     assert "accumulate" in said
+
+
+# Ranks -----------------------------------------------------------------------------------------------------------
+
+RANKED = "parameters:\n  micro_batch_size: divisors\n  data_parallel_size: [1, 2, 4]\n"
+
+
+def test_micro_batch_times_accumulation_times_ranks_is_exact_in_every_configuration(tmp_path: Path) -> None:
+    space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size
+    assert {one.global_batch_size for one in every} == {12}
+    pairs = {(one.micro_batch_size, one.data_parallel_size) for one in every}
+    assert pairs == {(m, r) for m in (1, 2, 3, 4, 6, 12) for r in (1, 2, 4) if 12 % (m * r) == 0}
+    assert all(one in space for one in every)
+
+
+def test_a_micro_batch_that_is_not_exact_on_these_ranks_becomes_the_next_smaller_one(tmp_path: Path) -> None:
+    space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    made = space.configuration({"micro_batch_size": 12, "data_parallel_size": 4})
+    assert (made.micro_batch_size, made.gradient_accumulation_steps, made.data_parallel_size) == (3, 1, 4)
+    fewer = built(
+        12,
+        cpu(cpu_count=8),
+        space=space_file(tmp_path, RANKED),
+        only=["micro_batch_size=3,6", "data_parallel_size=1,4"],
+    )
+    assert fewer.configuration({"micro_batch_size": 6, "data_parallel_size": 4}).micro_batch_size == 3
+
+
+def test_ranks_that_cannot_share_the_global_batch_are_ruled_out(tmp_path: Path) -> None:
+    space = built(6, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    assert space.values["data_parallel_size"] == (1, 2)
+    assert "data_parallel_size 4: does not divide the global batch of 6" in map(str, space.ruled_out)
+    fixed = built(8, cpu(cpu_count=8), space=space_file(tmp_path, RANKED), fix=["micro_batch_size=8"])
+    assert fixed.values["data_parallel_size"] == (1,)
+    assert "with a micro-batch of 8" in " ".join(map(str, fixed.ruled_out))
+
+
+def test_a_micro_batch_that_fits_none_of_the_ranks_is_ruled_out() -> None:
+    space = built(8, cpu(cpu_count=8), only=["data_parallel_size=2,4"])
+    assert space.values["micro_batch_size"] == (1, 2, 4)
+    assert "micro_batch_size 8: on 2 or 4 ranks it does not divide the global batch of 8" in map(str, space.ruled_out)
+    assert space.baseline.data_parallel_size == 1, "the user's own"
+    assert {one.data_parallel_size for one in space} == {2, 4}
+
+
+def test_fixed_ranks_make_the_baseline_exact_on_them() -> None:
+    space = built(8, cpu(cpu_count=8), fix=["data_parallel_size=4"])
+    assert (space.baseline.micro_batch_size, space.baseline.data_parallel_size) == (2, 4)
+    assert space.baseline in space
+    with pytest.raises(InvalidRequest, match="3 ranks cannot share a global batch of 8"):
+        built(8, cpu(cpu_count=8), fix=["data_parallel_size=3"])
+    stated = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    assert built(8, cpu(cpu_count=8), stated, fix=["data_parallel_size=2"]).baseline.gradient_accumulation_steps == 2
+    with pytest.raises(InvalidRequest, match="2 x 2 x 4 ranks = 16"):
+        built(8, cpu(cpu_count=8), stated, fix=["data_parallel_size=4"])
+
+
+def test_sharding_is_one_configuration_with_none_on_a_single_rank() -> None:
+    space = built(8, gpu(device_count=4), space="multi-gpu", only=["micro_batch_size=1,2,4,8", "precision=fp32"])
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size
+    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 1} == {"none"}
+    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 4} == {
+        "none",
+        "full_shard",
+        "shard_grad_op",
+    }
+
+
+def test_one_gpu_leaves_one_rank_and_no_sharding() -> None:
+    space = built(8, gpu(device_count=1), space="multi-gpu")
+    assert (space.values["data_parallel_size"], space.values["fsdp"]) == ((1,), ("none",))
+    told = " ".join(map(str, space.ruled_out))
+    assert "more ranks than the 1 GPU(s)" in told
+    assert "fsdp full_shard: shards over several GPUs" in told

@@ -3,6 +3,8 @@
 from autotune.levers import (
     attention,
     checkpointing,
+    data_parallel_size,
+    fsdp,
     micro_batch_size,
     optimizer,
     persistent_workers,
@@ -12,12 +14,14 @@ from autotune.levers import (
     threads,
     workers,
 )
-from autotune.levers.lever import ACCUMULATION, Lever, Observed, Settings, Work
+from autotune.levers.lever import ACCUMULATION, Change, Lever, Observed, Settings, Work
 
 LEVERS: dict[str, Lever] = {
     lever.name: lever
     for lever in (
         micro_batch_size.LEVER,
+        data_parallel_size.LEVER,
+        fsdp.LEVER,
         checkpointing.LEVER,
         precision.LEVER,
         optimizer.LEVER,
@@ -32,4 +36,4 @@ LEVERS: dict[str, Lever] = {
 
 MICRO = micro_batch_size.LEVER.name
 
-__all__ = ["ACCUMULATION", "LEVERS", "MICRO", "Lever", "Observed", "Settings", "Work"]
+__all__ = ["ACCUMULATION", "LEVERS", "MICRO", "Change", "Lever", "Observed", "Settings", "Work"]

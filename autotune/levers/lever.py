@@ -16,12 +16,14 @@ class Settings:
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
     defaults: training arguments that this value needs where the user's own say nothing of them.
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
+    processes: that the launcher starts, one a rank (0: the value says nothing of that).
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     contradicts: tuple[str, ...] = ()
+    processes: int = 0
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +54,15 @@ class Work(NamedTuple):
     update: float = 1.0
 
 
+class Change(NamedTuple):
+    """What a value is expected to make of costs, where `Work` cannot say it: logarithms of how many times the seconds of a
+    micro-step and of the optimizer's step, and bytes of the peak beyond what is estimated for one process alone."""
+
+    micro_step: float = 0.0
+    optimizer_step: float = 0.0
+    peak_bytes: float = 0.0
+
+
 @dataclass(frozen=True)
 class Lever:
     """One lever; every function is pure and knows no accelerator.
@@ -61,6 +72,7 @@ class Lever:
     ordered: its values are numbers whose order means something to a sampler.
     work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
     operations / second of large matrix products, optimizer -> parameters / second).
+    change: what a value makes of costs on this device, against doing without.
     read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
@@ -92,6 +104,8 @@ class Lever:
     def learns_alike(self, one: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""
         return "numerics" not in self.changes or self.learns(one) == self.learns(other)
+
+    change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

@@ -27,8 +27,9 @@ def _apply(value: Value, environment: Environment) -> Settings:
 def _read_back(observed: Observed) -> int:
     loader = observed.trainer.callback_handler.train_dataloader
     # accelerate's loader knows its size over all ranks; a caller's own plain one its own.
-    known = getattr(loader, "total_batch_size", None) or getattr(loader, "batch_size", None)
-    return int(known or observed.trainer.args.train_batch_size)
+    if known := getattr(loader, "total_batch_size", None):
+        return int(known) // int(getattr(observed.trainer.args, "world_size", 1))
+    return int(getattr(loader, "batch_size", None) or observed.trainer.args.train_batch_size)
 
 
 LEVER = Lever(

@@ -134,6 +134,7 @@ def _cuda_facts(order: Order) -> dict[str, Any]:
         "context_bytes": context,
         "context_source": "device total after minus before" if context else "not visible",
         "device_count": int(order.request.get("device_count", 1)),
+        "device_uuids": tuple(order.request.get("device_uuids", ())),
         "driver": order.request.get("driver"),
         "topology": order.request.get("topology", ""),
         "others": tuple(order.request.get("others", ())),

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.probe import sweep
+from autotune.probe import ranks, sweep
 from autotune.probe.opened_later import forget_opened_later
-from autotune.probe.order import CHILD_ANSWER, Order, write_json
+from autotune.probe.order import Order, answer_name, write_json
 
 ANSWERED_BY = {
     "numerics": "numerics",
@@ -35,8 +35,11 @@ class Parent:
     objects: bytes = b""
 
 
-def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[int]) -> NoReturn:
-    """Become a probe: a session of its own, the parent's environment, its own scratch; answer and leave at once."""
+def become(
+    order: Order, parent: Parent, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
+) -> NoReturn:
+    """Become a probe, or one rank of it: a session of its own, the parent's environment, its own scratch; answer and leave
+    at once. port: of the loopback, where ranks meet."""
     code = 1
     try:
         started = time.monotonic()
@@ -46,14 +49,18 @@ def become(order: Order, parent: Parent, scratch: Path, log: int, close: list[in
         _redirect(log)
         for fd in close:
             os.close(fd)
-        print(f"{order.kind} {order.number} started", flush=True)
+        named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
+        print(f"{order.kind} {order.number} started{named}", flush=True)
+        meeting, scratch = scratch, _own_scratch(scratch, rank)
         _enter_surroundings(parent.surroundings, scratch)
+        if order.ranks > 1:
+            os.environ |= ranks.variables(rank, order.ranks, port, meeting)
         forget_opened_later()
         _give_free_heap_back()
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         answer = _answer(order, parent.objects, started, scratch)
-        write_json(Path(order.folder) / CHILD_ANSWER, answer)
+        write_json(Path(order.folder) / answer_name(rank), answer)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -90,6 +97,13 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
         return {"value": workload.to_dict()}
     except AutotuneError as error:
         return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
+
+
+def _own_scratch(scratch: Path, rank: int) -> Path:
+    """A folder of its own for each rank: what one saves and removes is none of the others'."""
+    own = scratch / f"rank-{rank}" if rank else scratch
+    own.mkdir(exist_ok=True)
+    return own
 
 
 def _redirect(log: int) -> None:

@@ -4,6 +4,7 @@
                         ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
+Where an order's configuration has several ranks, as many children are forked at once, and end together.
 When the socket closes, everything below the host is ended and the host with it: a killed parent leaves nothing.
 """
 
@@ -22,11 +23,13 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from autotune.measurement import Outcome
 from autotune.probe import sweep
 from autotune.probe.child import Parent, become
 from autotune.probe.log import Log
 from autotune.probe.opened_later import WAKES_CUDA, open_later
-from autotune.probe.order import LOG, ORDER, Order, read_json
+from autotune.probe.order import LOG, ORDER, Order, answer_name, read_json
+from autotune.probe.ranks import free_port
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -99,7 +102,7 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]:
-    """Fork a child for the order in this folder, watch it to its end, and clear everything away."""
+    """Fork the order's children, one a rank, watch them to their end, and clear everything away."""
     order = Order.from_dict(read_json(folder / ORDER), folder)
     scratch = Path(tempfile.mkdtemp(prefix="probe-"))
     before, kills_before = sweep.shared_memory(), _kernel_oom_kills()
@@ -110,14 +113,19 @@ def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]
     signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     started = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        become(order, parent, scratch, log_write, [channel.fileno(), log_read, wake_read.fileno(), wake_write.fileno()])
+    port = free_port() if order.ranks > 1 else 0
+    pids: list[int] = []
+    for rank in range(order.ranks):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            ours = [channel.fileno(), log_read, wake_read.fileno(), wake_write.fileno()]
+            become(order, parent, scratch, log_write, ours, rank, port)
     os.close(log_write)
     log = Log(folder / LOG, log_read)
-    ended, code = _watch(pid, channel, wake_read, log, started + order.deadline_s)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    ended, codes = _watch(pids, folder, channel, wake_read, log, started + order.deadline_s)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
     left = sweep.end_descendants()
     log.close()
     signal.set_wakeup_fd(-1)
@@ -130,30 +138,58 @@ def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]
         raise BrokenPipeError
     return {
         "ended": ended,
-        "code": code,
+        "codes": codes,
         "seconds": time.monotonic() - started,
         "left": left,
         "kernel_oom_kills": _kernel_oom_kills() - kills_before,
     }
 
 
-def _watch(pid: int, channel: socket.socket, wake: socket.socket, log: Log, deadline: float) -> tuple[str, int | None]:
-    """Wait for the child: ("exited", exit code or -signal), ("timed out", None) or ("parent gone", None)."""
+def _watch(
+    pids: list[int], folder: Path, channel: socket.socket, wake: socket.socket, log: Log, deadline: float
+) -> tuple[str, list[int | None]]:
+    """Wait for the children: "exited", "timed out" or "parent gone", and each one's exit code or -signal, None where it
+    still runs. They have exited, too, once one of several has failed: the others would wait for it until the deadline."""
+    codes: list[int | None] = [None] * len(pids)
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return "timed out", None
+            return "timed out", codes
         watched: list[Any] = [channel, wake, *log.open_fds()]
         ready, _, _ = select.select(watched, [], [], left)
         log.drain()
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 wake.recv(4096)
+            _collect(pids, codes)
+            if None not in codes or _one_failed(codes, folder):
+                return "exited", codes
+        if channel in ready and not channel.recv(1, socket.MSG_PEEK):
+            return "parent gone", codes
+
+
+def _collect(pids: list[int], codes: list[int | None]) -> None:
+    """Note the exit code of each child that has ended."""
+    for rank, pid in enumerate(pids):
+        if codes[rank] is None:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                return "exited", os.waitstatus_to_exitcode(status)
-        if channel in ready and not channel.recv(1, socket.MSG_PEEK):
-            return "parent gone", None
+                codes[rank] = os.waitstatus_to_exitcode(status)
+
+
+def _one_failed(codes: list[int | None], folder: Path) -> bool:
+    """Whether a rank that has ended left something else than what it was asked for."""
+    return any(code is not None and (code != 0 or not _answered(folder, rank)) for rank, code in enumerate(codes))
+
+
+def _answered(folder: Path, rank: int) -> bool:
+    """Whether this rank's answer says nothing of a failure."""
+    try:
+        answer = read_json(folder / answer_name(rank))
+    except (OSError, ValueError):
+        return False
+    completed = Outcome.COMPLETED.value
+    return isinstance(answer, dict) and "error" not in answer and answer.get("outcome", completed) == completed
 
 
 def _kernel_oom_kills() -> int:

@@ -20,7 +20,18 @@ from autotune import errors
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import failures, sweep
-from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, read_json, write_json
+from autotune.probe.order import (
+    ANSWER,
+    CHILD_ANSWER,
+    LOG,
+    ORDER,
+    Order,
+    answer_name,
+    read_json,
+    remove_answers,
+    write_json,
+)
+from autotune.probe.ranks import decisive, of_rank, together, value_together
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
@@ -94,8 +105,8 @@ class ProbeHost:
         folder = Path(order.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (ANSWER, CHILD_ANSWER):
-                (folder / name).unlink(missing_ok=True)
+            (folder / ANSWER).unlink(missing_ok=True)
+            remove_answers(folder)
             write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
         except OSError as error:
             raise StorageFailed(
@@ -119,13 +130,15 @@ class ProbeHost:
         """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
         account = self.run(order)
         folder = Path(order.folder)
-        if account is None or account["ended"] == "exited":
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                answer = read_json(folder / CHILD_ANSWER)
-                if "value" in answer:
-                    return answer["value"], None
-                return None, failures.Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
-        return None, _failure(account, _log_tail(folder))
+        ends = [_value_of(order, rank, account) for rank in range(order.ranks)]
+        known = [(value, failure) for value, failure in ends if value is not None or failure is not None]
+        failed = [failure for _, failure in known if failure is not None]
+        if failed:
+            return None, failed[decisive([one.outcome for one in failed])]
+        values = [value for value, _ in known]
+        if len(values) < order.ranks:
+            return None, _failure(account, 0, _log_tail(folder))
+        return values[0] if order.ranks == 1 else value_together(order.kind, values), None
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
@@ -141,7 +154,7 @@ class ProbeHost:
             answer = read_json(folder / CHILD_ANSWER)
         except (OSError, ValueError):
             tail = _log_tail(folder)
-            failure = _failure(account, tail)
+            failure = _failure(account, 0, tail)
             raise ProbeHostFailed(
                 f"Reading the {'device' if order.kind == 'capabilities' else 'model and data'} failed: {failure.reason}.",
                 f"The end of its output:\n{tail.strip()}",
@@ -227,29 +240,65 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
 
 
 def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
-    """The child's measurement where it left a valid one in time, else what its end means."""
-    folder = Path(order.folder)
+    """The children's measurement where they left a valid one in time, else what their ends mean."""
     seconds = float(account["seconds"]) if account else order.deadline_s
+    if account is not None and account["ended"] != "exited":
+        return _failed(order, _failure(account, 0, _log_tail(Path(order.folder))), seconds)
+    ends = [end for rank in range(order.ranks) if (end := _end_of(order, rank, account, seconds)) is not None]
+    completed = [end for end in ends if end.outcome is Outcome.COMPLETED]
+    if len(completed) < order.ranks:
+        return ends[decisive([end.outcome for end in ends])]
+    return together(completed) if order.ranks > 1 else completed[0]
+
+
+def _end_of(order: Order, rank: int, account: Mapping[str, Any] | None, seconds: float) -> Measurement | None:
+    """What this rank left, or what its end means; None where it was well, and ended because another one failed."""
+    folder, several = Path(order.folder), order.ranks > 1
     tail = _log_tail(folder)
-    if account is None or account["ended"] == "exited":
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            answer = replace(Measurement.from_dict(read_json(folder / CHILD_ANSWER)), probe_seconds=seconds)
-            return answer if answer.outcome is Outcome.COMPLETED else _with_log(answer, account, tail)
-    failure = _failure(account, tail)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        answer = replace(Measurement.from_dict(read_json(folder / answer_name(rank))), probe_seconds=seconds)
+        if answer.outcome is Outcome.COMPLETED:
+            return answer
+        answer = replace(answer, reason=f"rank {rank}: {answer.reason}") if several else answer
+        return _with_log(answer, account, tail)
+    if several and account is not None and account["codes"][rank] is None:
+        return None
+    failure = _failure(account, rank, tail)
+    return _failed(order, of_rank(rank, failure) if several else failure, seconds)
+
+
+def _failed(order: Order, failure: failures.Failure, seconds: float) -> Measurement:
     if failure.outcome is Outcome.TIMED_OUT:
         failure = replace(failure, reason=f"not done after {order.deadline_s:.0f} s")
-    accumulation = order.configuration.gradient_accumulation_steps if order.configuration else 1
+    made = order.configuration
     return Measurement(
         failure.outcome,
         reason=failure.reason,
         where=failure.where,
-        accumulation_steps=accumulation,
+        accumulation_steps=made.gradient_accumulation_steps if made else 1,
         accumulation_steps_run=order.accumulation_steps_run,
+        data_parallel_size=made.data_parallel_size if made else 1,
         allowed_bytes=order.allowed_bytes,
         refused_bytes=failure.refused_bytes,
         probe_seconds=seconds,
-        log_tail=tail,
+        log_tail=_log_tail(Path(order.folder)),
     )
+
+
+def _value_of(order: Order, rank: int, account: Mapping[str, Any] | None) -> tuple[Any, failures.Failure | None]:
+    """(a rank's value, None), (None, why there is none), or (None, None) where it ended because another one failed."""
+    folder, several = Path(order.folder), order.ranks > 1
+    if account is None or account["ended"] == "exited":
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            answer = read_json(folder / answer_name(rank))
+            if "value" in answer:
+                return answer["value"], None
+            failure = failures.Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
+            return None, of_rank(rank, failure) if several else failure
+        if several and account is not None and account["codes"][rank] is None:
+            return None, None
+    failure = _failure(account, rank, _log_tail(folder))
+    return None, of_rank(rank, failure) if several and failure.outcome is not Outcome.TIMED_OUT else failure
 
 
 def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str) -> Measurement:
@@ -260,12 +309,12 @@ def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str)
     return replace(answer, log_tail=tail)
 
 
-def _failure(account: Mapping[str, Any] | None, tail: str) -> failures.Failure:
+def _failure(account: Mapping[str, Any] | None, rank: int, tail: str) -> failures.Failure:
     if account is None:
         return failures.Failure(Outcome.CRASHED, "the process that starts probes died or hung")
     if account["ended"] == "timed out":
         return failures.Failure(Outcome.TIMED_OUT, f"not done after {account['seconds']:.0f} s")
-    return failures.from_exit(account["code"], account["kernel_oom_kills"], tail)
+    return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], tail)
 
 
 def _log_tail(folder: Path, size: int = 4000) -> str:

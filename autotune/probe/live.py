@@ -12,7 +12,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost, read_answer
-from autotune.probe.order import ANSWER, CHILD_ANSWER, CONFIRMATION, Order, Timing, write_json
+from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, remove_answers, write_json
 from autotune.training_arguments import model_arguments, process_environment, training_arguments
 from autotune.workload import Workload
 
@@ -54,7 +54,7 @@ class LiveProbe:
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
         folder = self.folder(options.number, options.confirmation)
         write_json(folder / ANSWER, measurement.to_dict())
-        (folder / CHILD_ANSWER).unlink(missing_ok=True)
+        remove_answers(folder)
         return measurement
 
     def order(self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any) -> Order:

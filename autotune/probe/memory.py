@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from autotune.probe.order import Order
+from autotune.probe.ranks import this_rank
 
 
 def memory_of(order: Order) -> "HostMemory | DeviceMemory":
@@ -95,12 +96,16 @@ class DeviceMemory:
         self._stage = ""
         self._stages: dict[str, int] = {}
         self._allocated = self._reserved = 0
-        if self._environment.device_uuid:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self._environment.device_uuid
+        self._rank = this_rank()
+        # Each rank sees the cards of all, as under torchrun, and takes the one of its number.
+        visible = self._environment.device_uuids[: order.ranks] if order.ranks > 1 else (self._environment.device_uuid,)
+        if known := [uuid for uuid in visible if uuid]:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)
 
     def hold(self) -> None:
         """Refuse the allocator more than allowed_bytes less the context."""
         torch.cuda.init()
+        torch.cuda.set_device(self._rank)
         if self._order.allowed_bytes is not None:
             share = (self._order.allowed_bytes - self._environment.context_bytes) / self._environment.total_memory_bytes
             torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)))
@@ -148,7 +153,7 @@ class DeviceMemory:
         """What the device says is in use, less what was before; reserved and context where that is unknown."""
         summed = self._reserved + self._environment.context_bytes
         before = self._order.device_used_bytes
-        if before is None:
+        if before is None or self._rank:  # it was read of the first card
             return summed
         free, total = torch.cuda.mem_get_info()
         given_back = self._reserved - int(torch.cuda.memory_reserved())

@@ -21,6 +21,9 @@ ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
 CHILD_ANSWER = "answer.json"
 """What the child leaves; the parent judges it with what only it saw, and writes the measurement once."""
 
+TRAINED_BY_RANKS = ("probe", "numerics", "rehearsal")
+"""Kinds of orders that as many processes carry out as their configuration has ranks."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -76,6 +79,12 @@ class Order:
     best_so_far: Interval | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ranks(self) -> int:
+        """How many processes carry it out together."""
+        several = self.configuration is not None and self.kind in TRAINED_BY_RANKS
+        return self.configuration.data_parallel_size if several and self.configuration else 1
+
     def to_dict(self) -> dict[str, Any]:
         written: dict[str, Any] = {name: value for name, value in asdict(self).items() if name != "folder"}
         return written | {
@@ -96,6 +105,17 @@ class Order:
             name: opened[name](value) if value and name in opened else value for name, value in data.items()
         }
         return cls(folder=str(folder), **known)
+
+
+def answer_name(rank: int) -> str:
+    """The file in which a rank leaves its answer."""
+    return f"answer-{rank}.json" if rank else CHILD_ANSWER
+
+
+def remove_answers(folder: Path) -> None:
+    """Away with what children left there; raises OSError where the disk refuses."""
+    for path in (folder / CHILD_ANSWER, *folder.glob("answer-*.json")):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Any) -> None:

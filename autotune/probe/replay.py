@@ -46,14 +46,15 @@ def recorded(
             held_bytes=peak_bytes,
             refused_bytes=0,
         )
-    samples = configuration.global_batch_size
-    mean = samples / samples_per_second
+    mean = configuration.global_batch_size / samples_per_second
+    samples = configuration.global_batch_size // configuration.data_parallel_size
     times = [mean * (1 + spread * (-1) ** index) for index in range(steps)]
     accumulation = configuration.gradient_accumulation_steps
     return Measurement(
         Outcome.COMPLETED,
         accumulation_steps=accumulation,
         accumulation_steps_run=accumulation,
+        data_parallel_size=configuration.data_parallel_size,
         steps=tuple(Step(seconds, 0.0, 0.0, 0.0, seconds, seconds / 10, samples, 0) for seconds in times),
         untimed_steps=2,
         allowed_bytes=allowed_bytes,

@@ -19,6 +19,7 @@ from autotune.interval import Interval, ratio_interval
 from autotune.probe.counting import Counted, count
 from autotune.probe.memory import DeviceMemory, HostMemory
 from autotune.probe.order import Order
+from autotune.probe.ranks import LastStep, this_rank
 from autotune.probe.read_back import ReadBack
 from autotune.probe.stopping import settled, verdict
 from autotune.probe.surroundings import Surroundings
@@ -32,6 +33,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
     steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
     settings: lever -> value as the running training shows it.
+    steps: the timed steps so far. settings: lever -> value as the running training shows it.
+
+    Of several ranks the first one decides when enough is known, and all stop with the same step.
     """
 
     def __init__(self, order: Order, memory: HostMemory | DeviceMemory) -> None:
@@ -53,6 +57,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._steps_watched = 0
         self._finite: torch.Tensor | None = None
         self._timed_since: float | None = None
+        self._last_step = LastStep()
+        self._decides = this_rank() == 0
+        self._decided = False
         self._previous_end = time.perf_counter()
         self._begun: list[Any] = []
         self._turned: list[Any] = []
@@ -92,15 +99,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps += skipped
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_seen())
-        if self._timed_since is not None:
+        if self._last_step.reached(state.global_step):
+            control.should_training_stop = True
+        elif self._decided:
+            pass  # the others have not heard of it yet
+        elif self._timed_since is not None:
             self.steps.append(self._step(seconds, end))
             self.skipped_timed_steps += skipped
-            control.should_training_stop = self._enough(now)
+            if self._enough(now):
+                self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         elif self._on_the_worst():
             pass
         else:
             self.untimed.append(seconds)
-            if settled(self.untimed, self.order.timing):
+            if self._settled():
                 self.surroundings.start()
                 self._timed_since = self._previous_end = time.perf_counter()  # reading them is no part of a step
         self._begun, self._turned, self._ended, self._done, self._stepped = [], [], [], [], None
@@ -226,8 +238,15 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             non_padding_tokens=self._counted.non_padding_tokens,
         )
 
+    def _settled(self) -> bool:
+        """Whether timing begins; a rank that does not decide is never later than the one that does."""
+        timing = self.order.timing
+        return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
+
     def _enough(self, now: float) -> bool:
         assert self._timed_since is not None
+        if not self._decides:
+            return False
         said = verdict(
             self._speed(), len(self.steps), now - self._timed_since, self.order.timing, self.order.best_so_far
         )
@@ -242,7 +261,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         assert self.order.configuration is not None
         asked = self.order.configuration.gradient_accumulation_steps
         steps = [step.composed(self.order.accumulation_steps_run, asked) for step in self.steps]
-        counts = [step.tokens if self.order.count_tokens else step.samples for step in steps]
+        ranks = self.order.configuration.data_parallel_size
+        counts = [ranks * (step.tokens if self.order.count_tokens else step.samples) for step in steps]
         return ratio_interval(counts, [step.seconds for step in steps])
 
 

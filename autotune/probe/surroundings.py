@@ -44,7 +44,8 @@ class Surroundings:
     def __init__(self, environment: Environment) -> None:
         self._on_cpu = environment.is_cpu
         self._cores = _own_cores()
-        self._read_card = card_reader(environment.device_uuid)
+        own = environment.device_uuids[int(os.environ.get("RANK", "0")) :] or (environment.device_uuid,)
+        self._read_card = card_reader(own[0])
         self._machine = Meanwhile(MachineReading(), MachineReading())
         self._card = (CardReading(), CardReading())
 
@@ -235,11 +236,13 @@ def _core_seconds(cores: frozenset[int]) -> tuple[int, float | None, float | Non
 
 
 def _our_seconds() -> float | None:
-    """User and system seconds of this process and its descendants (its loader's workers), those that ended included."""
+    """User and system seconds of this process and its descendants (its loader's workers), those that ended included; of
+    several ranks all of theirs, which are the children of one host."""
     with contextlib.suppress(psutil.Error, OSError):
         me = psutil.Process()
+        host = me.parent() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
         total = 0.0
-        for process in (me, *me.children(recursive=True)):
+        for process in host.children(recursive=True) if host else (me, *me.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.interval import Interval
+from autotune.launch import accelerate_line, launch_line
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.numerics import Numerics
@@ -25,7 +26,8 @@ from autotune.units import format_bytes, format_interval, format_seconds
 class Facts:
     """What a report tells, as plain values. best is None where nothing fits.
 
-    answer, model_answer: Hugging Face's fields. variables: of the training process's environment.
+    answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
+    launcher starts, one a rank.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Facts:
     notes: Sequence[str] = ()
     answered_at_once: int = 0
     device_note: str = ""
+    processes: int = 1
     numerics: Numerics | None = None
     rehearsal: Rehearsal | None = None
     verification: Mapping[str, Any] | None = None
@@ -105,9 +108,10 @@ def answer_lines(facts: Facts) -> list[str]:
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
         lines += [f"  baseline  {facts.baseline.configuration}", f"            {how}"]
-    if facts.variables:
-        set_first = " ".join(f"{name}={value}" for name, value in facts.variables.items())
-        lines.append(f"  with      {set_first} python your_script.py")
+    if facts.variables or facts.processes > 1:
+        lines.append(f"  with      {launch_line(facts.processes, facts.variables)}")
+    if facts.processes > 1:
+        lines.append(f"  or with   {accelerate_line(facts.processes, facts.variables)}")
     if facts.best is not None and facts.best.final.input_bound:
         lines.append(f"  data      {input_bound_text(facts.best.final)}")
     lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]

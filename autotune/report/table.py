@@ -58,7 +58,9 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     A confirmed trial's speeds are its confirmation's, its peaks the highest of all its probes. Unknown numbers are
     missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds.
     """
-    levers = list(dict.fromkeys(name for trial in trials for name, _ in trial.configuration.levers))
+    levers = list(
+        dict.fromkeys(name for trial in trials for name, _ in trial.configuration.levers if name not in BEFORE)
+    )
     columns = [*BEFORE, *levers, *AFTER]
     table = pd.DataFrame([_row(trial) for trial in trials], columns=columns)
     dtypes = BEFORE | {name: _lever_dtype(name) for name in levers} | AFTER

@@ -1,0 +1,26 @@
+"""Launch: the command line that starts a training as it was measured, with its variables and as many processes."""
+
+from collections.abc import Mapping
+
+SCRIPT = "your_script.py"
+
+
+def launch_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
+    """With Python itself, or torchrun where the training has several ranks."""
+    starter = f"torchrun --nproc-per-node {processes}" if processes > 1 else "python"
+    return f"{_set_first(variables)}{starter} {script}"
+
+
+def accelerate_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
+    """The same with `accelerate launch`; empty where one process is started.
+
+    On a CPU too: `--multi_gpu` is its word for several processes on one machine, and the arguments' `use_cpu` keeps them
+    there. Its `--cpu` starts a single one that waits for the others in vain (accelerate 1.15).
+    """
+    if processes == 1:
+        return ""
+    return f"{_set_first(variables)}accelerate launch --multi_gpu --num_processes {processes} {script}"
+
+
+def _set_first(variables: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value} " for name, value in variables.items())
