@@ -11,9 +11,10 @@ from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import ACCUMULATION, LEVERS, MICRO, Lever
-from autotune.levers.micro_batch_size import divisors
+from autotune.levers.micro_batch_size import divisors, tiled
 from autotune.request import TuningRequest
-from autotune.space_file import core_levers, read_space
+from autotune.space_file import TILES, core_levers, read_space
+from autotune.tiles import multiple
 from autotune.training_arguments import FINDER, baseline_sizes
 from autotune.workload import Workload
 
@@ -172,6 +173,7 @@ def build_space(
     )
     own: dict[str, Value] = {name: _own(LEVERS[name], base, environment, workload) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
+    tile = multiple(environment, _precisions(asked, fixed, chosen, base, environment, workload))
     values: dict[str, tuple[Value, ...]] = {}
     ruled_out: list[RuledOut] = []
     for name in own:
@@ -181,7 +183,7 @@ def build_space(
         elif name in chosen:
             wanted = list(chosen[name])
         else:
-            wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size), own[name]]))
+            wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size, tile), own[name]]))
         reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
         if request.keep_numerics:
             other = f"learns differently from {own[name]}, which --keep-numerics leaves as it is"
@@ -270,13 +272,30 @@ def read_wishes(
     return asked, fixed, chosen
 
 
-def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int) -> Iterator[Value]:
-    """The values of a file, its `{multiple_of: k}` opened into divisors."""
+def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int, tile: int) -> Iterator[Value]:
+    """The values of a file, its `{multiple_of: k}` opened into divisors. tile: the multiple that suits the device."""
     for one in asked:
-        if isinstance(one, dict):
+        if isinstance(one, dict) and one["multiple_of"] == TILES:
+            yield from tiled(global_batch_size, tile)
+        elif isinstance(one, dict):
             yield from divisors(global_batch_size, one["multiple_of"])
         else:
             yield one
+
+
+def _precisions(
+    asked: Mapping[str, tuple[Any, ...]],
+    fixed: Mapping[str, Value],
+    chosen: Mapping[str, tuple[Value, ...]],
+    base: Mapping[str, Any],
+    environment: Environment,
+    workload: Workload,
+) -> tuple[Value, ...]:
+    """The number formats that can be proposed, or the user's own where the space has none."""
+    lever = LEVERS["precision"]
+    own = _own(lever, base, environment, workload)
+    named = (fixed[lever.name],) if lever.name in fixed else chosen.get(lever.name) or asked.get(lever.name) or (own,)
+    return tuple(one for one in named if lever.unavailable(one, environment, workload) is None)
 
 
 def _why_not(

@@ -19,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from autotune.errors import InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
 
+DIVISORS, TILES = "divisors", "tiles"
+"""What a file may say of micro-batch sizes: every divisor of the global batch, or the multiples that suit the device."""
+
 
 class _SpaceFile(BaseModel):
     """The shape of a search-space file."""
@@ -115,17 +118,22 @@ def _path(name_or_path: str) -> Path:
 
 
 def _several(lever: Lever, given: Any) -> list[Any]:
-    if lever.name == MICRO and given == "divisors":
-        return [{"multiple_of": 1}]
+    if lever.name == MICRO and given in (DIVISORS, TILES):
+        return [{"multiple_of": 1 if given == DIVISORS else TILES}]
     return given if isinstance(given, list) else [given]
 
 
 def _value(lever: Lever, value: Any, where: str) -> Any:
     if isinstance(value, dict):
-        if lever.name == MICRO and list(value) == ["multiple_of"] and value["multiple_of"] >= 1:
+        if (
+            lever.name == MICRO
+            and list(value) == ["multiple_of"]
+            and (value["multiple_of"] == TILES or value["multiple_of"] >= 1)
+        ):
             return value
         raise InvalidSpace(
-            f"{where}: {value} is no value of {lever.name}.", "Write {multiple_of: 8} or a list of sizes."
+            f"{where}: {value} is no value of {lever.name}.",
+            "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
         )
     try:
         return lever.read(value)

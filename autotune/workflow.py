@@ -32,6 +32,7 @@ from autotune.study import adopt, open_study
 from autotune.study import search as run_study
 from autotune.study_folder import REQUEST, check_identity, locked, remove_study
 from autotune.survey import read_environment, read_workload
+from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
@@ -189,7 +190,11 @@ def _unmeasured(
         allowed_bytes=allowed,
         space_size=space.size,
         ruled_out=space.ruled_out,
-        notes=(*space.notes, *_learning(space)),
+        notes=(
+            *space.notes,
+            *_learning(space),
+            *advice(workload.model_config, environment, space.beside("precision")),
+        ),
         identity=_identity(request, environment, workload, space),
         folder=folder,
     )

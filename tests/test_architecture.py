@@ -48,6 +48,7 @@ FLOORS = (
         "memory_replay",
         "memory_tape",
         "allocator_model",
+        "tiles",
         "own_arguments",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),

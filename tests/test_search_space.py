@@ -538,3 +538,20 @@ def test_one_gpu_leaves_one_rank_and_no_sharding() -> None:
     told = " ".join(map(str, space.ruled_out))
     assert "more ranks than the 1 GPU(s)" in told
     assert "fsdp full_shard: shards over several GPUs" in told
+
+
+def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewhere(tmp_path: Path) -> None:
+    file = space_file(tmp_path, "parameters: {micro_batch_size: tiles, precision: [fp32, bf16]}")
+    own = {"per_device_train_batch_size": 64}
+    assert built(256, gpu(), own, space=file).values["micro_batch_size"] == (64, 128, 256)
+    older = gpu(compute_capability=(7, 5), precisions={"fp32": None, "bf16": None})
+    assert built(48, older, {"per_device_train_batch_size": 8}, space=file).values["micro_batch_size"] == (
+        8,
+        16,
+        24,
+        48,
+    )
+    assert built(256, gpu(), own, space=file, fix=["precision=fp32"]).values["micro_batch_size"][0] == 1
+    assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
+    said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
+    assert "whole number" in said

@@ -6,6 +6,7 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, whole_number
+from autotune.tiles import SMALLEST
 from autotune.workload import Workload
 
 
@@ -14,6 +15,15 @@ def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
     small = [size for size in range(1, int(global_batch_size**0.5) + 1) if global_batch_size % size == 0]
     every = sorted({*small, *(global_batch_size // size for size in small)})
     return tuple(size for size in every if size % multiple_of == 0)
+
+
+def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:
+    """Divisors that are multiples of this; of its halves, down to 8, where there are none; else every divisor."""
+    while multiple >= SMALLEST:
+        if found := divisors(global_batch_size, multiple):
+            return found
+        multiple //= 2
+    return divisors(global_batch_size)
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:

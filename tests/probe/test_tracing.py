@@ -9,13 +9,15 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from autotune.levers import LEVERS
 from autotune.memory_lines import peak_lines
 from autotune.memory_tape import FIRST, FURTHER, Tape, between, repeated
 from autotune.probe.layers import Repeats, find_repeats
 from autotune.probe.models import choose_task, config_of, model_outline, plain_config
 from autotune.probe.preparation import _fit_task
-from autotune.probe.tracing import Subject, trace_step
+from autotune.probe.tracing import Subject, _weights, trace_step
 from autotune.workload import Workload
+from tests.makers import cpu
 
 QUICK = ("fp32", "checkpointed in bf16")
 """Ways of training where each takes a second or more."""
@@ -216,6 +218,60 @@ def test_a_config_that_has_checkpointing_on_is_traced_without_it_where_nobody_as
     checkpointed = dataclasses.replace(plain, model_config={**plain.model_config, "gradient_checkpointing": True})
     tapes = [Tape.from_dict(subject_of(one)._tape({"training_arguments": {}}, 2)) for one in (plain, checkpointed)]
     assert peaks(tapes[0]) == peaks(tapes[1])
+
+
+def asked_for(**levers: str) -> dict[str, Any]:
+    """Training and model arguments of these levers' values, as an order of this kind has them."""
+    settings = [LEVERS[name].apply(value, cpu()) for name, value in levers.items()]
+    return {
+        "training_arguments": {name: one for known in settings for name, one in known.training_arguments.items()},
+        "model_arguments": {name: one for known in settings for name, one in known.model_arguments.items()},
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("value", ["every_2nd", "every_3rd", "full_reentrant"])
+def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
+    subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
+    told = subject.step(asked, [])
+    fake = Tape.from_dict(subject._tape(asked, 2))
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    assert peaks(fake) == peaks(real)
+    assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
+
+
+def test_the_fewer_layers_forget_the_more_is_held() -> None:
+    subject = subject_of(workload_of("bert"))
+    most = [
+        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
+        for value in ("none", "every_3rd", "every_2nd", "full")
+    ]
+    assert most == sorted(most, reverse=True)
+    assert len(set(most)) == len(most)
+
+
+def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
+    subject = subject_of(workload_of("bert"))
+    full, offload = (
+        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2))) for value in ("full", "offload")
+    )
+    layers, held = subject.config.num_hidden_layers, 4 * 2 * 24 * 32
+    assert offload[FIRST] <= full[FIRST]
+    assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None:
+    subject, asked = subject_of(workload_of(name)), asked_for(precision="bf16_weights", checkpointing="none")
+    told = subject.step(asked, [])
+    whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
+    assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))
+    assert "weights" not in whole
+    fake = Tape.from_dict(subject._tape(asked, 2))
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    for phase, most in peaks(real).items():
+        assert abs(peaks(fake)[phase] - most) <= 3 * 2 * 2 * 24 * 6, "a layer norm's statistics, as above"
+        assert 1.5 * most < peaks(Tape.from_dict(subject._tape(asked_for(precision="fp32"), 2)))[phase]
 
 
 def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) -> None:

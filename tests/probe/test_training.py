@@ -74,7 +74,10 @@ def own_trainer(tmp_path: Path) -> dict[str, Any]:
     [
         ("checkpointing", "none"),
         ("checkpointing", "full"),
+        ("checkpointing", "every_2nd"),
+        ("checkpointing", "full_reentrant"),
         ("precision", "bf16"),
+        ("precision", "bf16_weights"),
         ("optimizer", "adamw_torch"),
         ("optimizer", "adamw_torch_fused"),
         ("optimizer", "adamw_bnb_8bit"),

@@ -100,5 +100,11 @@ def test_one_state_of_torchs_own_is_four_bytes_for_each_parameter(name: str, tmp
     assert states_of(tape_of(name, tmp_path)) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
 
 
+def test_states_of_16_bit_weights_have_16_bits(tmp_path: Path) -> None:
+    told = trace_update(outline().to(torch.bfloat16), {"optim": "adamw_torch"}, tmp_path, foreach=True)
+    steps = 4 * len(list(model().parameters()))
+    assert states_of(Tape.from_dict(told["tape"])) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
+
+
 def test_an_unknown_optimizer_says_why_not(tmp_path: Path) -> None:
     assert "no_such" in trace_update(outline(), {"optim": "no_such"}, tmp_path, foreach=True)["error"]

@@ -1,0 +1,66 @@
+"""Sizes that fill a GPU's Tensor Cores: which multiples suit a device, and advice on a model's sizes that are none."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+
+SIXTEEN_BITS = ("fp16", "bf16", "bf16_weights")
+"""Precisions whose matrix products have factors of 16 bits."""
+
+SMALLEST, LARGEST = 8, 64
+"""Multiples for factors of 16 bits, and from A100 on for the largest tiles: 16 bytes, and 128 (NVIDIA, Matrix Multiplication
+Background User's Guide, "Requirements to use Tensor Cores"; the guides say the same of batch sizes and vocabularies)."""
+
+AMPERE = (8, 0)
+
+_TOKENS = ("vocab_size",)
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+
+
+def multiple(environment: Environment, precisions: Collection[Value]) -> int:
+    """The multiple that suits the device for products of these precisions; 1 where none does."""
+    if environment.is_cpu or not {*precisions} & {*SIXTEEN_BITS}:
+        return 1
+    capability = environment.compute_capability or (0, 0)
+    if capability < (7, 0):
+        return 1  # before Volta there are no Tensor Cores
+    return LARGEST if capability >= AMPERE else SMALLEST
+
+
+def advice(model_config: Mapping[str, Any], environment: Environment, precisions: Collection[Value]) -> tuple[str, ...]:
+    """A sentence for each size of the model that leaves tiles half empty; none on a CPU or without 16 bits."""
+    least = multiple(environment, precisions)
+    if least == 1:
+        return ()
+    text = model_config.get("text_config")
+    return tuple(_sentences({**model_config, **(text if isinstance(text, Mapping) else {})}, least))
+
+
+def _sentences(config: Mapping[str, Any], least: int) -> Iterator[str]:
+    for name in _TOKENS:
+        if (size := _whole(config, name)) % least:
+            yield (
+                f"{name} {size} is no multiple of {least}: padding it to {_next(size, least)} fills the Tensor Cores' tiles "
+                f"(model.resize_token_embeddings(pad_to_multiple_of={least}))"
+            )
+    for name in _WIDTHS:
+        if (size := _whole(config, name)) % least:
+            yield f"{name} {size} is no multiple of {least}: of a model trained from scratch {_next(size, least)} is faster"
+    width = next((size for name in _WIDTHS[:4] if (size := _whole(config, name))), 0)
+    heads = next((size for name in _HEADS if (size := _whole(config, name))), 0)
+    size = _whole(config, "head_dim") or (width // heads if heads else 0)
+    if size % SMALLEST:
+        yield f"heads of {size} values are no multiple of {SMALLEST}: attention's fast kernels pad them or cannot run"
+
+
+def _whole(config: Mapping[str, Any], name: str) -> int:
+    """A size of the config; 0 where it has none."""
+    size = config.get(name)
+    return size if isinstance(size, int) and not isinstance(size, bool) else 0
+
+
+def _next(size: int, least: int) -> int:
+    return -(-size // least) * least

@@ -1,0 +1,86 @@
+"""Every optimizer that is installed here is tried for real, and really trained with."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers.training_args import OptimizerNames
+
+from autotune.environment import Environment
+from autotune.levers.optimizer import ORDINARY
+from autotune.measurement import Outcome
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
+from autotune.workload import Workload
+from tests.conftest import ASKING_S
+from tests.probe.probes import configuration, make_order, measured
+
+COMPILED = ("adamw_torch_4bit", "adamw_torch_8bit")
+"""Half a minute each, for their first step is compiled."""
+
+QUICK_ONES = [one.value for one in OptimizerNames if one.value not in COMPILED]
+LIBRARIES = {
+    **dict.fromkeys(("galore_adamw", "galore_adamw_layerwise"), "galore_torch"),
+    **dict.fromkeys(("apollo_adamw", "apollo_adamw_layerwise"), "apollo_torch"),
+    **dict.fromkeys(("lomo", "adalomo"), "lomo_optim"),
+    **dict.fromkeys(("schedule_free_adamw", "schedule_free_sgd"), "schedulefree"),
+    **{"grokadamw": "grokadamw", "stable_adamw": "optimi"},
+}
+
+
+@pytest.fixture(scope="module")
+def tried(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What this CPU can do with every optimizer that takes no time to try."""
+    request = {"device": "cpu", "optimizers": QUICK_ONES}
+    order = Order(
+        kind="capabilities",
+        folder=str(tmp_path_factory.mktemp("optimizers")),
+        deadline_s=ASKING_S,
+        request=request,
+    )
+    return Environment.from_dict(host.ask(order))
+
+
+def test_each_works_or_says_why_not(tried: Environment) -> None:
+    assert set(tried.optimizers) == {*ORDINARY, *QUICK_ONES}
+    for name in ("adagrad", "rmsprop", "lion_32bit", "ademamix_8bit", "rmsprop_bnb_8bit"):
+        assert tried.optimizers[name] is None, name
+    for name, library in LIBRARIES.items():
+        if importlib.util.find_spec(library) is None:
+            assert "install" in (tried.optimizers[name] or ""), name
+    assert "import" in (tried.optimizers["adamw_torch_xla"] or "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adagrad", "rmsprop", "lion_8bit", "ademamix", "rmsprop_bnb_8bit"),
+        *("galore_adamw", "galore_adamw_layerwise", "apollo_adamw", "lomo", "schedule_free_adamw", "grokadamw"),
+        "stable_adamw",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in COMPILED),
+    ],
+)
+def test_it_is_really_trained_with(
+    host: ProbeHost, tried: Environment, workload_of: Callable[..., Workload], tmp_path: Path, name: str
+) -> None:
+    if reason := tried.optimizers.get(name):
+        pytest.skip(reason)
+    alone = name.endswith("_layerwise") or name == "lomo"
+    asked = configuration(2, 1 if alone else 2, optimizer=name)
+    workload = workload_of("llama-mini", sequence_length=16)
+    measurement = measured(host, make_order(tmp_path, tried, asked=asked, workload=workload, deadline_s=240.0))
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["optimizer"] == name
+
+
+def test_layers_that_step_in_the_backward_pass_refuse_to_accumulate(
+    host: ProbeHost, tried: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    if reason := tried.optimizers["galore_adamw_layerwise"]:
+        pytest.skip(reason)
+    workload = workload_of("llama-mini", sequence_length=16)
+    asked = configuration(2, 2, optimizer="galore_adamw_layerwise")
+    measurement = measured(host, make_order(tmp_path, tried, asked=asked, workload=workload))
+    assert measurement.outcome is not Outcome.COMPLETED
+    assert "accumulation" in measurement.reason
