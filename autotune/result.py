@@ -19,7 +19,7 @@ from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.training_arguments import host_environment, model_arguments, process_environment, training_arguments
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -107,7 +107,8 @@ class TuningResult:
 
     def environment_variables(self) -> dict[str, str]:
         """Variables to set before the training starts; mostly none."""
-        return process_environment(self.best.configuration, self.environment)
+        best = self.best.configuration
+        return host_environment(best, self.environment) | process_environment(best, self.environment)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""

@@ -8,6 +8,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
 from autotune.levers.micro_batch_size import divisors
+from autotune.variables import joined
 
 PRIVATE = (
     *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "local_rank"),
@@ -37,6 +38,9 @@ def training_arguments(
         fields[name] = fields.get(name) if value is None else value
     for name in settings.contradicts:
         fields.pop(name, None)
+    for name, value in settings.unless_said.items():
+        if fields.get(name) is None:
+            fields[name] = value
     if environment.is_cpu:
         fields["use_cpu"] = True
     return fields
@@ -48,8 +52,17 @@ def model_arguments(configuration: Configuration, environment: Environment) -> d
 
 
 def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
-    """Environment variables that the training process needs."""
-    return dict(_settings(configuration, environment).environment)
+    """Environment variables that the training process needs, the user's own settings in them kept."""
+    return _with_own(_settings(configuration, environment).environment, environment)
+
+
+def host_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
+    """Those that it must be started with."""
+    return _with_own(_settings(configuration, environment).host, environment)
+
+
+def _with_own(asked: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    return joined({name: value for name, value in environment.variables.items() if name in asked}, asked)
 
 
 def _settings(configuration: Configuration, environment: Environment) -> Settings:
@@ -57,8 +70,10 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
     return Settings(
         {name: value for one in every for name, value in one.training_arguments.items()},
         {name: value for one in every for name, value in one.model_arguments.items()},
-        {name: value for one in every for name, value in one.environment.items()},
+        joined(*(one.environment for one in every)),
         tuple(name for one in every for name in one.contradicts),
+        joined(*(one.host for one in every)),
+        {name: value for one in every for name, value in one.unless_said.items()},
     )
 
 

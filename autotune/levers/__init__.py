@@ -3,6 +3,10 @@
 from autotune.levers import (
     attention,
     checkpointing,
+    cpu_allocator,
+    empty_cache_steps,
+    expandable_segments,
+    garbage_threshold,
     micro_batch_size,
     optimizer,
     persistent_workers,
@@ -27,6 +31,10 @@ LEVERS: dict[str, Lever] = {
         persistent_workers.LEVER,
         pin_memory.LEVER,
         threads.LEVER,
+        cpu_allocator.LEVER,
+        empty_cache_steps.LEVER,
+        expandable_segments.LEVER,
+        garbage_threshold.LEVER,
     )
 }
 

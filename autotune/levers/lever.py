@@ -14,6 +14,8 @@ class Settings:
     """What a lever's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    host: variables that it must be started with, because they are read before its first line (an allocator's).
+    unless_said: fields for where neither the user nor another lever says anything.
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     """
 
@@ -21,6 +23,8 @@ class Settings:
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     contradicts: tuple[str, ...] = ()
+    host: Mapping[str, str] = field(default_factory=dict)
+    unless_said: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Observed:
 
     linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
     tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
+    started_with: variables that the process was started with. libraries: names of the library files in it.
+    allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
     """
 
     trainer: Any
@@ -36,6 +42,10 @@ class Observed:
     autocast: bool
     tf32: bool
     threads: int = 1
+    started_with: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+    allocator: Mapping[str, Any] = field(default_factory=dict)
+    graphs: int = 0
 
 
 class Work(NamedTuple):
@@ -60,6 +70,9 @@ class Lever:
     unavailable: why a value cannot be used here, or None where it can.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
+    period: steps after which what a value does comes round: a probe times as many at the least.
+    traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
     """
 
     name: str
@@ -75,6 +88,9 @@ class Lever:
     ordered: bool = False
     needs: tuple[str, Callable[[Value], bool]] | None = None
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    seconds: Callable[[Value], float] = lambda value: 0.0
+    traced: bool = True
+    period: Callable[[Value], int] = lambda value: 1
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -102,6 +118,15 @@ def whole_number(least: int) -> Callable[[Any], int]:
         return number
 
     return read
+
+
+def none_or(read: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Read `none`, or what this reads; raises ValueError."""
+
+    def either(text: Any) -> Value:
+        return "none" if str(text).strip().lower() == "none" else read(text)
+
+    return either
 
 
 def yes_or_no(text: Any) -> bool:

@@ -1,11 +1,14 @@
 """Reads back from a running Trainer what it was asked for: most of it is set inside `train()`."""
 
 import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from autotune.levers import LEVERS, Observed
+from autotune.probe.compiling import graphs_compiled
 from autotune.probe.order import Order
 
 
@@ -44,7 +47,17 @@ class ReadBack:
         """
         assert self._order.configuration is not None
         dtype, autocast = self._linear or ("float32", False)
-        observed = Observed(self._trainer, dtype, autocast, _tf32(), torch.get_num_threads())
+        observed = Observed(
+            self._trainer,
+            dtype,
+            autocast,
+            _tf32(),
+            torch.get_num_threads(),
+            started_with(),
+            libraries(),
+            _allocator(),
+            graphs_compiled(),
+        )
         asked = self._order.configuration.values
         shown = {name: LEVERS[name].read_back(observed) for name in asked}
         differing = [name for name, value in asked.items() if shown[name] is not None and shown[name] != value]
@@ -55,6 +68,26 @@ class ReadBack:
             shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
             raise Misconfigured(f"a step took {samples} samples instead of {expected}", shown)
         return shown
+
+
+def started_with() -> dict[str, str]:
+    """The variables that this process, or the one that it was forked from, was started with; not those set since."""
+    pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return {name: value for name, _, value in (os.fsdecode(pair).partition("=") for pair in pairs) if name}
+
+
+def libraries() -> frozenset[str]:
+    """Names of the library files that this process has in its memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return frozenset(Path(path).name for line in lines if ".so" in (path := line.partition("/")[2]))
+
+
+def _allocator() -> dict[str, Any]:
+    """The settings of the device's allocator, as it tells them; empty on a CPU or where it does not."""
+    if not torch.cuda.is_initialized():
+        return {}
+    known: dict[str, Any] = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    return known
 
 
 def _tf32() -> bool:
