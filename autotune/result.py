@@ -231,10 +231,12 @@ class TuningResult:
             ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
             numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
             known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+            request = TuningRequest.from_dict(record["request"])
+            known = [one and one.over(request.training_steps) for one in known]
             barred = ended.get("barred", {})
             numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
             return cls(
-                request=TuningRequest.from_dict(record["request"]),
+                request=request,
                 workload=Workload.from_dict(record["workload"]),
                 environment=Environment.from_dict(read_json(folder / "environment.json")),
                 trials=[replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],

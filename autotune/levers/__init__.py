@@ -3,6 +3,8 @@
 from autotune.levers import (
     attention,
     checkpointing,
+    compile,
+    compile_backend,
     cpu_allocator,
     empty_cache_steps,
     expandable_segments,
@@ -31,6 +33,8 @@ LEVERS: dict[str, Lever] = {
         persistent_workers.LEVER,
         pin_memory.LEVER,
         threads.LEVER,
+        compile.LEVER,
+        compile_backend.LEVER,
         cpu_allocator.LEVER,
         empty_cache_steps.LEVER,
         expandable_segments.LEVER,

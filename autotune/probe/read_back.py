@@ -20,6 +20,10 @@ class Misconfigured(Exception):
         self.settings = settings
 
 
+class _Seen(Exception):
+    """The first layer was seen: the rest of the forward is not needed."""
+
+
 class ReadBack:
     """Watches the first linear or convolution layer of the first micro-step: which dtype leaves it, is autocast on."""
 
@@ -28,17 +32,38 @@ class ReadBack:
 
         self._order, self._trainer = order, trainer
         self._linear: tuple[str, bool] | None = None
+        self._looks_ahead = False
         device = "cpu" if order.environment is None or order.environment.is_cpu else "cuda"
-        hooks: list[Any] = []
+        hooks = self._hooks = list[Any]()
 
         def left(_module: Any, _inputs: Any, output: Any) -> None:
             if self._linear is None and isinstance(output, torch.Tensor):
                 self._linear = (str(output.dtype).removeprefix("torch."), torch.is_autocast_enabled(device))
                 for hook in hooks:
                     hook.remove()
+                if self._looks_ahead:
+                    raise _Seen
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
         hooks += [one.register_forward_hook(left) for one in trainer.model.modules() if isinstance(one, kinds)]
+
+    def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
+        """Of a model that will be compiled: run its forward as it is, up to that first layer; call before the first micro-step.
+
+        A hook inside what is compiled would be compiled with it, and stay there as a break in its graph.
+        """
+        plugin = getattr(getattr(self._trainer.accelerator, "state", None), "dynamo_plugin", None)
+        if plugin is None or str(getattr(plugin.backend, "value", plugin.backend)).upper() == "NO":
+            return
+        self._looks_ahead = True
+        # Whatever it is, the training will meet it again.
+        with contextlib.suppress(Exception), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            inputs = self._trainer._prepare_inputs(dict(inputs))
+            with self._trainer.compute_loss_context_manager():
+                self._trainer.compute_loss(model, inputs)
+        self._looks_ahead = False
+        for hook in self._hooks:
+            hook.remove()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
         """Lever -> value as the training shows it; samples: counted in a step, None where they cannot be counted.

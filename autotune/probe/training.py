@@ -12,6 +12,7 @@ from transformers import Trainer, TrainingArguments
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import data, failures, models
+from autotune.probe.compiling import keep_compiled
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
 from autotune.probe.read_back import Misconfigured
@@ -89,6 +90,8 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         data_parallel_size=order.configuration.data_parallel_size,
         steps=tuple(watch.steps),
         untimed_steps=watch.untimed_steps,
+        compile_s=watch.compile_s,
+        recompiled_graphs=watch.recompiled_graphs,
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
@@ -141,6 +144,7 @@ def take_variables(order: Order) -> None:
     OpenMP reads its number of threads once, and in a fork that is over: torch is told. So is its device allocator, which
     may have read its variable when the host imported torch.
     """
+    keep_compiled(order)
     os.environ.update(order.process_environment)
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
         if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
