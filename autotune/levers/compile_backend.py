@@ -30,6 +30,8 @@ def _read_back(observed: Observed) -> str | None:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == "inductor":
+        return None  # where it cannot be used nothing is compiled at all: `compile` says so
     return environment.compile_backends.get(str(value), "this torch offers no such backend")
 
 

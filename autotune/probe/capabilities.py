@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import NAMES as OPTIMIZERS
-from autotune.probe import compiling
+from autotune.probe import compiling, kernels
 from autotune.probe.order import Order
 from autotune.variables import PRELOAD, READ
 
@@ -54,6 +54,7 @@ def read(order: Order) -> Environment:
         optimizer_bytes=optimizer_bytes,
         libraries=_libraries(),
         compile_backends=compiling.backends(on_cpu=device == "cpu"),
+        liger=kernels.why_not_here(on_cpu=device == "cpu"),
         variables={name: os.environ[name] for name in READ if os.environ.get(name)},
         **facts,
     )
