@@ -37,13 +37,17 @@ LEAST_PEAK = 0.25
 
 Places = NDArray[np.intp]
 
+SlowStart = tuple[tuple[str, Value], ...]
+"""The values of a configuration that make a training's start slow."""
+
 
 @dataclass(frozen=True)
 class Costs:
     """What n configurations cost, as far as it is known.
 
     log_step: (n,) expected logarithm of a step's seconds; deviation: (n,) its standard deviation.
-    log_micro_step, log_optimizer_step: (n,) the same of its parts. optimizer_share: (n,) the optimizer's part of it.
+    log_micro_step, log_optimizer_step: (n,) the same of its parts. optimizer_share, micro_share: (n,) the optimizer's part of
+    it and the micro-steps'; what is left is a slow start's, spread over the run.
     peak, peak_deviation: (n,) bytes, of the next process. fits: (n,) probabilities.
     probe_seconds: (n,).
     """
@@ -53,6 +57,7 @@ class Costs:
     log_micro_step: Numbers
     log_optimizer_step: Numbers
     optimizer_share: Numbers
+    micro_share: Numbers
     peak: Numbers
     peak_deviation: Numbers
     fits: Numbers
@@ -68,8 +73,8 @@ class Costs:
             before - part.reach[:, chosen].T @ part.reach[:, chosen]
             for before, part in zip(within, self._parts, strict=True)
         )
-        shares = self.optimizer_share[chosen]
-        return np.outer(1 - shares, 1 - shares) * micro + np.outer(shares, shares) * optimizer, memory
+        updates, steps = self.optimizer_share[chosen], self.micro_share[chosen]
+        return np.outer(steps, steps) * micro + np.outer(updates, updates) * optimizer, memory
 
     def drawn(self, chosen: Places, draws: int, seed: int) -> tuple[Numbers, Numbers]:
         """(draws, k) each: what the logarithms of their step times and the peak bytes of their next processes might be."""
@@ -84,7 +89,7 @@ class CostModel:
     """Costs of a fixed set of configurations, the baseline and all that are measured among them.
 
     values: the levers of the space and all their values. estimate: a configuration's peak bytes before any probe.
-    allowed_bytes: what a training may use.
+    allowed_bytes: what a training may use. training_steps: over which the seconds of a slow start (compiling) are spread.
     """
 
     def __init__(
@@ -95,8 +100,10 @@ class CostModel:
         prior: Prior,
         estimate: Callable[[Configuration], float],
         allowed_bytes: int,
+        training_steps: int | None = None,
     ) -> None:
-        self.configurations = list(configurations)
+        self.configurations, self.training_steps = list(configurations), training_steps
+        self._slow_starts = [_slow_start(one) for one in self.configurations]
         self.place = {one: at for at, one in enumerate(self.configurations)}
         self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
         own = baseline.values
@@ -121,9 +128,12 @@ class CostModel:
         """What every configuration costs, by what is known beforehand and by these observations."""
         micro, optimizer = self._times(observations)
         all_micro = np.log(self.points.accumulation) + micro.mean
+        slow_start = self._slow_start_s(observations)
         log_step = np.logaddexp(all_micro, optimizer.mean)
-        share = np.exp(all_micro - log_step)
-        variance = share**2 * micro.variance + (1 - share) ** 2 * optimizer.variance
+        if self.training_steps:
+            log_step = np.log(np.exp(log_step) + slow_start / self.training_steps)
+        share, of_optimizer = np.exp(all_micro - log_step), np.exp(optimizer.mean - log_step)
+        variance = share**2 * micro.variance + of_optimizer**2 * optimizer.variance
         memory = self._memory(observations)
         deviation = np.sqrt(memory.variance + (self.prior.memory.noise_bytes / MIB) ** 2)
         peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
@@ -134,14 +144,25 @@ class CostModel:
             np.sqrt(variance),
             micro.mean,
             optimizer.mean,
-            1 - share,
+            of_optimizer,
+            share,
             peak * MIB,
             deviation * MIB,
             ndtr((self.allowed_bytes / MIB - peak) / deviation),
-            starting + steps * run,
+            starting + slow_start + steps * run,
             self,
             (micro, optimizer, memory),
         )
+
+    def _slow_start_s(self, observations: Sequence[Observation]) -> Numbers:
+        """(n,): seconds of a probe and of a run before their first settled step, as the levers expect them until measured."""
+        seen: dict[SlowStart, list[float]] = {}
+        for one in observations:
+            if one.compile_s:
+                seen.setdefault(_slow_start(one.configuration), []).append(one.compile_s)
+        expected = {key: sum(LEVERS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
+        known = expected | {key: median(seconds) for key, seconds in seen.items() if key}
+        return np.array([known[key] for key in self._slow_starts])
 
     def prior_covariances(self, here: Places, there: Places | None = None) -> tuple[Numbers, Numbers, Numbers]:
         """(n, m) each, before any measurement: of the logarithms of the seconds of a micro-step and of the optimizer's
@@ -204,6 +225,10 @@ class CostModel:
             self._rows.update(zip(fresh, rows, strict=True))
         across = np.array([self._rows[place][part] for place in at]).reshape(len(at), len(mean))
         return condition(mean, self._variances[part], across, across[:, at], measured - mean[at], noise)
+
+
+def _slow_start(configuration: Configuration) -> SlowStart:
+    return tuple((name, value) for name, value in configuration.levers if LEVERS[name].seconds(value))
 
 
 def _usual(shared: Shared) -> Shared:

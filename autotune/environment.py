@@ -22,6 +22,10 @@ class Environment:
     checkpointing_options: of what not every transformers' checkpointing knows (`every_n_layers`, `offload`), what this one does.
     precisions, optimizers: value -> None where it really works here, else the reason why not.
     optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
+    libraries: library that a process can be started with (`jemalloc`) -> its name for the loader; absent: not installed.
+    variables: the caller's own variables that hold several settings or decide on memory (variables.READ).
+    compile_backends: backend of torch.compile -> None where it can be used here, else why not.
+    liger: why Liger's kernels cannot be used here; None where they can.
     others: processes that hold memory on the device, as text for people.
     """
 
@@ -47,6 +51,10 @@ class Environment:
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    compile_backends: Mapping[str, str | None] = field(default_factory=dict)
+    liger: str | None = "liger-kernel was not looked for"
 
     @property
     def is_cpu(self) -> bool:
@@ -61,6 +69,7 @@ class Environment:
             "cpu_count": self.cpu_count,
             "threads": self.threads,
             "versions": dict(self.versions),
+            **({"variables": dict(self.variables)} if self.variables else {}),
         }
 
     def fingerprint(self) -> str:

@@ -72,7 +72,8 @@ def expected_effects(
 
 def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory."""
-    values = {name: known if "memory" in LEVERS[name].changes else known[:1] for name, known in space.values.items()}
+    told = {name for name, lever in LEVERS.items() if "memory" in lever.changes and lever.traced}
+    values = {name: known if name in told else known[:1] for name, known in space.values.items()}
     values[MICRO] = space.values[MICRO][-1:]
     several = [
         space.configuration(dict(zip(values, one, strict=True))) for one in islice(product(*values.values()), TRACED)

@@ -53,6 +53,9 @@ class Measurement:
     worst_batch: how the batch on which memory was read was made; empty where all batches are alike.
     allocator_retries: times the device's allocator had to free its cache and ask again (any: does not fit).
     skipped_steps: optimizer steps that fp16's loss scaling left out.
+    compile_s: seconds of compiling before the timed steps; 0 where nothing was compiled. Of a confirmation as of its trial's
+    own probe: what that compiled lay ready. recompiled_graphs: compiled in the timed steps. training_steps: of the run that
+    this was measured for, None where it was not announced.
     joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
     surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
     repeated_because: doubts of the measurements that this one repeats.
@@ -83,6 +86,9 @@ class Measurement:
     worst_batch: str = ""
     allocator_retries: int = 0
     skipped_steps: int = 0
+    compile_s: float = 0.0
+    recompiled_graphs: int = 0
+    training_steps: int | None = None
     joules: float | None = None
     surroundings: Mapping[str, Any] = field(default_factory=dict)
     repeated_because: tuple[str, ...] = ()
@@ -147,6 +153,13 @@ class Measurement:
     def step_time_s(self) -> float | None:
         """Mean seconds of an optimizer step with the accumulation that was asked for."""
         return fmean(step.seconds for step in self.composed_steps) if self.steps else None
+
+    @property
+    def after_compiling(self) -> float:
+        """Share of the speed of settled steps that is left over a whole run of training_steps that begins by compiling."""
+        if not self.training_steps or not self.step_time_s:
+            return 1.0
+        return self.step_time_s / (self.step_time_s + self.compile_s / self.training_steps)
 
     @property
     def micro_step_time_s(self) -> float | None:
@@ -240,6 +253,8 @@ class Measurement:
                 doubts.append(f"only {len(self.steps)} timed step(s)")
             elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
                 doubts.append(f"interval {speed.relative_width:.0%} wide")
+            if self.recompiled_graphs:
+                doubts.append(f"{self.recompiled_graphs} graph(s) were compiled anew in the timed steps")
             if change := drift(self.composed_steps):
                 doubts.append(
                     f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
@@ -290,6 +305,7 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
         stage_peak_bytes={stage: max(one.stage_peak_bytes.get(stage, 0) for one in rounds) for stage in stages},
         allocator_retries=sum(one.allocator_retries for one in rounds),
         skipped_steps=sum(one.skipped_steps for one in rounds),
+        recompiled_graphs=sum(one.recompiled_graphs for one in rounds),
         joules=_summed([one.joules for one in rounds]),
         observed_doubts=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.observed_doubts)),
         repeated_because=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.repeated_because)),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autotune.configuration import Configuration
 from autotune.dominance import NEVER_PROBED
+from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, speed
 from autotune.plan import Plan
@@ -42,13 +43,19 @@ def measure(
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
     deadline = _deadline_s(plan, trials, configuration, confirmation)
     options = ProbeOptions(number, deadline, confirmation, None if confirmation else bar)
+    first = next((trial.measurement for trial in trials if trial.number == number), None)
+
+    def once() -> Measurement:
+        got = replace(probe(configuration, options), training_steps=plan.training_steps)
+        return replace(got, compile_s=first.compile_s) if first and confirmation else got
+
     with reporting_storage(folder):
-        measurement = probe(configuration, options)
+        measurement = once()
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
             if not _disturbed(measurement):
                 break
             said = (*measurement.repeated_because, *measurement.observed_doubts)
-            measurement = replace(probe(configuration, options), repeated_because=said)
+            measurement = replace(once(), repeated_because=said)
         keep(probe_folder(folder, number, confirmation), configuration, measurement)
     return measurement
 
@@ -62,11 +69,11 @@ def unsupported(folder: Path, configuration: Configuration, why: str) -> Measure
 
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
-    """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; why it was repeated."""
+    """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
     if not (place / ANSWER).exists():
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
-    elif not measurement.repeated_because:
+    elif not (measurement.repeated_because or measurement.training_steps or measurement.compile_s):
         return
     write_json(place / ANSWER, measurement.to_dict())
 
@@ -83,7 +90,10 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
 
 
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
-    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more."""
+    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more.
+
+    What its values are expected to add (compiling) comes tenfold on top.
+    """
     if plan.probe_timeout_s is not None:
         return plan.probe_timeout_s
     if not trials or not trials[0].measurement.steps:
@@ -91,4 +101,4 @@ def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuratio
     seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)
     if confirmation:
         seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
-    return seconds
+    return seconds + 10 * sum(LEVERS[name].seconds(value) for name, value in configuration.values.items())

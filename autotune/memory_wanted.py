@@ -74,7 +74,7 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     """What tells one configuration's forward and backward from another's: the fields of the levers that change memory."""
     fields: dict[str, Any] = {}
     for name, value in on_one_rank(configuration).levers:
-        if "memory" in LEVERS[name].changes and name != "optimizer":
+        if "memory" in LEVERS[name].changes and LEVERS[name].traced and name != "optimizer":
             settings = LEVERS[name].apply(value, environment)
             fields |= {**settings.training_arguments, **settings.model_arguments, **settings.environment}
     known: dict[str, Any] = {}

@@ -1,5 +1,6 @@
 """Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from autotune.interval import Interval, quotient_interval, quotient_of_means
@@ -26,10 +27,29 @@ def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> 
 
 
 def speed(measurement: Measurement, objective: str) -> Interval | None:
-    """The rate that the objective compares: tokens / second where asked for and known, else samples / second."""
+    """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
+
+    Over a run of announced length, what it spends on compiling counts.
+    """
+    rate = measurement.samples_per_second
     if objective == "tokens_per_second" and measurement.tokens_per_second:
-        return measurement.tokens_per_second
-    return measurement.samples_per_second
+        rate = measurement.tokens_per_second
+    share = measurement.after_compiling
+    return rate if rate is None or share == 1.0 else Interval(rate.value * share, rate.low * share, rate.high * share)
+
+
+def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
+    """Steps of a run from which on the best trial's compiling has paid against each feasible one that compiles less.
+
+    0 where it compiles nothing. Where none is slower over any number of steps, that one does not count.
+    """
+    found = 0.0
+    for trial in trials:
+        saved_s = (trial.final.step_time_s or 0.0) - (best.final.step_time_s or 0.0)
+        spent_s = best.measurement.compile_s - trial.measurement.compile_s
+        if trial.feasible and spent_s > 0 and saved_s > 0:
+            found = max(found, spent_s / saved_s)
+    return math.ceil(found)
 
 
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:

@@ -20,7 +20,7 @@ class Observation:
     padding, 0 where unknown.
     noise: standard deviation of the logarithm of step_s. peak_bytes: None where unknown.
     wanted_bytes: of an out-of-memory on the device, or an allocator that had to try again: the least that is needed.
-    steps: that the probe ran; starting_s: its seconds outside of them.
+    steps: that the probe ran; compile_s: its seconds of compiling; starting_s: those outside of both.
     """
 
     configuration: Configuration
@@ -32,6 +32,7 @@ class Observation:
     peak_bytes: int | None = None
     wanted_bytes: int | None = None
     starting_s: float = 0.0
+    compile_s: float = 0.0
     steps: int = 0
     ended_early: bool = False
     feasible: bool = False
@@ -83,6 +84,7 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         noise=half / 1.96 if len(composed) > 1 else WITHOUT_INTERVAL,
         peak_bytes=None if measurement.allocator_retries else measurement.peak_bytes,
         wanted_bytes=measurement.allowed_bytes if measurement.allocator_retries else None,
-        starting_s=max(0.0, measurement.probe_seconds - stepping),
+        starting_s=max(0.0, measurement.probe_seconds - stepping - measurement.compile_s),
+        compile_s=measurement.compile_s,
         steps=run,
     )

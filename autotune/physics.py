@@ -42,6 +42,7 @@ class Knowledge:
     allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
     core_probes: that a space's core levers may take before all the others are tried (`autotune.stages`).
+    training_steps: of the run that is tuned for, over which what it spends at its start is spread.
     """
 
     allowed_bytes: int
@@ -51,6 +52,7 @@ class Knowledge:
     margin: float = 0.01
     unknown: str = ""
     core_probes: int = 0
+    training_steps: int | None = None
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
@@ -164,6 +166,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
                 known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
                 known.allowed_bytes,
+                known.training_steps,
             )
             self._considered, self._model = (near, parts), model
         return model

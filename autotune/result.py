@@ -20,7 +20,13 @@ from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
-from autotune.training_arguments import model_arguments, process_environment, processes, training_arguments
+from autotune.training_arguments import (
+    host_environment,
+    model_arguments,
+    process_environment,
+    processes,
+    training_arguments,
+)
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -108,7 +114,8 @@ class TuningResult:
 
     def environment_variables(self) -> dict[str, str]:
         """Variables to set before the training starts; mostly none."""
-        return process_environment(self.best.configuration, self.environment)
+        best = self.best.configuration
+        return host_environment(best, self.environment) | process_environment(best, self.environment)
 
     def processes(self) -> int:
         """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`."""
@@ -239,10 +246,12 @@ class TuningResult:
             ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
             numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
             known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+            request = TuningRequest.from_dict(record["request"])
+            known = [one and one.over(request.training_steps) for one in known]
             barred = ended.get("barred", {})
             numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
             return cls(
-                request=TuningRequest.from_dict(record["request"]),
+                request=request,
                 workload=Workload.from_dict(record["workload"]),
                 environment=Environment.from_dict(read_json(folder / "environment.json")),
                 trials=[replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],

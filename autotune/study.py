@@ -60,7 +60,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
         study = Study(folder, record, space, plan)
         for old in record.get_trials(deepcopy=False):
             _take_up(study, old)
-        study.trials.sort(key=lambda trial: trial.number)
+        study.trials = sorted((one.over(plan.training_steps) for one in study.trials), key=lambda trial: trial.number)
         first, *others = openings(space)
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
@@ -69,6 +69,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
         knowledge or Knowledge(plan.allowed_bytes),
         objective=plan.objective,
         margin=plan.margin,
+        training_steps=plan.training_steps,
         core_probes=int(CORE_SHARE * plan.n_trials),
     )
     record.sampler = make_sampler(plan.sampler, seed, space, known)
@@ -109,7 +110,8 @@ def adopt(study: Study, trials: Sequence[Trial]) -> int:
     if study.trials or not kept or kept[0] != trials[0] or kept[0].configuration != study.space.baseline:
         return 0
     with reporting_storage(study.folder):
-        for number, trial in enumerate(_under(study.plan.allowed_bytes, trial) for trial in kept):
+        under = (_under(study.plan.allowed_bytes, trial).over(study.plan.training_steps) for trial in kept)
+        for number, trial in enumerate(under):
             running = propose(study, trial.configuration)
             begin(study, running, trial.configuration)
             keep(study.probe_folder(number), trial.configuration, trial.measurement)

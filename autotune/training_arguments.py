@@ -8,6 +8,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
 from autotune.levers.micro_batch_size import divisors
+from autotune.variables import joined
 
 PRIVATE = (
     *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "local_rank"),
@@ -35,10 +36,11 @@ def training_arguments(
     for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else value
-    for name, value in settings.defaults.items():
-        fields.setdefault(name, value)
     for name in settings.contradicts:
         fields.pop(name, None)
+    for name, value in settings.defaults.items():
+        if fields.get(name) is None:
+            fields[name] = value
     if environment.is_cpu:
         fields["use_cpu"] = True
     return fields
@@ -50,8 +52,17 @@ def model_arguments(configuration: Configuration, environment: Environment) -> d
 
 
 def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
-    """Environment variables that the training process needs."""
-    return dict(_settings(configuration, environment).environment)
+    """Environment variables that the training process needs, the user's own settings in them kept."""
+    return _with_own(_settings(configuration, environment).environment, environment)
+
+
+def host_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
+    """Those that it must be started with."""
+    return _with_own(_settings(configuration, environment).host, environment)
+
+
+def _with_own(asked: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    return joined({name: value for name, value in environment.variables.items() if name in asked}, asked)
 
 
 def processes(configuration: Configuration, environment: Environment) -> int:
@@ -66,10 +77,11 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
     return Settings(
         training_arguments=_all_of([one.training_arguments for one in every]),
         model_arguments=_all_of([one.model_arguments for one in every]),
-        environment=_all_of([one.environment for one in every]),
+        environment=joined(*(one.environment for one in every)),
         contradicts=tuple(name for one in every for name in one.contradicts),
         defaults=_all_of([one.defaults for one in every]),
         processes=max(one.processes for one in every),
+        host=joined(*(one.host for one in every)),
     )
 
 

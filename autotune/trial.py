@@ -1,6 +1,6 @@
 """Trial: a configuration and what came of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.configuration import Configuration
 from autotune.interval import Interval
@@ -20,6 +20,11 @@ class Trial:
     measurement: Measurement
     confirmations: tuple[Measurement, ...] = ()
     barred: str = ""
+
+    def over(self, training_steps: int | None) -> "Trial":
+        """The same for a run of so many steps."""
+        own, *rounds = (replace(one, training_steps=training_steps) for one in (self.measurement, *self.confirmations))
+        return replace(self, measurement=own, confirmations=tuple(rounds))
 
     @property
     def final(self) -> Measurement:

@@ -16,6 +16,7 @@ class Workload:
     supports_checkpointing: None where unknown (a user's own model).
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
+    liger: value of the lever `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
     or the user's own dataset.
     data_identity: what tells one dataset from another (path, size, time; or fingerprint).
@@ -39,6 +40,7 @@ class Workload:
     supports_checkpointing: bool | None = None
     attention: str = "eager"
     attentions: Mapping[str, str | None] = field(default_factory=dict)
+    liger: Mapping[str, str | None] = field(default_factory=dict)
     data: str = ""
     data_identity: str = "synthetic"
     text_source: str = ""

@@ -3,8 +3,15 @@
 from autotune.levers import (
     attention,
     checkpointing,
+    compile,
+    compile_backend,
+    cpu_allocator,
     data_parallel_size,
+    empty_cache_steps,
+    expandable_segments,
     fsdp,
+    garbage_threshold,
+    liger,
     micro_batch_size,
     optimizer,
     persistent_workers,
@@ -31,6 +38,13 @@ LEVERS: dict[str, Lever] = {
         persistent_workers.LEVER,
         pin_memory.LEVER,
         threads.LEVER,
+        compile.LEVER,
+        compile_backend.LEVER,
+        liger.LEVER,
+        cpu_allocator.LEVER,
+        empty_cache_steps.LEVER,
+        expandable_segments.LEVER,
+        garbage_threshold.LEVER,
     )
 }
 

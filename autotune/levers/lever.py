@@ -15,6 +15,7 @@ class Settings:
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
     defaults: training arguments that this value needs where the user's own say nothing of them.
+    host: variables that it must be started with, because they are read before its first line (an allocator's).
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     processes: that the launcher starts, one a rank (0: the value says nothing of that).
     """
@@ -25,6 +26,7 @@ class Settings:
     contradicts: tuple[str, ...] = ()
     processes: int = 0
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, str] = field(default_factory=dict)
 
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -37,6 +39,8 @@ class Observed:
 
     linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
     tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
+    started_with: variables that the process was started with. libraries: names of the library files in it.
+    allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
     """
 
     trainer: Any
@@ -44,6 +48,10 @@ class Observed:
     autocast: bool
     tf32: bool
     threads: int = 1
+    started_with: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+    allocator: Mapping[str, Any] = field(default_factory=dict)
+    graphs: int = 0
 
 
 class Work(NamedTuple):
@@ -82,6 +90,9 @@ class Lever:
     differs: in what a value learns differently, where that is more than how results are rounded; else empty.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
+    period: steps after which what a value does comes round: a probe times as many at the least.
+    traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
     """
 
     name: str
@@ -101,11 +112,14 @@ class Lever:
     conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
     differs: Callable[[Value], str] = lambda value: ""
 
+    change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
+    seconds: Callable[[Value], float] = lambda value: 0.0
+    traced: bool = True
+    period: Callable[[Value], int] = lambda value: 1
+
     def learns_alike(self, one: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""
         return "numerics" not in self.changes or self.learns(one) == self.learns(other)
-
-    change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -133,6 +147,15 @@ def whole_number(least: int) -> Callable[[Any], int]:
         return number
 
     return read
+
+
+def none_or(read: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Read `none`, or what this reads; raises ValueError."""
+
+    def either(text: Any) -> Value:
+        return "none" if str(text).strip().lower() == "none" else read(text)
+
+    return either
 
 
 def yes_or_no(text: Any) -> bool:

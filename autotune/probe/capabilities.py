@@ -1,11 +1,13 @@
 """What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
 
 import contextlib
+import ctypes.util
 import dataclasses
 import importlib.metadata
 import inspect
 import os
 import platform
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,14 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.levers.checkpointing import OPTIONS
 from autotune.levers.optimizer import ORDINARY
+from autotune.probe import compiling, kernels
 from autotune.probe.order import Order
+from autotune.variables import PRELOAD, READ
 
 Found = TypeVar("Found")
+
+PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
+"""Library -> the names of its files, the leanest first."""
 
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
 
@@ -55,6 +62,10 @@ def read(order: Order) -> Environment:
         precisions=_precisions(device),
         optimizers=optimizers,
         optimizer_bytes=optimizer_bytes,
+        libraries=_libraries(),
+        compile_backends=compiling.backends(on_cpu=device == "cpu"),
+        liger=kernels.why_not_here(on_cpu=device == "cpu"),
+        variables={name: os.environ[name] for name in READ if os.environ.get(name)},
         **facts,
     )
 
@@ -79,6 +90,22 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions | {"python": platform.python_version()}
+
+
+def _libraries() -> dict[str, str]:
+    """Library that a process can be started with -> its name for the loader, each tried; and glibc where it is the C library."""
+    found = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
+    for name, files in PRELOADED.items():
+        known = next(filter(None, map(ctypes.util.find_library, files)), None)
+        if known is not None and _can_be_preloaded(known):
+            found[name] = known
+    return found
+
+
+def _can_be_preloaded(library: str) -> bool:
+    """The loader says on standard error what it cannot load, and goes on without."""
+    tried = subprocess.run(["/bin/true"], env={PRELOAD: library}, capture_output=True, check=False)
+    return tried.returncode == 0 and not tried.stderr
 
 
 def _cpu_facts() -> dict[str, Any]:

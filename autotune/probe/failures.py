@@ -81,6 +81,11 @@ _OTHER = (
     ),
     (Outcome.UNSUPPORTED, r"not implemented for '(?:Half|BFloat16)'", ""),
     (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b",
+        "compiling fails",
+    ),
 )
 _OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
 
@@ -123,8 +128,9 @@ def from_text(text: str, where: str = "") -> Failure:
     """What a message or a log's tail means."""
     for outcome, rule, reason in _OTHER_RULES:
         if match := rule.search(text):
-            # A full disk and full shared memory bear the same errno: the table above knows the latter by name.
-            if "No space left" in match[0] and _OUT_OF_MEMORY_RULE.search(text):
+            # A full disk and full shared memory bear the same errno: the table above knows the latter by name. And what a
+            # compiler fails of may be memory.
+            if ("No space left" in match[0] or "compiling" in reason) and _OUT_OF_MEMORY_RULE.search(text):
                 continue
             line = _line_of(text, match.start())
             return Failure(outcome, f"{reason}: {line}" if reason else line, where)

@@ -48,10 +48,16 @@ _NOT_INHERITED = re.compile(
 
 
 class ProbeHost:
-    """The process that forks probes; starts itself when first asked and again where it died. Use as a context."""
+    """The process that forks probes; starts itself when first asked and again where it died. Use as a context.
 
-    def __init__(self, objects: bytes = b"") -> None:
+    An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
+    beside this one to the end. Still only one probe runs at a time.
+    """
+
+    def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
         self._objects = objects
+        self._variables = dict(variables or {})
+        self._others: dict[tuple[tuple[str, str], ...], ProbeHost] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
@@ -79,7 +85,7 @@ class ProbeHost:
         with theirs, (Path(self._scratch) / "host.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "autotune.probe.host", str(theirs.fileno())],
-                env=_host_environment(self._token, self._scratch),
+                env=_host_environment(self._token, self._scratch) | self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -94,11 +100,13 @@ class ProbeHost:
             self.close()
             why = (ready or {}).get("refused") or (said[-1] if said else "it said nothing")
             raise ProbeHostFailed(f"The process that starts probes failed: {why}.", "See `autotune doctor`.")
-        told = {"surroundings": _surroundings(), "objects": len(self._objects)}
+        told = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
         ours.sendall(json.dumps(told).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> dict[str, Any] | None:
         """Send an order and wait for its end: the host's account of it, None where the host itself is gone or hung."""
+        if dict(order.host_environment) != self._variables:
+            return self._run_elsewhere(order)
         if self._process is None:
             self.start()
         assert self._channel is not None
@@ -125,6 +133,18 @@ class ProbeHost:
         if account is None:
             self.close()
         return account
+
+    def _run_elsewhere(self, order: Order) -> dict[str, Any] | None:
+        """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
+        variables = dict(order.host_environment)
+        other = self._others.setdefault(tuple(sorted(variables.items())), ProbeHost(self._objects, variables))
+        begun = time.monotonic()
+        try:
+            return other.run(order)
+        except ProbeHostFailed as error:
+            said = " ".join(f"{name}={value}" for name, value in variables.items())
+            reason = f"no process can be started with {said}: {error.message}"
+            return {"ended": "not started", "reason": reason, "seconds": time.monotonic() - begun}
 
     def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
         """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
@@ -166,6 +186,9 @@ class ProbeHost:
 
     def close(self) -> None:
         """End the host and everything below it; nothing is left in processes, shared memory or temporary folders."""
+        for other in self._others.values():
+            other.close()
+        self._others.clear()
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:
@@ -212,10 +235,10 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
 
 
-def _surroundings() -> dict[str, Any]:
-    """What the children are given back: they run as if the caller had started them."""
+def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:
+    """What the children are given back: they run as if the caller had started them, with these variables."""
     return {
-        "environment": inherited(os.environ),
+        "environment": {**inherited(os.environ), **variables},
         "path": [path or os.getcwd() for path in sys.path],
         "folder": os.getcwd(),
     }
@@ -303,7 +326,7 @@ def _value_of(order: Order, rank: int, account: Mapping[str, Any] | None) -> tup
 
 def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str) -> Measurement:
     """The child's account of its failure with what it printed, and with what only the host could see."""
-    kills = account["kernel_oom_kills"] if account else 0
+    kills = account.get("kernel_oom_kills", 0) if account else 0
     if answer.outcome is Outcome.CRASHED and failures.worker_killed_for_memory(tail, kills):
         answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
     return replace(answer, log_tail=tail)
@@ -312,6 +335,8 @@ def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str)
 def _failure(account: Mapping[str, Any] | None, rank: int, tail: str) -> failures.Failure:
     if account is None:
         return failures.Failure(Outcome.CRASHED, "the process that starts probes died or hung")
+    if account["ended"] == "not started":
+        return failures.Failure(Outcome.UNSUPPORTED, account["reason"], "start")
     if account["ended"] == "timed out":
         return failures.Failure(Outcome.TIMED_OUT, f"not done after {account['seconds']:.0f} s")
     return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], tail)

@@ -8,12 +8,13 @@ from typing import Any
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
+from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost, read_answer
 from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, remove_answers, write_json
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.training_arguments import host_environment, model_arguments, process_environment, training_arguments
 from autotune.workload import Workload
 
 MICRO_STEPS = 3
@@ -68,6 +69,7 @@ class LiveProbe:
                 "training_arguments": training_arguments(configuration, self.environment, self.base),
                 "model_arguments": model_arguments(configuration, self.environment),
                 "process_environment": process_environment(configuration, self.environment),
+                "host_environment": host_environment(configuration, self.environment),
                 "workload": self.workload,
                 "environment": self.environment,
                 "accumulation_steps_run": configuration.gradient_accumulation_steps,
@@ -110,8 +112,13 @@ class LiveProbe:
         fields = training_arguments(configuration, self.environment, self.base)
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         timing, least = self.timings[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
+        period = max(LEVERS[name].period(value) for name, value in configuration.values.items())
         return replace(
-            timing, untimed_least=max(timing.untimed_least, least), untimed_most=max(timing.untimed_most, least)
+            timing,
+            untimed_least=max(timing.untimed_least, least),
+            untimed_most=max(timing.untimed_most, least),
+            timed_least=max(timing.timed_least, period),
+            timed_most=max(timing.timed_most, period),
         )
 
     def _measure(self, order: Order) -> Measurement:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class HostMemory:
         if self._allowed is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._allowed, self._before[1]))
             os.register_at_fork(after_in_child=self.release)
+            free_programs(self._before)
 
     def enter(self, stage: str) -> None:
         """Another stage begins, or with "" none: what was reached up to here belongs to the one before."""
@@ -77,6 +79,18 @@ class HostMemory:
 
     def _file_bytes(self) -> int:
         return max(0, _status("RssFile") - self._files)
+
+
+def free_programs(limits: tuple[int, int]) -> None:
+    """Give these limits of data back to every program that this process starts (a compiler): it would inherit its own."""
+    start = subprocess.Popen.__init__
+
+    def started(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        with contextlib.suppress(OSError):  # it has ended
+            resource.prlimit(self.pid, resource.RLIMIT_DATA, limits)
+
+    setattr(subprocess.Popen, "__init__", started)  # noqa: B010  # mypy takes no assignment to a method
 
 
 def _status(name: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
 from autotune.probe.configs import token_id
+from autotune.probe.kernels import made_for
 from autotune.probe.models import (
     attentions,
     choose_task,
@@ -56,6 +57,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         supports_checkpointing=supports_checkpointing(model),
         attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
         attentions=attentions(model),
+        liger=made_for(config),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",

@@ -1,11 +1,14 @@
 """Reads back from a running Trainer what it was asked for: most of it is set inside `train()`."""
 
 import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from autotune.levers import LEVERS, Observed
+from autotune.probe.compiling import graphs_compiled
 from autotune.probe.order import Order
 
 
@@ -17,6 +20,10 @@ class Misconfigured(Exception):
         self.settings = settings
 
 
+class _Seen(Exception):
+    """The first layer was seen: the rest of the forward is not needed."""
+
+
 class ReadBack:
     """Watches the first linear or convolution layer of the first micro-step: which dtype leaves it, is autocast on."""
 
@@ -25,17 +32,38 @@ class ReadBack:
 
         self._order, self._trainer = order, trainer
         self._linear: tuple[str, bool] | None = None
+        self._looks_ahead = False
         device = "cpu" if order.environment is None or order.environment.is_cpu else "cuda"
-        hooks: list[Any] = []
+        hooks = self._hooks = list[Any]()
 
         def left(_module: Any, _inputs: Any, output: Any) -> None:
             if self._linear is None and isinstance(output, torch.Tensor):
                 self._linear = (str(output.dtype).removeprefix("torch."), torch.is_autocast_enabled(device))
                 for hook in hooks:
                     hook.remove()
+                if self._looks_ahead:
+                    raise _Seen
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
         hooks += [one.register_forward_hook(left) for one in trainer.model.modules() if isinstance(one, kinds)]
+
+    def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
+        """Of a model that will be compiled: run its forward as it is, up to that first layer; call before the first micro-step.
+
+        A hook inside what is compiled would be compiled with it, and stay there as a break in its graph.
+        """
+        plugin = getattr(getattr(self._trainer.accelerator, "state", None), "dynamo_plugin", None)
+        if plugin is None or str(getattr(plugin.backend, "value", plugin.backend)).upper() == "NO":
+            return
+        self._looks_ahead = True
+        # Whatever it is, the training will meet it again.
+        with contextlib.suppress(Exception), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            inputs = self._trainer._prepare_inputs(dict(inputs))
+            with self._trainer.compute_loss_context_manager():
+                self._trainer.compute_loss(model, inputs)
+        self._looks_ahead = False
+        for hook in self._hooks:
+            hook.remove()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
         """Lever -> value as the training shows it; samples: counted in a step, None where they cannot be counted.
@@ -44,7 +72,17 @@ class ReadBack:
         """
         assert self._order.configuration is not None
         dtype, autocast = self._linear or ("float32", False)
-        observed = Observed(self._trainer, dtype, autocast, _tf32(), torch.get_num_threads())
+        observed = Observed(
+            self._trainer,
+            dtype,
+            autocast,
+            _tf32(),
+            torch.get_num_threads(),
+            started_with(),
+            libraries(),
+            _allocator(),
+            graphs_compiled(),
+        )
         asked = self._order.configuration.values
         shown = {name: LEVERS[name].read_back(observed) for name in asked}
         differing = [name for name, value in asked.items() if shown[name] is not None and shown[name] != value]
@@ -55,6 +93,26 @@ class ReadBack:
             shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
             raise Misconfigured(f"a step took {samples} samples instead of {expected}", shown)
         return shown
+
+
+def started_with() -> dict[str, str]:
+    """The variables that this process, or the one that it was forked from, was started with; not those set since."""
+    pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return {name: value for name, _, value in (os.fsdecode(pair).partition("=") for pair in pairs) if name}
+
+
+def libraries() -> frozenset[str]:
+    """Names of the library files that this process has in its memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return frozenset(Path(path).name for line in lines if ".so" in (path := line.partition("/")[2]))
+
+
+def _allocator() -> dict[str, Any]:
+    """The settings of the device's allocator, as it tells them; empty on a CPU or where it does not."""
+    if not torch.cuda.is_initialized():
+        return {}
+    known: dict[str, Any] = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    return known
 
 
 def _tf32() -> bool:

@@ -16,6 +16,7 @@ import torch
 from transformers import TrainerCallback
 
 from autotune.interval import Interval, ratio_interval
+from autotune.probe.compiling import graphs_compiled
 from autotune.probe.counting import Counted, count
 from autotune.probe.memory import DeviceMemory, HostMemory
 from autotune.probe.order import Order
@@ -32,8 +33,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
     steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
-    settings: lever -> value as the running training shows it.
-    steps: the timed steps so far. settings: lever -> value as the running training shows it.
+    recompiled_graphs: compiled in the timed steps. settings: lever -> value as the running training shows it.
 
     Of several ranks the first one decides when enough is known, and all stop with the same step.
     """
@@ -49,6 +49,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.micro_batch_bytes = 0
         self.skipped_steps = 0
         self.skipped_timed_steps = 0
+        self.recompiled_graphs = 0
         self.worst_batch = ""
         self.surroundings = Surroundings(order.environment)
         self._memory = memory
@@ -61,6 +62,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._decides = this_rank() == 0
         self._decided = False
         self._previous_end = time.perf_counter()
+        self._first: list[float] = []
+        self._graphs = 0
         self._begun: list[Any] = []
         self._turned: list[Any] = []
         self._ended: list[Any] = []
@@ -99,20 +102,24 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps += skipped
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_seen())
+        before, self._graphs = self._graphs, graphs_compiled()
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
         elif self._decided:
             pass  # the others have not heard of it yet
         elif self._timed_since is not None:
+            self.recompiled_graphs += self._graphs - before
             self.steps.append(self._step(seconds, end))
             self.skipped_timed_steps += skipped
             if self._enough(now):
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         elif self._on_the_worst():
-            pass
+            self._first.append(seconds)
         else:
+            self._first.append(seconds)
             self.untimed.append(seconds)
-            if self._settled():
+            last = len(self.untimed) >= self.order.timing.untimed_most
+            if self._settled() and (last or self._graphs == before):
                 self.surroundings.start()
                 self._timed_since = self._previous_end = time.perf_counter()  # reading them is no part of a step
         self._begun, self._turned, self._ended, self._done, self._stepped = [], [], [], [], None
@@ -144,6 +151,14 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         """Steps before the timed ones, those on the worst batch among them."""
         return len(self.untimed) + (self._steps_watched if self._worst else 0)
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling took: what the steps before the timed ones took above a timed one; 0 where nothing was."""
+        if not self._graphs or not self.steps:
+            return 0.0
+        settled_s = fmean(step.seconds for step in self.steps)
+        return sum(max(0.0, seconds - settled_s) for seconds in self._first)
+
     # Inside -------------------------------------------------------------------------------------------------
 
     def _around_fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,6 +174,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def _around_micro_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def micro_step(*args: Any, **kwargs: Any) -> Any:
+            if not self.settings and not self._begun:
+                self._read_back.look_ahead(*args[:2])
             self._enter("forward")
             self._begun.append(self._mark())
             loss = step(*args, **kwargs)

@@ -12,12 +12,14 @@ from transformers import Trainer, TrainingArguments
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import data, failures, models
+from autotune.probe.compiling import keep_compiled
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
 from autotune.probe.read_back import Misconfigured
 from autotune.probe.stopwatch import Stopwatch
 from autotune.probe.user_objects import UserObjects
 from autotune.probe.worst_batch import WORST_STEPS, worst_batch
+from autotune.variables import ALLOCATOR, OLDER_ALLOCATOR
 
 # All that a probe adds to the arguments it recommends. None of these fields changes how fast a step is: they end the
 # training soon, and keep it from saving, evaluating, logging, reporting and resuming.
@@ -90,6 +92,8 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         data_parallel_size=order.configuration.data_parallel_size,
         steps=tuple(watch.steps),
         untimed_steps=watch.untimed_steps,
+        compile_s=watch.compile_s,
+        recompiled_graphs=watch.recompiled_graphs,
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
@@ -139,11 +143,22 @@ def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> Traini
 def take_variables(order: Order) -> None:
     """Set the variables that the configuration asks of its process.
 
-    OpenMP reads its number of threads once, and in a fork that is over: torch is told.
+    OpenMP reads its number of threads once, and in a fork that is over: torch is told. So is its device allocator, which
+    may have read its variable when the host imported torch.
     """
+    keep_compiled(order)
     os.environ.update(order.process_environment)
+    for name in (OLDER_ALLOCATOR, ALLOCATOR):
+        if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
+            _tell_allocator(settings)
     if threads := order.process_environment.get(THREADS):
         torch.set_num_threads(int(threads))
+
+
+def _tell_allocator(settings: str) -> None:
+    """All its settings at once: those that are not named fall back to their defaults."""
+    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (newer or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 def open_optimizers_library(arguments: TrainingArguments) -> None:

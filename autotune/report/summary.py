@@ -10,6 +10,7 @@ from autotune.launch import accelerate_line, launch_line
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.numerics import Numerics
+from autotune.objective import pays_from
 from autotune.rehearsal import Rehearsal
 from autotune.report.evidence import (
     input_bound_text,
@@ -112,6 +113,8 @@ def answer_lines(facts: Facts) -> list[str]:
         lines.append(f"  with      {launch_line(facts.processes, facts.variables)}")
     if facts.processes > 1:
         lines.append(f"  or with   {accelerate_line(facts.processes, facts.variables)}")
+    if facts.best is not None and facts.best.measurement.compile_s:
+        lines.append(f"  compiling {compiling_text(facts.best, facts.trials)}")
     if facts.best is not None and facts.best.final.input_bound:
         lines.append(f"  data      {input_bound_text(facts.best.final)}")
     lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]
@@ -123,6 +126,16 @@ def answer_lines(facts: Facts) -> list[str]:
         lines.append(f"  note      {facts.device_note}")
     lines.append(f"Why it ended: {facts.statement}.")
     return lines
+
+
+def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
+    """What compiling costs at a run's start, and from how many steps on it pays."""
+    said = f"takes {format_seconds(best.measurement.compile_s)} at the start"
+    if best.final.training_steps:
+        share = best.final.after_compiling
+        said += f", {1 - share:.1%} of the time of your {best.final.training_steps} steps"
+    steps = pays_from(best, trials)
+    return f"{said}; it pays from {steps} steps on" if steps else said
 
 
 def doubts(facts: Facts) -> list[str]:

@@ -49,6 +49,7 @@ AFTER = {
     "rounds": "int64",
     "repeated_because": "string",
     "barred": "string",
+    "compile_s": "float64",
 }
 
 
@@ -113,6 +114,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "rounds": len(trial.confirmations),
         "repeated_because": "; ".join(final.repeated_because),
         "barred": trial.barred,
+        "compile_s": trial.measurement.compile_s,
     }
 
 

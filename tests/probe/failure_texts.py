@@ -135,6 +135,10 @@ OTHER = {
     ),
     "no checkpointing": ("unsupported", "'Tiny' object has no attribute 'gradient_checkpointing_enable'"),
     "no checkpointing, transformers": ("unsupported", "OwnModel does not support gradient checkpointing."),
+    "no compiler's work": (
+        "unsupported",
+        "InductorError: CppCompileError: C++ compile error\n\nCommand:\ng++ /tmp/x.main.cpp -shared",
+    ),
     "illegal access": ("crashed", "CUDA error: an illegal memory access was encountered\n" + _ASYNCHRONOUS),
     "illegal access, with a link": (
         "crashed",

@@ -8,7 +8,7 @@ from autotune.environment import Environment
 from autotune.measurement import Measurement
 from autotune.probe.launcher import ProbeHost, read_answer
 from autotune.probe.order import Order, Timing
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.training_arguments import host_environment, model_arguments, process_environment, training_arguments
 from autotune.workload import Workload
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
@@ -49,6 +49,7 @@ def make_order(
                 "BEHAVIOUR_FOLDER": str(folder),
                 **(variables or {}),
             },
+            "host_environment": host_environment(asked, environment),
             "workload": CALLERS,
             "environment": environment,
             "accumulation_steps_run": asked.gradient_accumulation_steps,

@@ -1,0 +1,50 @@
+"""The backend of compiling: what turns captured graphs into kernels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.compile import BACKEND
+from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.workload import Workload
+
+NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    return one_of(*NAMES)(base.get(BACKEND) or "inductor")
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings({BACKEND: value})
+
+
+def _read_back(observed: Observed) -> str | None:
+    """None where nothing is compiled, or in a mode, which is inductor's own."""
+    plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
+    if not observed.graphs or plugin is None or getattr(plugin, "mode", None) not in (None, "default"):
+        return None
+    backend = getattr(plugin.backend, "value", plugin.backend)
+    return str(backend).lower()
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == "inductor":
+        return None  # where it cannot be used nothing is compiled at all: `compile` says so
+    return environment.compile_backends.get(str(value), "this torch offers no such backend")
+
+
+LEVER = Lever(
+    name="compile_backend",
+    values=NAMES,
+    changes=frozenset({"speed", "memory"}),
+    summary="What makes kernels of the compiled graphs: inductor writes Triton on GPUs and C++ on CPUs.",
+    read=one_of(*NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    needs=("compile", lambda value: value == "default"),
+    traced=False,
+)

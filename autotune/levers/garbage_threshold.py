@@ -1,0 +1,66 @@
+"""Garbage threshold: from which share of its limit on the device's allocator reclaims blocks that lie unused."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, none_or
+from autotune.variables import allocator_settings, allocator_variable
+from autotune.workload import Workload
+
+SETTING = "garbage_collection_threshold"
+CLOSE = 1e-6
+"""The allocator may keep it as a float of 32 bits."""
+
+
+def _share(text: Any) -> float:
+    """A share strictly between 0 and 1, as the allocator wants it; raises ValueError."""
+    try:
+        share = float(str(text).strip())
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"{text!r} is no share between 0 and 1")
+    return share
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+    """As the caller's own variable says: no field of TrainingArguments does."""
+    own = allocator_settings(environment.variables).get(SETTING)
+    return "none" if own is None or environment.is_cpu else _share(own)
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    if value == "none":
+        return Settings()
+    return Settings(environment={allocator_variable(environment.variables): f"{SETTING}:{value}"})
+
+
+def _read_back(observed: Observed) -> Value | None:
+    own = observed.allocator.get(SETTING)
+    if own is None:
+        return None
+    return "none" if own <= 0 else next((one for one in (0.6, 0.8) if abs(own - one) < CLOSE), round(float(own), 6))
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value != "none":
+        return "it is a way of a GPU's allocator" if environment.is_cpu else None
+    if _own({}, environment, workload) != "none":
+        return f"your {allocator_variable(environment.variables)} sets it, and no value takes it back"
+    return None
+
+
+LEVER = Lever(
+    name="garbage_threshold",
+    values=("none", 0.6, 0.8),
+    changes=frozenset({"speed", "memory"}),
+    summary="Reclaims unused device memory before the limit is met, so that nothing has to be freed all at once.",
+    read=none_or(_share),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    traced=False,
+)

@@ -1,0 +1,37 @@
+"""Garbage threshold."""
+
+import pytest
+
+from autotune.levers.garbage_threshold import LEVER
+from tests.levers.fakes import observed
+from tests.makers import cpu, gpu, workload
+
+SAID = gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.7"})
+
+
+def test_the_user_s_own_is_what_their_variable_says_and_cannot_be_taken_back() -> None:
+    assert LEVER.own({}, gpu(), workload()) == "none"
+    assert LEVER.own({}, SAID, workload()) == 0.7
+    assert "takes it back" in (LEVER.unavailable("none", SAID, workload()) or "")
+    assert LEVER.unavailable("none", gpu(), workload()) is None
+
+
+def test_it_is_one_of_the_allocator_s_settings() -> None:
+    assert LEVER.apply(0.6, gpu()).environment == {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.6"}
+    assert LEVER.apply("none", gpu()).environment == {}
+
+
+@pytest.mark.parametrize(("told", "value"), [(0.0, "none"), (0.6, 0.6), (0.800000011920929, 0.8), (0.5, 0.5)])
+def test_it_is_read_back_from_the_allocator(told: float, value: object) -> None:
+    assert LEVER.read_back(observed(allocator={"garbage_collection_threshold": told})) == value
+
+
+def test_it_is_a_gpu_s() -> None:
+    assert "GPU" in (LEVER.unavailable(0.8, cpu(), workload()) or "")
+    assert LEVER.unavailable(0.8, gpu(), workload()) is None
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.2", "-0.5"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        LEVER.read(text)

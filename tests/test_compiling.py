@@ -1,0 +1,160 @@
+"""What compiling costs, from the measurement to the answer: spread over the announced run, probed last, told to people."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.ask_and_tell import Study
+from autotune.configuration import Configuration
+from autotune.measurement import Measurement, pooled
+from autotune.measuring import measure
+from autotune.objective import best_trial, pays_from, speed
+from autotune.observation import observed
+from autotune.physics import Knowledge
+from autotune.plan import Plan
+from autotune.probe.replay import ReplayProbe
+from autotune.report.summary import compiling_text
+from autotune.report.table import frame
+from autotune.study import open_study, search
+from autotune.study_folder import locked, probe_folder, read_trial
+from autotune.trial import Trial
+from tests.makers import ALLOWED, completed, machine, space, trial
+
+SPEED = "samples_per_second"
+SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), compile=("none", "default"))
+COMPILE_S = 40.0
+
+
+def world(of: Configuration) -> Measurement:
+    """The small world, in which compiled steps run half as fast again."""
+    plain = machine(of)
+    if of.values["compile"] == "none" or not plain.steps:
+        return plain
+    steps = tuple(
+        replace(one, seconds=one.seconds / 1.5, last_s=one.last_s / 1.5, optimizer_s=one.optimizer_s / 1.5)
+        for one in plain.steps
+    )
+    return replace(plain, steps=steps, compile_s=COMPILE_S, probe_seconds=plain.probe_seconds + COMPILE_S)
+
+
+def plan(**facts: Any) -> Plan:
+    known = {"n_trials": 16, "objective": SPEED, "confirmation_rounds": 0}
+    return Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **known | facts)
+
+
+def run(folder: Path, **facts: Any) -> Study:
+    def estimate(one: Configuration) -> float:
+        return float(machine(one).peak_bytes or machine(one).held_bytes or 0)
+
+    with locked(folder):
+        study = open_study(folder, SPACE, plan(**facts), Knowledge(ALLOWED, estimate))
+        search(study, ReplayProbe(world))
+    return study
+
+
+def compiled(one: Trial) -> bool:
+    return one.configuration.values["compile"] != "none"
+
+
+# The objective --------------------------------------------------------------------------------------------------
+
+
+def test_seconds_of_compiling_are_spread_over_the_announced_steps() -> None:
+    one = completed(samples_per_second=10.0)  # 48 samples a step: 4.8 s
+    slow_start = replace(one, compile_s=48.0)
+    assert speed(slow_start, SPEED) == pytest.approx(10.0), "nothing was announced"
+    announced = speed(replace(slow_start, training_steps=100), SPEED)
+    assert announced == pytest.approx(10.0 * 480 / (480 + 48))
+    assert announced is not None
+    assert announced.low < announced < announced.high
+    assert speed(replace(one, training_steps=100), SPEED) == pytest.approx(10.0)
+
+
+def test_it_pays_from_the_step_on_at_which_it_has_saved_what_it_cost() -> None:
+    plain, fast = trial(0, 10.0), trial(1, 16.0)
+    fast = replace(fast, measurement=replace(fast.measurement, compile_s=36.0))
+    saved = 48 / 10.0 - 48 / 16.0
+    assert pays_from(fast, [plain, fast]) == pytest.approx(36.0 / saved, abs=1)
+    assert pays_from(plain, [plain, fast]) == 0
+    said = compiling_text(fast, [plain, fast])
+    assert said == f"takes 36 s at the start; it pays from {pays_from(fast, [plain, fast])} steps on"
+    assert "of your 1000 steps" in compiling_text(fast.over(1000), [plain, fast])
+
+
+@pytest.mark.parametrize(("steps", "wins"), [(20, False), (1_000_000, True)])
+def test_a_short_run_is_not_compiled_and_a_long_one_is(steps: int, wins: bool) -> None:
+    first = SPACE.baseline
+    other = SPACE.configuration({**first.values, "compile": "default"})
+    trials = [Trial(n, one, world(one)).over(steps) for n, one in enumerate((first, other))]
+    best = best_trial(trials, SPEED)
+    assert best is not None
+    assert compiled(best) == wins
+
+
+# The search -----------------------------------------------------------------------------------------------------
+
+
+def test_compiling_is_tried_after_what_is_cheap_and_wins_a_long_run(tmp_path: Path) -> None:
+    study = run(tmp_path)
+    before = [one for one in study.trials if not any(map(compiled, study.trials[: one.number + 1]))]
+    assert len(before) < len(study.trials)
+    plain = max(
+        (one for one in SPACE if one.values["compile"] == "none"), key=lambda one: world(one).samples_per_second or 0
+    )
+    assert plain in [one.configuration for one in before], "what is cheap to try is known by then"
+    best = best_trial(study.trials, SPEED)
+    assert best is not None
+    assert compiled(best)
+
+
+def test_for_a_run_too_short_to_pay_for_it_nothing_is_compiled(tmp_path: Path) -> None:
+    study = run(tmp_path, training_steps=40)
+    assert not any(map(compiled, study.trials))
+
+
+def test_what_a_probe_spends_on_compiling_is_none_of_its_usual_start() -> None:
+    of = SPACE.configuration({**SPACE.baseline.values, "compile": "default"})
+    told = observed(of, replace(world(of), probe_seconds=world(of).probe_seconds + 5.0))
+    assert told.compile_s == COMPILE_S
+    assert told.starting_s < 6.0
+
+
+# One trial ------------------------------------------------------------------------------------------------------
+
+
+def test_a_confirmation_counts_the_compiling_of_its_own_trial_s_cold_probe(tmp_path: Path) -> None:
+    of = SPACE.configuration({**SPACE.baseline.values, "compile": "default"})
+    first = measure(tmp_path, plan(training_steps=500), [], ReplayProbe(world), of, 0)
+    warm = replace(world(of), compile_s=3.0)
+    again = measure(tmp_path, plan(training_steps=500), [Trial(0, of, first)], ReplayProbe({of: warm}), of, 0, 1)
+    assert (first.compile_s, again.compile_s) == (COMPILE_S, COMPILE_S)
+    assert pooled([again, again]).compile_s == COMPILE_S
+    kept = read_trial(probe_folder(tmp_path, 0), 0)
+    assert kept is not None
+    assert kept.measurement.training_steps == 500
+    assert kept.confirmations[0].compile_s == COMPILE_S
+
+
+def test_its_deadline_leaves_time_for_it(tmp_path: Path) -> None:
+    probe = ReplayProbe(world)
+    before = [Trial(0, SPACE.baseline, world(SPACE.baseline))]
+    for value in ("none", "default"):
+        of = SPACE.configuration({**SPACE.baseline.values, "compile": value})
+        measure(tmp_path, plan(), before, probe, of, 1)
+    (_, plain), (_, patient) = probe.asked
+    assert plain.deadline_s == 60.0
+    assert patient.deadline_s >= 600.0
+
+
+def test_graphs_compiled_anew_in_timed_steps_are_a_doubt() -> None:
+    doubted = replace(completed(), recompiled_graphs=2)
+    assert any("compiled anew" in doubt for doubt in doubted.doubts)
+    assert pooled([doubted, doubted]).recompiled_graphs == 4
+
+
+def test_the_table_has_its_seconds() -> None:
+    one = trial(1)
+    table = frame([trial(0), replace(one, measurement=replace(one.measurement, compile_s=7.5))])
+    assert list(table["compile_s"]) == [0.0, 7.5]
