@@ -19,6 +19,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Timing
 from autotune.probe.ranks import LastStep, decisive, together, value_together, variables
+from autotune.rehearsal import Rehearsal
 from tests.makers import MIB, completed, step
 from tests.probe import ranked
 from tests.probe.probes import LEVERS, make_order, measured
@@ -155,6 +156,52 @@ def test_the_hungriest_rank_gives_the_peak(run: Run) -> None:
     assert held.peak_bytes is not None
     assert plain.peak_bytes is not None
     assert held.peak_bytes > plain.peak_bytes + 200 * MIB
+
+
+def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    told = {"kind": "numerics", "request": {"steps": 4, "seed": 0}, "deadline_s": DEADLINE_S}
+    losses = []
+    for ranks, micro in ((2, 2), (1, 8)):
+        order = make_order(tmp_path, environment, asked=on_ranks(ranks, micro), **told)
+        value, failure = ranked_host.attempt(order)
+        assert failure is None, failure
+        losses.append(value["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(tmp_path, environment, asked=on_ranks(2), kind="rehearsal", deadline_s=DEADLINE_S)
+    value, failure = ranked_host.attempt(order)
+    assert failure is None, failure
+    rehearsal = Rehearsal.from_dict(value)
+    assert not rehearsal.problems
+    assert rehearsal.eval_batch_size == 4
+    assert rehearsal.checkpoint_bytes
+
+
+def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(
+        tmp_path,
+        environment,
+        "be killed",
+        asked=on_ranks(2),
+        kind="numerics",
+        request={"steps": 4, "seed": 0},
+        variables={"FAILING_RANK": "1"},
+        deadline_s=DEADLINE_S,
+    )
+    value, failure = ranked_host.attempt(order)
+    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    assert value is None
+    assert failure is not None
+    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, "rank 1: ended by SIGKILL")
+    assert ended < AT_ONCE_S
 
 
 # One of them fails ----------------------------------------------------------------------------------------------

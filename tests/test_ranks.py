@@ -1,0 +1,104 @@
+"""A whole search on two ranks of a CPU: exact, confirmed, rehearsed, and an answer that says how to start it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune import confirmation
+from autotune.cli import app
+from autotune.errors import InvalidRequest
+from autotune.result import TuningResult
+from autotune.verify import verify_study
+
+pytestmark = pytest.mark.alone
+WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
+FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimizer=adamw_torch_fused", "workers=0")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, str]:
+    """The search of the command line, and what it printed."""
+    folder = tmp_path_factory.mktemp("reports")
+    words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={one}" for one in FIXED)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confirmation, "FURTHER", -1.0)
+        done = CliRunner().invoke(app, [*words, "--only=micro_batch_size=2,4", f"--output-dir={folder}"])
+    assert done.exit_code == 0, done.output
+    return TuningResult.load(next(folder.iterdir())), done.output
+
+
+def test_a_search_on_two_ranks_is_exact_and_confirmed(searched: tuple[TuningResult, str]) -> None:
+    result, _ = searched
+    assert result.best.confirmed
+    assert {trial.configuration.data_parallel_size for trial in result.trials} == {2}
+    for trial in result.trials:
+        assert trial.configuration.global_batch_size == 8
+        assert trial.measurement.settings == trial.configuration.values
+        assert {2 * step.samples for step in trial.measurement.composed_steps} == {8}
+        assert trial.peak_bytes
+
+
+def test_its_losses_and_its_rehearsal_are_those_of_all_ranks(searched: tuple[TuningResult, str]) -> None:
+    result, _ = searched
+    assert result.rehearsal is not None
+    assert not result.rehearsal.problems
+    assert result.rehearsal.checkpoint_bytes
+    assert result.numerics is not None
+    assert result.numerics.references or result.numerics.problem
+
+
+def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult, str]) -> None:
+    result, printed = searched
+    assert result.folder is not None
+    threads = max(1, result.environment.threads // 2)
+    line = f"OMP_NUM_THREADS={threads} torchrun --nproc-per-node 2 your_script.py"
+    assert f"  with      {line}\n" in printed
+    assert line in (result.folder / "summary.md").read_text()
+    told = json.loads((result.folder / "result.json").read_text())["launch"]
+    assert told == [
+        line,
+        f"OMP_NUM_THREADS={threads} accelerate launch --multi_gpu --num_processes 2 your_script.py",
+    ]
+    assert (result.to_dict()["processes"], result.to_dict()["launch"]) == (2, told)
+    fields = json.loads((result.folder / "best_training_arguments.json").read_text())
+    assert (fields["ddp_backend"], fields["use_cpu"]) == ("gloo", True)
+    sizes = fields["per_device_train_batch_size"] * fields["gradient_accumulation_steps"]
+    assert sizes * result.processes() == 8
+
+
+def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, str]) -> None:
+    frame = searched[0].to_frame()
+    assert list(frame.columns).count("data_parallel_size") == 1
+    assert set(frame["data_parallel_size"]) == {2}
+    assert set(frame["global_batch_size"]) == {8}
+
+
+def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResult, str]) -> None:
+    assert searched[0].folder is not None
+    with pytest.raises(InvalidRequest, match="trains on 2 ranks") as refused:
+        verify_study(searched[0].folder, 4)
+    assert "torchrun --nproc-per-node 2" in str(refused.value)
+
+
+def test_nothing_fits_on_two_ranks_where_each_has_too_little(tmp_path: Path) -> None:
+    """The limit is each rank's own."""
+    fixed = dict(one.split("=") for one in FIXED)
+    with pytest.raises(autotune.NothingFits):
+        autotune.search(
+            "bert-mini",
+            8,
+            device="cpu",
+            sequence_length=64,
+            fix={**fixed, "micro_batch_size": 4},
+            memory_limit="110MiB",
+            n_trials=1,
+            no_history=True,
+            output_dir=str(tmp_path),
+        )
+    (folder,) = tmp_path.iterdir()
+    (trial,) = TuningResult.load(folder).trials
+    assert trial.measurement.outcome == "out_of_memory"
+    assert trial.measurement.reason.startswith("rank ")
