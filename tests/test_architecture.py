@@ -47,6 +47,7 @@ FLOORS = (
         "memory_tape",
         "allocator_model",
         "own_arguments",
+        "deepspeed_config",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
