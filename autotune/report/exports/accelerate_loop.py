@@ -17,7 +17,7 @@ USED = (
     *("adam_beta1", "adam_beta2", "adam_epsilon", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"),
     *("warmup_ratio", "max_steps", "num_train_epochs", "seed", "bf16", "fp16", "tf32", "use_cpu"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_drop_last"),
-    *("dataloader_persistent_workers", "use_liger_kernel", "liger_kernel_config"),
+    *("dataloader_persistent_workers", "accelerator_config", "use_liger_kernel", "liger_kernel_config"),
     *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
     *CHECKPOINTING,
     *(f"{name}_kwargs" for name in CHECKPOINTING),
@@ -36,14 +36,14 @@ The loss of a step is the mean over its micro-batches, each weighing the same; t
 import math
 
 from accelerate import Accelerator
-from accelerate.utils import set_seed$dummies
+from accelerate.utils import $helpers
 from torch.utils.data import DataLoader
 from transformers import $auto_class, Trainer, TrainingArguments, default_data_collator, get_scheduler
 
 RANKS = $ranks
 MODEL_ARGUMENTS = $model_arguments
 TRAINING_ARGUMENTS = $training_arguments
-$unused
+$adapter$unused
 
 def your_model():
     return $auto_class.from_pretrained($name, **MODEL_ARGUMENTS)
@@ -80,13 +80,13 @@ def train():
     arguments = TrainingArguments(output_dir="output", **TRAINING_ARGUMENTS)
     accelerator = Accelerator(
 $precision        gradient_accumulation_steps=arguments.gradient_accumulation_steps,
-        cpu=arguments.use_cpu,
+        cpu=arguments.use_cpu,$copies
     )
     if accelerator.num_processes != RANKS:
         raise SystemExit(f"{accelerator.num_processes} rank(s) instead of {RANKS}: the batch would not be $global_batch_size.")
     set_seed(arguments.seed)
     model = your_model()
-$checkpointing$liger    loader = make_loader(arguments)
+$adapting$checkpointing$liger    loader = make_loader(arguments)
     optimizer = make_optimizer(model, arguments)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     in_epoch = math.ceil(len(loader) / arguments.gradient_accumulation_steps)
@@ -161,6 +161,13 @@ LIGER = """\
 """
 
 
+ADAPTING = """\
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(model, LoraConfig(**ADAPTER))
+"""
+
+
 def accelerate_loop(answer: Answer) -> str:
     """The text of accelerate_loop.py; what the loop does not do stands in it as a comment."""
     config = answer.deepspeed or {}
@@ -172,12 +179,15 @@ def accelerate_loop(answer: Answer) -> str:
         auto_class=answer.auto_class,
         name=json.dumps(answer.model),
         ranks=answer.data_parallel_size,
-        model_arguments=_literal(answer.model_arguments),
+        model_arguments=_literal({name: value for name, value in answer.model_arguments.items() if value is not None}),
+        adapter=f"ADAPTER = {_literal(answer.adapter)}\n" if answer.adapter else "",
+        adapting=ADAPTING if answer.adapter else "",
         training_arguments=_literal(answer.without(LAUNCHED)),
         unused=_unused(answer),
-        dummies=_dummies(config),
+        helpers=_helpers(answer, config),
         optimizer=_optimizer(answer, config),
         precision="" if answer.deepspeed_file else f'        mixed_precision="{answer.mixed_precision}",\n',
+        copies=_copies(answer),
         checkpointing=_checkpointing(answer),
         liger=LIGER if answer.fields.get("use_liger_kernel") else "",
         schedule=DEEPSPEED_SCHEDULE if "scheduler" in config else SCHEDULE,
@@ -201,13 +211,17 @@ def _word(value: Any) -> str:
 def _unused(answer: Answer) -> str:
     left = answer.without((*LAUNCHED, *USED))
     lines = [f"# Not done by this loop, as the Trainer would: {name} = {value!r}" for name, value in left.items()]
+    collating = {name: value for name, value in answer.data_arguments.items() if value}
+    lines += [f"# your_collator must do it: {name} = {value!r}" for name, value in collating.items()]
     return "".join(f"{' '.join(line.split())}\n" for line in lines)
 
 
-def _dummies(config: dict[str, Any]) -> str:
+def _helpers(answer: Answer, config: dict[str, Any]) -> str:
+    """What the script imports from accelerate.utils."""
     names = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
     used = [word for key, word in names.items() if key in config]
-    return f"\nfrom accelerate.utils import {', '.join(used)}" if used else ""
+    used += ["DataLoaderConfiguration"] if _copies(answer) else []
+    return ", ".join([*sorted(used), "set_seed"])
 
 
 def _optimizer(answer: Answer, config: dict[str, Any]) -> str:
@@ -219,10 +233,18 @@ def _optimizer(answer: Answer, config: dict[str, Any]) -> str:
     return OPTIMIZER
 
 
+def _copies(answer: Answer) -> str:
+    config = answer.fields.get("accelerator_config")
+    blocking = not (isinstance(config, Mapping) and config.get("non_blocking"))
+    return "" if blocking else "\n        dataloader_config=DataLoaderConfiguration(non_blocking=True),"
+
+
 def _checkpointing(answer: Answer) -> str:
     """The call of this transformers; off is said too, because a model's config can switch it on."""
     word = next((name for name in CHECKPOINTING if name in answer.training_arguments), CHECKPOINTING[1])
     if not answer.checkpointing:
         return f"    model.{word}_disable()\n"
     kwargs = answer.checkpointing_kwargs
-    return f"    model.{word}_enable({f'{word}_kwargs={kwargs!r}' if kwargs else ''})\n"
+    own = [f"{name}={kwargs.pop(name)!r}" for name in ("every_n_layers", "offload") if name in kwargs]
+    told = [f"{word}_kwargs={kwargs!r}"] if kwargs else []
+    return f"    model.{word}_enable({', '.join(told + own)})\n"

@@ -15,14 +15,17 @@ CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 class Answer:
     """What was found, and what a file for another tool must know beside it.
 
-    training_arguments, model_arguments, variables: as in the best_*.json files. data_parallel_size: ranks. model: its
-    name, for people. auto_class: `AutoModelFor...`. sequence_length: tokens of the longest sample, None for
-    images. threads: of one operation on the CPU, as measured. hidden_size: None where the config has none.
+    training_arguments, model_arguments, variables: as in the best_*.json files. adapter: fields of `peft.LoraConfig`, empty
+    where all weights are trained. data_arguments: how samples become batches, where that is no training argument.
+    data_parallel_size: ranks. model: its name, for people. auto_class: `AutoModelFor...`. sequence_length: tokens of the
+    longest sample, None for images. threads: of one operation on the CPU, as measured. hidden_size: None where unknown.
     """
 
     training_arguments: Mapping[str, Any]
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)
     data_parallel_size: int = 1
     model: str = ""
     auto_class: str = "AutoModel"
@@ -71,6 +74,16 @@ class Answer:
         return self.model_arguments.get("attn_implementation")
 
     @property
+    def quantization(self) -> dict[str, Any]:
+        """Fields of `BitsAndBytesConfig`; empty where weights are whole."""
+        return dict(self.model_arguments.get("quantization_config") or {})
+
+    @property
+    def flattening(self) -> bool:
+        """Whether a micro-batch's samples lie behind each other in one row, without padding."""
+        return bool(self.data_arguments.get("packing"))
+
+    @property
     def deepspeed(self) -> dict[str, Any] | None:
         """DeepSpeed's configuration with exact numbers; None where it is not used, or is a file of the user's own."""
         config = self.training_arguments.get("deepspeed")
@@ -97,6 +110,14 @@ class Answer:
         """`NAME=value NAME=value`, to stand before a command: without threads named, launchers choose their own."""
         every = {"OMP_NUM_THREADS": str(self.threads)} | dict(self.variables)
         return " ".join(f"{name}={shlex.quote(value)}" for name, value in every.items())
+
+    def others(self, *said: str) -> dict[str, Any]:
+        """Model, data and adapter arguments that say something and are not among those said."""
+        every = {**self.model_arguments, **self.data_arguments}
+        every |= {f"adapter {name}": value for name, value in self.adapter.items()}
+        every |= {f"quantization {name}": value for name, value in self.quantization.items()}
+        kept = (*said, "quantization_config")
+        return {name: value for name, value in every.items() if name not in kept and value not in (None, False)}
 
     def without(self, names: Collection[str]) -> dict[str, Any]:
         """The training arguments that say something and are not among these."""

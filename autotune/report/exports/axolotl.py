@@ -34,6 +34,9 @@ LIGER = {
 }
 """What `use_liger_kernel` switches on by itself, in axolotl's words (src/axolotl/integrations/liger/args.py)."""
 
+GROUPED = {"group_by_length": True, "train_sampling_strategy": "group_by_length"}
+"""The older and the newer field that put samples of like lengths together."""
+
 OLDER_ATTENTION = {
     "eager": "eager_attention",
     "sdpa": "sdp_attention",
@@ -56,8 +59,12 @@ HANDLED = (
     *RENAMED,
     *CHECKPOINTING,
     *(f"{name}_kwargs" for name in CHECKPOINTING),
-    *("bf16", "fp16", "use_liger_kernel", "deepspeed", "fsdp", "fsdp_config"),
+    *("bf16", "fp16", "use_cpu", "use_liger_kernel", "deepspeed", "fsdp", "fsdp_config"),
+    *GROUPED,
 )
+ADAPTER_KEYS = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
+QUANTIZATION = ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+"""Fields of BitsAndBytesConfig that `bnb_config_kwargs` hands on (src/axolotl/utils/schemas/peft.py)."""
 
 
 def axolotl_yaml(answer: Answer) -> str:
@@ -69,10 +76,17 @@ def axolotl_yaml(answer: Answer) -> str:
     values |= _checkpointing(answer)
     if answer.attention:
         values["attn_implementation"] = answer.attention
+    if experts := answer.model_arguments.get("experts_implementation"):
+        values["experts_implementation"] = experts
     if fields.get("use_liger_kernel"):
         values |= LIGER
     if answer.deepspeed_file:
         values["deepspeed"] = answer.deepspeed_file
+    if answer.flattening:
+        values["batch_flattening"] = True
+    if any(fields.get(name) == word for name, word in GROUPED.items()):
+        values["group_by_length"] = True
+    values |= _adapter(answer)
     if fields.get("fsdp"):
         values |= _fsdp(answer.fsdp_config)
     if answer.sequence_length:
@@ -97,11 +111,26 @@ def _joined(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) else value
 
 
+def _adapter(answer: Answer) -> dict[str, Any]:
+    if not answer.adapter:
+        return {}
+    quantization, targets = answer.quantization, answer.adapter.get("target_modules")
+    four = bool(quantization.get("load_in_4bit"))
+    made: dict[str, Any] = {"adapter": "qlora" if four else "lora"}
+    made |= {new: answer.adapter[name] for name, new in ADAPTER_KEYS.items() if name in answer.adapter}
+    if targets:
+        made |= {"lora_target_linear": True} if targets == "all-linear" else {"lora_target_modules": targets}
+    if four:
+        made["load_in_4bit"] = True
+        made["bnb_config_kwargs"] = {name: quantization[name] for name in QUANTIZATION if name in quantization}
+    return made
+
+
 def _missing(answer: Answer) -> dict[str, Any]:
     kwargs = {f"checkpointing {name}": answer.checkpointing_kwargs.get(name) for name in NEWER_KWARGS}
-    rest = {
-        name: value for name, value in answer.model_arguments.items() if name not in ("dtype", "attn_implementation")
-    }
+    said = ["dtype", "attn_implementation", "experts_implementation", "packing", "quantization load_in_4bit"]
+    said += [f"adapter {name}" for name in (*ADAPTER_KEYS, "target_modules", "task_type")]
+    rest = answer.others(*said, *(f"quantization {name}" for name in QUANTIZATION))
     sharing = {
         f"fsdp_config {name}": value
         for name, value in answer.fsdp_config.items()
@@ -113,15 +142,16 @@ def _missing(answer: Answer) -> dict[str, Any]:
 
 
 def _head(answer: Answer) -> list[str]:
-    ranks = f" --num-processes {answer.data_parallel_size}" if answer.data_parallel_size > 1 else ""
+    ranks = answer.data_parallel_size
+    start = "axolotl train" if ranks == 1 else f"accelerate launch --num_processes {ranks} -m axolotl.cli.train"
     return [
         f"Lines for your axolotl YAML beside base_model ({answer.model}), datasets, learning_rate, output_dir.",
-        f"{answer.environment} axolotl train YOURS.yaml{ranks}",
+        f"{answer.environment} {start} YOURS.yaml",
     ]
 
 
 def _notes(answer: Answer) -> list[str]:
-    told = []
+    told = ["no counterpart here: a training on the CPU, as this was measured"] if answer.is_cpu else []
     if answer.attention in OLDER_ATTENTION:
         told.append(f"an older axolotl says {OLDER_ATTENTION[answer.attention]}: true instead of attn_implementation")
     if answer.mixed_precision != "no":

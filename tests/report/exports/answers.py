@@ -73,6 +73,21 @@ EVERY = {
         },
         data_parallel_size=2,
     ),
+    "adapter": answer(
+        FULL | ON_A_GPU | {"train_sampling_strategy": "group_by_length", "accelerator_config": {"non_blocking": True}},
+        adapter={"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
+        data_arguments={"packing": True, "pad_to_multiple_of": None},
+        model_arguments={
+            "dtype": "float32",
+            "attn_implementation": "flash_attention_2",
+            "quantization_config": {
+                "load_in_4bit": True,
+                "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": True,
+                "bnb_4bit_compute_dtype": "bfloat16",
+            },
+        },
+    ),
     "deepspeed": answer(
         FULL
         | ON_A_GPU
