@@ -10,12 +10,19 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 
-from autotune.report.exports import Answer, exports
+from autotune.probe.models import _AUTO_CLASSES
+from autotune.report.exports import Answer, auto_class, exports
 from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer
 from tests.report.exports.keys import AXOLOTL, FSDP, LLAMA_FACTORY, LLAMA_FACTORY_ATTENTION
 
 KINDS = pytest.mark.parametrize("kind", EVERY)
 NEWER = {"activation_checkpointing", "activation_checkpointing_kwargs"}
+
+
+def test_the_class_of_a_task_is_transformers_own() -> None:
+    for task, (name, _) in _AUTO_CLASSES.items():
+        assert auto_class(task) == name
+    assert auto_class("") == "AutoModel"
 
 
 def values(of: Answer, name: str) -> dict[str, Any]:
