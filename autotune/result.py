@@ -15,6 +15,7 @@ from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.order import read_json
 from autotune.rehearsal import Rehearsal
 from autotune.report.evidence import numerics_lines, rehearsal_lines
+from autotune.report.exports import Answer, auto_class
 from autotune.report.files import write_question, write_report
 from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
@@ -205,6 +206,22 @@ class TuningResult:
             numerics=self.numerics,
             rehearsal=self.rehearsal,
             verification=self.verification,
+            elsewhere=self.for_other_tools() if best else None,
+        )
+
+    def for_other_tools(self) -> Answer:
+        """The answer as `autotune.report.exports` makes files of it."""
+        hidden = self.workload.model_config.get("hidden_size")
+        return Answer(
+            training_arguments=self.training_argument_fields(),
+            model_arguments=self.model_arguments(),
+            variables=self.environment_variables(),
+            data_parallel_size=self.best.configuration.data_parallel_size,
+            model=self.workload.name,
+            auto_class=auto_class(self.workload.task),
+            sequence_length=self.workload.sequence_length,
+            threads=self.environment.threads,
+            hidden_size=hidden if isinstance(hidden, int) else None,
         )
 
     def save(self, folder: str | Path) -> Path:

@@ -50,6 +50,7 @@ FLOORS = (
         "allocator_model",
         "tiles",
         "own_arguments",
+        "deepspeed_config",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (

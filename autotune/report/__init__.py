@@ -1,5 +1,7 @@
 """Trials -> tables and files for people and programs; everything here takes trials and plain values."""
 
+from autotune.report.exports import EXPORTS
+
 FILES = (
     "environment.json",
     "result.json",
@@ -8,6 +10,7 @@ FILES = (
     "best_training_arguments.json",
     "best_model_arguments.json",
     "best_environment_variables.json",
+    *EXPORTS,
     "summary.md",
     "speed_against_memory.svg",
     "loss_curves.svg",

@@ -9,6 +9,7 @@ from typing import Any
 from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.report.exports import EXPORTS, exports
 from autotune.report.figures import speed_against_memory
 from autotune.report.loss_curves import loss_curves
 from autotune.report.summary import Facts, summary
@@ -39,6 +40,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
                 write_json(path, answer)
             else:
                 path.unlink(missing_ok=True)  # an answer that was none
+        _write_exports(folder, exports(facts.elsewhere))
         table = frame(facts.trials)
         _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
@@ -63,6 +65,15 @@ def _storage(folder: Path) -> Iterator[None]:
             f"The report in {folder} cannot be written: {error.strerror or error}.",
             "Free space or name another --output-dir; the same command writes it again.",
         ) from error
+
+
+def _write_exports(folder: Path, texts: Mapping[str, str]) -> None:
+    """The same answer for other tools; files of an earlier answer that has no such part any more are taken away."""
+    for name in EXPORTS:
+        if name in texts:
+            _whole(folder / name, lambda path, text=texts[name]: path.write_text(text, encoding="utf-8"))
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _write_probes(folder: Path, trials: Sequence[Trial]) -> None:

@@ -19,6 +19,7 @@ from autotune.report.evidence import (
     rehearsal_lines,
     verification_lines,
 )
+from autotune.report.exports import Answer, exports
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
@@ -28,7 +29,7 @@ class Facts:
     """What a report tells, as plain values. best is None where nothing fits.
 
     answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
-    launcher starts, one a rank.
+    launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Facts:
     numerics: Numerics | None = None
     rehearsal: Rehearsal | None = None
     verification: Mapping[str, Any] | None = None
+    elsewhere: Answer | None = None
 
 
 def headline(facts: Facts) -> str:
@@ -183,6 +185,9 @@ def summary(facts: Facts) -> str:
             "```",
             "",
         ]
+    if facts.elsewhere is not None:
+        files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere))
+        parts += [f"For other tools: {files}.", ""]
     if facts.best is not None:
         parts += ["## How it was measured", "", *(f"- {line}" for line in _evidence(facts, facts.best)), ""]
         if facts.numerics and facts.numerics.references:

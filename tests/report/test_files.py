@@ -11,15 +11,17 @@ from transformers import TrainingArguments
 
 from autotune.errors import StorageFailed
 from autotune.report import FILES
+from autotune.report.exports import EXPORTS
 from autotune.report.figures import speed_against_memory
 from autotune.report.table import frame
+from autotune.request import tuning_request
 from autotune.trial import Trial
-from tests.makers import ALLOWED, configuration, out_of_memory, result, trial
+from tests.makers import ALLOWED, configuration, out_of_memory, result, trial, workload
 
 
 def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
     folder = result().save(tmp_path / "a" / "study")
-    when_made = {"loss_curves.svg", "verification.json"}
+    when_made = {"loss_curves.svg", "verification.json", "ds_config.json"}
     assert {path.name for path in folder.iterdir()} == {"request.json", "probes", *FILES} - when_made
     assert {str(path.relative_to(folder / "probes")) for path in (folder / "probes").rglob("*.json")} == {
         f"{place}/{name}"
@@ -76,6 +78,22 @@ def test_an_answer_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
     result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
     assert not (tmp_path / "best_training_arguments.json").exists()
     assert not (tmp_path / "best_model_arguments.json").exists()
+    assert not [name for name in EXPORTS if (tmp_path / name).exists()]
+
+
+def test_deepspeed_s_file_lies_there_with_exact_numbers_where_the_answer_uses_it(tmp_path: Path) -> None:
+    config = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 2}}
+    asked = tuning_request("gpt2-mini", 48, device="cpu", training_args={"deepspeed": config})
+    written = json.loads((result(request=asked).save(tmp_path) / "ds_config.json").read_text())
+    assert (written["train_micro_batch_size_per_gpu"], written["train_batch_size"]) == (16, 48)
+    result().save(tmp_path)
+    assert not (tmp_path / "ds_config.json").exists()
+
+
+def test_files_for_other_tools_name_no_place_of_this_machine(tmp_path: Path) -> None:
+    about = workload(source=str(tmp_path), data=str(tmp_path / "tokens"))
+    folder = result(workload=about, request=tuning_request(str(tmp_path), 48)).save(tmp_path / "study")
+    assert all(str(tmp_path) not in (folder / name).read_text() for name in EXPORTS if name != "ds_config.json")
 
 
 def test_a_folder_that_cannot_be_written_is_said_so_in_one_line(tmp_path: Path) -> None:

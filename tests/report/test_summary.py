@@ -51,6 +51,7 @@ def test_nothing_that_fits_is_said_so() -> None:
     assert headline(facts) == "Nothing fits: none of 1 trial(s) stayed within 1000 MiB."
     assert "Why it ended" in answer_lines(facts)[-1]
     assert "What to paste" not in summary(facts)
+    assert "For other tools" not in summary(facts)
 
 
 def test_for_memory_both_peaks_are_told() -> None:
@@ -103,6 +104,8 @@ def test_the_page_holds_answer_paste_lines_trials_and_what_was_ruled_out() -> No
     assert "- random weights" in page
     assert page.count("\n| ") == 1 + len(facts.trials)
     assert "(best)" in page
+    assert "For other tools: [accelerate_config.yaml](accelerate_config.yaml), " in page
+    assert "ds_config.json" not in page
     assert page.endswith("\n")
 
 

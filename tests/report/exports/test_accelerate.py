@@ -1,0 +1,168 @@
+"""accelerate's file is read by accelerate itself, and the loop does what the answer says, launched for real."""
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from transformers import Trainer, TrainingArguments
+
+from autotune.report.exports import Answer, exports
+from tests.report.exports.answers import EVERY, FULL, answer
+
+DRIVE = Path(__file__).with_name("drive.py")
+TYPES = {
+    "plain": "NO",
+    "two ranks": "MULTI_GPU",
+    "two ranks of a CPU": "MULTI_CPU",
+    "sharded": "FSDP",
+    "deepspeed": "DEEPSPEED",
+}
+
+
+def written(folder: Path, of: Answer) -> Path:
+    for name, text in exports(of).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+# What accelerate reads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_accelerate_reads_its_file(kind: str, tmp_path: Path) -> None:
+    of = EVERY[kind]
+    read = load_config_from_file(str(written(tmp_path, of) / "accelerate_config.yaml"))
+    assert read.distributed_type.value == TYPES.get(kind, "NO")
+    assert read.num_processes == of.data_parallel_size
+    assert read.use_cpu is of.is_cpu
+    assert read.mixed_precision == (None if kind == "deepspeed" else of.mixed_precision)
+
+
+def launched(folder: Path) -> Any:
+    """What `accelerate launch` makes of the file."""
+    words = ["--config_file", str(folder / "accelerate_config.yaml"), "script.py"]
+    return _validate_launch_command(launch_command_parser().parse_args(words))[0]
+
+
+def test_compilation_is_what_accelerate_launch_takes_over(tmp_path: Path) -> None:
+    read = launched(written(tmp_path, EVERY["on a GPU"]))
+    assert (read.dynamo_backend, read.dynamo_mode) == ("INDUCTOR", "max-autotune")
+    assert launched(written(tmp_path, EVERY["plain"])).dynamo_backend == "no"
+
+
+def test_sharding_is_what_accelerate_launch_takes_over(tmp_path: Path) -> None:
+    read = launched(written(tmp_path, EVERY["sharded"]))
+    assert read.use_fsdp
+    assert (int(read.fsdp_version), read.fsdp_transformer_layer_cls_to_wrap) == (2, "Block")
+    assert (
+        "# no counterpart here: fsdp_config limit_all_gathers = true"
+        in exports(EVERY["sharded"])["accelerate_config.yaml"]
+    )
+
+
+def test_deepspeed_s_file_is_named_and_nothing_is_said_twice(tmp_path: Path) -> None:
+    read = launched(written(tmp_path, EVERY["deepspeed"]))
+    assert read.use_deepspeed
+    assert read.deepspeed_config_file == "ds_config.json"
+    assert read.zero3_init_flag is True
+
+
+# The loop -------------------------------------------------------------------------------------------------------
+
+
+def seen_by(folder: Path, command: list[str], ranks: int = 1) -> list[dict[str, Any]]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ACCELERATE_")}
+    set_first = {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29617", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=folder, env=kept | set_first, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def accelerate_launch(folder: Path) -> list[str]:
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "accelerate_config.yaml"]
+    return [*launch, str(DRIVE), str(folder)]
+
+
+@pytest.mark.slow
+def test_the_loop_launched_by_accelerate_trains_as_the_answer_says(tmp_path: Path) -> None:
+    """24 samples, 2 epochs, 4 x 3 a step: 4 steps of 3 micro-batches."""
+    (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer(FULL))))
+    assert seen["micro_batches"] == [4] * 12
+    assert seen["optimizers"] == ["torch.optim.sgd.SGD"] * 4
+    assert seen["decay"] == [0.1, 0.0]
+    assert seen["rates"][0] == 0.0, "the first of two warm-up steps"
+    assert (seen["dtype"], seen["autocast"]) == ("torch.bfloat16", True)
+    assert seen["layer_runs"] == 2 * 12, "each layer runs again in the backward"
+    assert seen["finite"]
+
+
+@pytest.mark.slow
+def test_without_precision_and_checkpointing_the_loop_has_neither(tmp_path: Path) -> None:
+    (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer())))
+    assert (seen["dtype"], seen["autocast"]) == ("torch.float32", False)
+    assert seen["layer_runs"] == len(seen["micro_batches"]) == 12
+    assert seen["optimizers"] == ["torch.optim.adamw.AdamW"] * 4
+    assert seen["fused"]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_each_step(tmp_path: Path) -> None:
+    """48 samples, 2 epochs, 4 x 3 x 2 a step: 4 steps, each rank 3 micro-batches in each."""
+    of = EVERY["two ranks of a CPU"]
+    folder = written(tmp_path, of)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29618"]
+    assert "torchrun --nproc-per-node 2 accelerate_loop.py" in exports(of)["accelerate_config.yaml"]
+    both = seen_by(folder, [*torchrun, str(DRIVE), str(folder)], ranks=2)
+    for seen in both:
+        assert seen["micro_batches"] == [4] * 12
+        assert len(seen["optimizers"]) == 4
+        assert seen["autocast"]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_loop_is_python_and_holds_the_answer(kind: str) -> None:
+    of = EVERY[kind]
+    tree = ast.parse(exports(of)["accelerate_loop.py"])
+    told = {
+        node.targets[0].id: ast.literal_eval(node.value)  # type: ignore[attr-defined]
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id.isupper()  # type: ignore[attr-defined]
+    }
+    assert told["RANKS"] == of.data_parallel_size
+    assert told["MODEL_ARGUMENTS"] == of.model_arguments
+    assert told["TRAINING_ARGUMENTS"] == of.without(("deepspeed", "fsdp", "fsdp_config"))
+
+
+def test_what_the_loop_does_not_do_stands_in_it() -> None:
+    assert (
+        "# Not done by this loop, as the Trainer would: neftune_noise_alpha = 5.0"
+        in exports(answer(FULL))["accelerate_loop.py"]
+    )
+
+
+def test_the_start_line_can_be_pasted_into_a_shell() -> None:
+    of = answer(variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True", "ODD": "two words; and more"})
+    line = exports(of)["accelerate_config.yaml"].splitlines()[0].removeprefix("# ")
+    assert shlex.split(line)[:3] == [
+        "OMP_NUM_THREADS=1",
+        "PYTORCH_ALLOC_CONF=expandable_segments:True",
+        "ODD=two words; and more",
+    ]
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adafactor", "sgd", "adamw_bnb_8bit"])
+def test_the_loop_s_optimizer_is_the_trainer_s(optim: str, tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(exports(answer({"optim": optim}))["accelerate_loop.py"].partition("if __name__")[0], names)
+    arguments = TrainingArguments(output_dir=str(tmp_path), **names["TRAINING_ARGUMENTS"])
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 4))
+    assert type(names["make_optimizer"](model, arguments)) is Trainer.get_optimizer_cls_and_kwargs(arguments, model)[0]

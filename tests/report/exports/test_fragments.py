@@ -1,0 +1,123 @@
+"""axolotl's and LLaMA-Factory's lines hold keys that these tools know, with the values of the answer; nothing is dropped."""
+
+import dataclasses
+import inspect
+import json
+from typing import Any
+
+import pytest
+import yaml
+from transformers import Seq2SeqTrainingArguments
+from transformers.training_args import OptimizerNames
+
+from autotune.probe.models import _AUTO_CLASSES
+from autotune.report.exports import Answer, auto_class, exports
+from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer
+from tests.report.exports.keys import AXOLOTL, FSDP, LLAMA_FACTORY, LLAMA_FACTORY_ATTENTION
+
+KINDS = pytest.mark.parametrize("kind", EVERY)
+NEWER = {"activation_checkpointing", "activation_checkpointing_kwargs"}
+
+
+def test_the_class_of_a_task_is_transformers_own() -> None:
+    for task, (name, _) in _AUTO_CLASSES.items():
+        assert auto_class(task) == name
+    assert auto_class("") == "AutoModel"
+
+
+def values(of: Answer, name: str) -> dict[str, Any]:
+    read = yaml.safe_load(exports(of)[name])
+    assert isinstance(read, dict)
+    return read
+
+
+@KINDS
+def test_axolotl_knows_every_key(kind: str) -> None:
+    told = values(EVERY[kind], "axolotl.yaml")
+    assert set(told) <= AXOLOTL
+    assert set(told.get("fsdp_config", {})) <= FSDP
+    assert told["optimizer"] in list(OptimizerNames)
+
+
+@KINDS
+def test_axolotl_is_told_sizes_precision_and_checkpointing(kind: str) -> None:
+    of = EVERY[kind]
+    told = values(of, "axolotl.yaml")
+    assert (told["micro_batch_size"], told["gradient_accumulation_steps"]) == (of.micro_batch_size, of.accumulation)
+    assert (told["bf16"], told["fp16"]) == (of.mixed_precision == "bf16", False)
+    assert told["gradient_checkpointing"] is of.checkpointing
+    assert told["sequence_len"] == 96
+
+
+@KINDS
+def test_llama_factory_knows_every_key(kind: str) -> None:
+    training = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)} - NEWER
+    told = values(EVERY[kind], "llama_factory.yaml")
+    assert set(told) <= LLAMA_FACTORY | training
+    assert told["flash_attn"] in LLAMA_FACTORY_ATTENTION
+
+
+@KINDS
+def test_llama_factory_is_told_sizes_precision_and_checkpointing(kind: str) -> None:
+    of = EVERY[kind]
+    told = values(of, "llama_factory.yaml")
+    assert told["per_device_train_batch_size"] * told["gradient_accumulation_steps"] == 12
+    assert (told["bf16"], told["disable_gradient_checkpointing"]) == (
+        of.mixed_precision == "bf16",
+        not of.checkpointing,
+    )
+    assert told["finetuning_type"] == ("lora" if of.adapter else "full")
+
+
+@KINDS
+@pytest.mark.parametrize("name", ["axolotl.yaml", "llama_factory.yaml", "trl.yaml"])
+def test_every_field_of_the_answer_is_said_or_named_as_missing(kind: str, name: str) -> None:
+    """By its value's own key, by its key in that tool (tested above), or by a comment line."""
+    of, text = EVERY[kind], exports(EVERY[kind])[name]
+    known = yaml.safe_load(text)
+    elsewhere = {
+        *("activation_checkpointing", "gradient_checkpointing", "activation_checkpointing_kwargs"),
+        *("bf16", "fp16", "deepspeed", "fsdp", "fsdp_config", "use_liger_kernel", "use_cpu", "optim"),
+        *("per_device_train_batch_size", "train_sampling_strategy"),
+    }
+    for field, value in of.fields.items():
+        missing = f"# no counterpart here: {field} = {json.dumps(value)}" in text
+        assert field in elsewhere or missing or known[field] == value, field
+
+
+def test_what_has_no_counterpart_is_said_so() -> None:
+    told = exports(answer(FULL))["axolotl.yaml"]
+    assert "# no counterpart here: dataloader_persistent_workers = true" in told
+    assert "# no counterpart here: a training on the CPU, as this was measured" in told
+    flex = answer(ON_A_GPU, model_arguments={"attn_implementation": "flex_attention"})
+    assert '# no counterpart here: attn_implementation = "flex_attention"' in exports(flex)["llama_factory.yaml"]
+    assert "flex_attention: true" in exports(flex)["axolotl.yaml"]
+
+
+def test_newer_ways_of_checkpointing_are_named_where_a_tool_has_none() -> None:
+    of = answer(FULL | {"activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": True}})
+    for name in ("axolotl.yaml", "llama_factory.yaml"):
+        assert "# no counterpart here: checkpointing every_n_layers = 2" in exports(of)[name]
+        assert "gradient_checkpointing_kwargs" not in values(of, name)
+    call = "model.activation_checkpointing_enable(every_n_layers=2, offload=True)"
+    assert call in exports(of)["accelerate_loop.py"]
+
+
+def test_liger_s_kernels_are_those_that_transformers_switches_on() -> None:
+    """The defaults of Liger's own functions for a model, as far as the package is here."""
+    told = values(EVERY["on a GPU"], "axolotl.yaml")
+    assert told["plugins"] == ["axolotl.integrations.liger.LigerPlugin"]
+    kernels = pytest.importorskip("liger_kernel.transformers", reason="liger-kernel is not installed")
+    defaults = inspect.signature(kernels.apply_liger_kernel_to_llama).parameters
+    for name, key in (("rope", "rope"), ("rms_norm", "rms_norm"), ("swiglu", "glu_activation")):
+        assert told[f"liger_{key}"] is defaults[name].default
+
+
+def test_an_adapter_is_said_in_each_tool_s_words() -> None:
+    factory, axolotl = (values(EVERY["adapter"], name) for name in ("llama_factory.yaml", "axolotl.yaml"))
+    assert (factory["lora_rank"], factory["lora_alpha"], factory["lora_target"]) == (16, 32, "all")
+    assert (factory["quantization_bit"], factory["quantization_type"]) == (4, "nf4")
+    assert (axolotl["adapter"], axolotl["lora_r"], axolotl["lora_target_linear"]) == ("qlora", 16, True)
+    assert (axolotl["batch_flattening"], axolotl["group_by_length"]) == (True, True)
+    named = answer(adapter={"r": 8, "lora_alpha": 16, "target_modules": r".*(q|v)"})
+    assert '# no counterpart here: adapter target_modules = ".*(q|v)"' in exports(named)["llama_factory.yaml"]
