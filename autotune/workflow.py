@@ -76,7 +76,7 @@ def search(
     read_wishes(request)
     baseline_sizes(request.global_batch_size, base)
     card = device.choose_device(request.device)
-    _check_output(request)
+    check_output(request)
     with ProbeHost(pickled) as host:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
@@ -174,9 +174,9 @@ def _unmeasured(
     Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
     """
     folder = request.study_folder(workload.task, environment.device)
-    limit = _memory_limit(request, environment, None if fresh else folder)
+    limit = memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
-    _check_model_fits(workload, allowed, limit)
+    check_model_fits(workload, allowed, limit)
     return TuningResult(
         request=request,
         workload=workload,
@@ -235,7 +235,7 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
     return getattr(model, "__name__", type(model).__name__), pickled
 
 
-def _check_output(request: TuningRequest) -> None:
+def check_output(request: TuningRequest) -> None:
     """Say now what would otherwise be said after model and data were read."""
     root = Path(request.output_dir)
     nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
@@ -245,7 +245,7 @@ def _check_output(request: TuningRequest) -> None:
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
 
 
-def _memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
+def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
     """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
     if request.memory_limit_bytes is not None:
         if request.memory_limit_bytes > environment.total_memory_bytes:
@@ -265,7 +265,7 @@ def _memory_limit(request: TuningRequest, environment: Environment, folder: Path
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 
 
-def _check_model_fits(workload: Workload, allowed: int, limit: int) -> None:
+def check_model_fits(workload: Workload, allowed: int, limit: int) -> None:
     """Weights, and gradients of those that learn, are there in every configuration."""
     needed = workload.parameter_bytes + workload.gradient_bytes
     if needed > allowed:

@@ -47,6 +47,7 @@ FLOORS = (
         "memory_tape",
         "allocator_model",
         "own_arguments",
+        "ladder",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
@@ -66,7 +67,7 @@ FLOORS = (
         "report",
     ),
     ("workflow", "result", "verify", "forecast", "guide", "explain"),
-    ("cli", "service", "live", "__main__", "__init__"),
+    ("cli", "cli_common", "cli_guide", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
 """What wakes devices or takes seconds to import: the parent never loads it by itself."""
