@@ -99,7 +99,7 @@ def _print(ladder: "Ladder", as_json: bool) -> None:
         print(json.dumps(ladder.to_dict() | {"folder": shown(Path(ladder.folder))}, indent=1))
         return
     where = shown(Path(ladder.folder))
-    print("\n".join(ladder_lines(ladder)))
+    print("\n".join(["", *ladder_lines(ladder)]))
     print(f"\nPlot:  {where}/guide.svg\nTable: {where}/guide.md, guide.csv and guide.json")
 
 
@@ -130,4 +130,3 @@ def _shown_while_it_runs(console: "Console", known: "list[Ladder]") -> "Iterator
 
     with Live(console=console, get_renderable=now, refresh_per_second=2, transient=True):
         yield take
-    console.print()

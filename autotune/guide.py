@@ -65,7 +65,7 @@ def run_guide(
         size = request.global_batch_size
         ladder = Ladder(rungs, workload, environment, size, limit, allowed, notes=notes, folder=str(folder))
         with locked(folder):
-            _clear(folder)
+            clear(folder)
             probe = LiveProbe(
                 host,
                 environment,
@@ -153,7 +153,7 @@ def _read_workload(host: ProbeHost, request: TuningRequest) -> tuple[Workload, t
     return workload, (*notes, *workload.notes)
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what a ladder before left; raises InvalidRequest where a study lies in the folder."""
     if (folder / REQUEST).exists():
         raise InvalidRequest(f"{folder} holds a study.", "Name another --output-dir.")

@@ -77,13 +77,13 @@ def _rung(name: str, steps: int, levers: tuple[str, str, str], seconds: float, s
 LADDER = (
     _rung("vanilla", 1, ("none", "fp32", "adamw_torch"), 57.82, 8.86, 14949),
     _rung("GA", MICRO_STEPS, ("none", "fp32", "adamw_torch"), 66.03, 7.75, 8681),
-    _rung("GA, GC", MICRO_STEPS, ("full", "fp32", "adamw_torch"), 85.47, 5.99, 6775),
+    _rung("GA + GC", MICRO_STEPS, ("full", "fp32", "adamw_torch"), 85.47, 5.99, 6775),
     _rung("fp16", 1, ("none", "fp16", "adamw_torch"), 27.46, 18.64, 13939),
-    _rung("fp16, GA, GC", MICRO_STEPS, ("full", "fp16", "adamw_torch"), 50.76, 10.09, 7275),
+    _rung("fp16 + GA + GC", MICRO_STEPS, ("full", "fp16", "adamw_torch"), 50.76, 10.09, 7275),
     _rung("Adafactor", 1, ("none", "fp32", "adafactor"), 64.31, 7.96, 12295),
-    _rung("Adafactor, fp16, GA, GC", MICRO_STEPS, ("full", "fp16", "adafactor"), 56.54, 9.06, 4847),
+    _rung("Adafactor + fp16 + GA + GC", MICRO_STEPS, ("full", "fp16", "adafactor"), 56.54, 9.06, 4847),
     _rung("8-bit Adam", 1, ("none", "fp32", "adamw_bnb_8bit"), 55.95, 9.15, 13085),
-    _rung("8-bit Adam, fp16, GA, GC", MICRO_STEPS, ("full", "fp16", "adamw_bnb_8bit"), 49.46, 10.35, 5363),
+    _rung("8-bit Adam + fp16 + GA + GC", MICRO_STEPS, ("full", "fp16", "adamw_bnb_8bit"), 49.46, 10.35, 5363),
 )
 
 

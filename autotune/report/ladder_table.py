@@ -5,25 +5,27 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from autotune.ladder import LADDER, SAMPLES, THEIR_MACHINE, THEIR_MODEL, Climbed, Ladder, share
+from autotune.ladder import LADDER, MICRO_STEPS, SAMPLES, THEIR_MACHINE, THEIR_MODEL, Climbed, Ladder, share
 from autotune.measurement import Outcome
 from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
 from autotune.units import format_bytes
 
 WIDTH = 80
-LEGEND = "GA: gradient accumulation in 4 micro-steps; GC: gradient checkpointing; x: as a share of vanilla's"
+SECONDS = f"seconds: for {SAMPLES} samples"
+METHODS = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
 THEIRS = f"The guides' own figures, not this machine's: {THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
-HEAD = ("method", f"{SAMPLES} take s", "samples/s", "x", "peak", "x")
-BESIDE = ("method", "s", "samples/s", "peak", "guides'", "guides'")
-_COLUMNS, _COLUMNS_BESIDE = "{:<27}{:>11}{:>15}{:>6}{:>11}{:>6}", "{:<26}{:>8}{:>16}{:>11}{:>8}{:>11}"
+HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
+BESIDE = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
+_COLUMNS, _COLUMNS_BESIDE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
     """Head, table, what is ruled out or in doubt and why, notes, and the guides' own figures."""
-    lines = [*_wrapped(head(ladder)), "", _row(ladder, BESIDE if ladder.is_theirs else HEAD)]
+    lines = [line for text in head(ladder) for line in _wrapped(text)]
+    lines += ["", _row(ladder, BESIDE if ladder.is_theirs else HEAD)]
     lines += [_row(ladder, _cells(ladder, one)) for one in ladder.climbed]
-    lines += ["", *_wrapped(LEGEND)]
+    lines += ["", *legend(ladder)]
     lines += [line for text in remarks(ladder) for line in _wrapped(text)]
     return [*lines, "", *_wrapped(f"{THEIRS}:"), "", _COLUMNS.format(*HEAD).rstrip(), *_their_lines()]
 
@@ -33,39 +35,49 @@ def rung_line(ladder: Ladder) -> str:
     one = ladder.climbed[len(ladder.trials) - 1]
     said = f"{len(ladder.trials)} of {len(ladder.rungs)}: {one.rung.name}: "
     if not one.trial or not one.speed:
-        return f"{said}{'; '.join(_remarks(one)) or short_outcome(one)}"
-    doubts = "".join(f"; doubt: {doubt}" for doubt in one.trial.final.doubts)
+        return f"{said}{'; '.join(_why_no_figure(one))}"
+    doubts = f"; doubt: {'; '.join(_doubts(one))}" if _doubts(one) else ""
     return f"{said}{speed_text(one.trial)} samples/s, peak {format_bytes(one.peak_bytes)}{doubts}"
 
 
-def head(ladder: Ladder) -> str:
+def head(ladder: Ladder) -> tuple[str, str]:
     """What was trained, and where."""
     workload, environment = ladder.workload, ladder.environment
     length = f", {workload.sequence_length} tokens" if workload.sequence_length else ""
-    on = f"{environment.device} ({environment.device_name})"
     return (
-        f"{workload.name} ({workload.task}{length}), global batch {ladder.global_batch_size}, on {on}, "
-        f"{format_bytes(ladder.allowed_bytes)} allowed"
+        f"{workload.name} ({workload.task}{length}), global batch {ladder.global_batch_size}",
+        f"on {environment.device} ({environment.device_name}), {format_bytes(ladder.allowed_bytes)} allowed",
     )
+
+
+def legend(ladder: Ladder) -> tuple[str, str]:
+    """What the table's words mean."""
+    return f"{SECONDS}; {'their: the guides, see below' if ladder.is_theirs else 'x: vanilla is 1'}", METHODS
 
 
 def remarks(ladder: Ladder) -> list[str]:
     """Why each rung without a figure has none, what stands in for which, doubts, notes; what is said of several once."""
     said: dict[str, list[str]] = {}
     for one in ladder.climbed:
-        for text in _remarks(one):
+        for text in _why_no_figure(one):
             said.setdefault(text, []).append(one.rung.name)
-    told = [f"{'; '.join(names)} - {text}" for text, names in said.items()]
+    told = [f"{', '.join(names)}: {text}" for text, names in said.items()]
+    doubtful = [one for one in ladder.climbed if _doubts(one)]
+    told += [f"? {one.rung.name}: {'; '.join(_doubts(one))}" for one in doubtful]
     return told + [f"note: {note}" for note in ladder.notes]
 
 
-def _remarks(one: Climbed) -> list[str]:
-    told = [f"ruled out here: {one.rung.ruled_out}"] if one.rung.ruled_out else []
-    if one.rung.instead_of:
-        told.append("no run of the guides: bf16 where fp16 cannot run")
-    if one.trial and not one.trial.feasible and not one.rung.ruled_out:
+def _why_no_figure(one: Climbed) -> list[str]:
+    if one.rung.ruled_out:
+        return [f"ruled out here ({one.rung.ruled_out})"]
+    told = ["bf16 where fp16 cannot run; no run of the guides"] if one.rung.instead_of else []
+    if one.trial and not one.trial.feasible:
         told.append(outcome_text(one.trial))
-    return told + [f"doubt: {doubt}" for doubt in (one.trial.final.doubts if one.trial else ())]
+    return told
+
+
+def _doubts(one: Climbed) -> tuple[str, ...]:
+    return one.trial.final.doubts if one.trial else ()
 
 
 def short_outcome(one: Climbed) -> str:
@@ -82,7 +94,7 @@ def short_outcome(one: Climbed) -> str:
 
 def _cells(ladder: Ladder, one: Climbed) -> tuple[str, ...]:
     """The cells of HEAD, or of BESIDE where the guides trained the same."""
-    doubtful = " ?" if one.trial and one.trial.final.doubts else ""
+    doubtful = " ?" if _doubts(one) else ""
     speed = f"{speed_text(one.trial)}{doubtful}" if one.trial and one.speed else short_outcome(one)
     mine = (one.rung.name, _seconds(one.seconds), speed)
     if ladder.is_theirs:
@@ -136,10 +148,10 @@ def ladder_page(ladder: Ladder, picture: str) -> str:
     """guide.md. picture: the name of the figure's file."""
     identity = ladder.environment.identity()
     versions = ", ".join(f"{name} {version}" for name, version in identity["versions"].items())
-    parts = [f"# The guides' ladder: {ladder.workload.name}", "", f"{head(ladder)}.", ""]
+    parts = [f"# The guides' ladder: {ladder.workload.name}", "", f"{', '.join(head(ladder))}.", ""]
     parts += _table(BESIDE if ladder.is_theirs else HEAD, [_cells(ladder, one) for one in ladder.climbed])
-    parts += ["", f"{LEGEND}.", "", f"![Memory and speed of each method]({picture})", ""]
-    parts += [*(f"- {_escaped(text)}" for text in remarks(ladder)), f"- versions: {versions}", ""]
+    parts += ["", f"![Memory and speed of each method]({picture})", ""]
+    parts += [*(f"- {_escaped(text)}" for text in (*legend(ladder), *remarks(ladder))), f"- versions: {versions}", ""]
     parts += [f"## {THEIRS.partition(':')[0]}", "", f"{THEIRS.partition(': ')[2]}.", "", *_table(HEAD, _their_cells())]
     return "\n".join(parts) + "\n"
 
