@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from autotune import guide
 from autotune.cli import app
 from autotune.configuration import Configuration
 from autotune.errors import InvalidRequest, NothingFits
@@ -22,7 +23,7 @@ from autotune.guide import check_climbed, clear, climb, run_guide
 from autotune.interval import Interval
 from autotune.ladder import LADDER, SAMPLES, Ladder, Rung, rungs_here
 from autotune.measurement import Measurement, Outcome
-from autotune.probe.order import read_json
+from autotune.probe.order import Timing, read_json
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.ladder_table import ladder_frame, ladder_lines
 from autotune.space_file import read_space
@@ -321,7 +322,10 @@ def test_an_option_that_means_nothing_to_the_ladder_is_refused() -> None:
 
 
 @pytest.mark.alone
-def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(tmp_path: Path) -> None:
+def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guide, "TIMING", Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3))
     folder = tmp_path / "reports" / "guide-bert-mini-cpu"
     (folder / "probes" / "0042").mkdir(parents=True)
     words = ["--device", "cpu", "--sequence-length", "8", "--output-dir", str(tmp_path / "reports")]
