@@ -4,16 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.forecast import estimate
+    from autotune.guide import run_guide
     from autotune.result import TuningResult
     from autotune.verify import verify_study
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "estimate", "search", "verify_study"]
+__all__ = ["TuningResult", "estimate", "run_guide", "search", "verify_study"]
 
 _ROOMS = {
     "search": "autotune.workflow",
     "estimate": "autotune.forecast",
+    "run_guide": "autotune.guide",
     "TuningResult": "autotune.result",
     "verify_study": "autotune.verify",
 }

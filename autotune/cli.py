@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.errors import AutotuneError, NothingFits
+from autotune.cli_common import INTERRUPTED
+from autotune.cli_common import plain_errors as _plain_errors
+from autotune.cli_common import shown as _shown
+from autotune.cli_common import whole as _whole
+from autotune.cli_guide import guide
+from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.result import TuningResult
@@ -19,9 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-INTERRUPTED = 130
-
 
 Option = typer.Option
 
@@ -165,16 +167,6 @@ def _print_result(result: "TuningResult", as_json: bool) -> None:
     print(f"\nReport: {folder}/summary.md")
 
 
-def _shown(folder: Path | None) -> str:
-    """The folder as one would type it from here."""
-    if folder is None:
-        return "."
-    try:
-        return str(folder.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(folder)
-
-
 @app.command()
 def estimate(
     model: Annotated[
@@ -303,29 +295,4 @@ def doctor(
         print(json.dumps(environment.to_dict(), indent=1) if as_json else "\n".join(doctor_lines(environment)))
 
 
-# Errors ----------------------------------------------------------------------------------------------------------
-
-
-class _plain_errors:
-    """One clear line on standard error and the right exit code; no traceback for what was foreseen."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, AutotuneError):
-            print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(INTERRUPTED) from None
-
-
-def _whole(name: str, text: str) -> int:
-    from autotune.errors import InvalidRequest
-
-    try:
-        return int(str(text).replace("_", ""))
-    except ValueError:
-        raise InvalidRequest(
-            f"--{name.replace('_', '-')} must be a whole number, not {text!r}.", "Write it in digits."
-        ) from None
+app.command()(guide)

@@ -91,8 +91,13 @@ class TuningRequest:
         return Path(self.output_dir) / (self.study_name or self.default_study_name(task, device))
 
     def default_study_name(self, task: str, device: str) -> str:
+        return f"{self.model_name}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+
+    @property
+    def model_name(self) -> str:
+        """The model's name as a part of a folder's name."""
         model = re.sub(r"[^A-Za-z0-9._-]+", "-", _last_name(self.model))
-        return f"{model.strip('-.')[:80] or 'model'}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+        return model.strip("-.")[:80] or "model"
 
 
 def tuning_request(

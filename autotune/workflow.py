@@ -79,7 +79,7 @@ def search(
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
-    _check_output(request)
+    check_output(request)
     with ProbeHost(pickled) as host:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
@@ -177,9 +177,9 @@ def _unmeasured(
     Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
     """
     folder = request.study_folder(workload.task, environment.device)
-    limit = _memory_limit(request, environment, None if fresh else folder)
+    limit = memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
-    _check_model_fits(workload, space, environment, allowed, limit)
+    check_model_fits(workload, allowed, limit, _least_bytes(space, environment))
     return TuningResult(
         request=request,
         workload=workload,
@@ -247,7 +247,7 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
     return getattr(model, "__name__", type(model).__name__), pickled
 
 
-def _check_output(request: TuningRequest) -> None:
+def check_output(request: TuningRequest) -> None:
     """Say now what would otherwise be said after model and data were read."""
     root = Path(request.output_dir)
     nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
@@ -257,7 +257,7 @@ def _check_output(request: TuningRequest) -> None:
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
 
 
-def _memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
+def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
     """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
     if request.memory_limit_bytes is not None:
         if request.memory_limit_bytes > environment.total_memory_bytes:
@@ -277,13 +277,18 @@ def _memory_limit(request: TuningRequest, environment: Environment, folder: Path
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 
 
-def _check_model_fits(
-    workload: Workload, space: SearchSpace, environment: Environment, allowed: int, limit: int
-) -> None:
-    """Weights, and gradients of those that learn, are there in every configuration; in 16 bits where a value asks for it."""
+def _least_bytes(space: SearchSpace, environment: Environment) -> int:
+    """Of each weight that the leanest value of the space has."""
     settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
-    halves = any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings)
-    needed = (workload.parameter_bytes + workload.gradient_bytes) // (2 if halves else 1)
+    return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
+
+
+def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
+    """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
+
+    weight_bytes: of each, 2 where a configuration may hold them in 16 bits.
+    """
+    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
     if needed > allowed:
         raise NothingFits(
             f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "

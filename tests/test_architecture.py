@@ -51,6 +51,7 @@ FLOORS = (
         "tiles",
         "own_arguments",
         "deepspeed_config",
+        "ladder",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
@@ -70,7 +71,7 @@ FLOORS = (
         "report",
     ),
     ("workflow", "result", "verify", "forecast", "guide", "explain"),
-    ("cli", "service", "live", "__main__", "__init__"),
+    ("cli", "cli_common", "cli_guide", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
 """What wakes devices or takes seconds to import: the parent never loads it by itself."""

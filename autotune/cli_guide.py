@@ -1,0 +1,132 @@
+"""The command `autotune guide`: a thin door on `autotune.guide`; nothing heavy is loaded before it runs."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli_common import INTERRUPTED, plain_errors, shown, whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autotune.ladder import Ladder
+
+Option = typer.Option
+
+
+def guide(
+    model: Annotated[
+        str, typer.Argument(help="A hub id, a folder, a config JSON, or a built-in name such as bert-large.")
+    ],
+    global_batch_size: Annotated[
+        str, Option(help="Samples in one step, a multiple of 4: taken at once, or in the guides' 4 micro-steps.")
+    ] = "4",
+    task: Annotated[
+        str | None,
+        Option(help="Default: the guides' sequence-classification where it can be done, else the model's own."),
+    ] = None,
+    sequence_length: Annotated[
+        str | None, Option(help="Tokens in the longest sample. Default: 512, or the most the model takes.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        Option(help="A local txt, csv, jsonl or parquet file or folder, or a hub id. Default: random tokens."),
+    ] = None,
+    dataset_split: Annotated[str, Option(help="Split of the dataset.")] = "train",
+    text_column: Annotated[str | None, Option(help="Column with the text.")] = None,
+    label_column: Annotated[str | None, Option(help="Column with the label.")] = None,
+    tokenizer: Annotated[
+        str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
+    ] = None,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    memory_limit: Annotated[
+        str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
+    ] = None,
+    headroom: Annotated[str, Option(help="Share of the limit that must stay free.")] = "5%",
+    probe_timeout: Annotated[
+        str | None, Option(help="Deadline of one run. Default: 10 x the first one's, at least 60 s.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    output_dir: Annotated[str, Option(help="Where report folders go: guide-<model>-<device> below it.")] = "reports",
+    as_json: Annotated[bool, Option("--json", help="Print the table as one JSON object on standard output.")] = False,
+) -> None:
+    """Walk the Hugging Face guides' ladder (accumulation, checkpointing, fp16, Adafactor, 8-bit Adam) with MODEL here."""
+    options = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("model", "global_batch_size", "as_json") and value is not None
+    }
+    with plain_errors():
+        if sequence_length is not None:
+            options["sequence_length"] = whole("sequence_length", sequence_length)
+        _walk(model, whole("global_batch_size", global_batch_size), options, as_json)
+
+
+def _walk(model: str, global_batch_size: int, options: dict[str, Any], as_json: bool) -> None:
+    from rich.console import Console
+
+    from autotune.guide import check_climbed, run_guide
+
+    known: list[Ladder] = []
+    with _shown_while_it_runs(Console(stderr=as_json), known) as watch:
+        try:
+            ladder = run_guide(model, global_batch_size, watch=watch, **options)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted, known[:] = False, [ladder]
+    if known:
+        _print(known[0], as_json)
+    if interrupted:
+        done = f"{len(known[0].trials)} of {len(known[0].rungs)} rungs are known" if known else "nothing is known yet"
+        print(f"Interrupted: {done}; the next run starts anew.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    check_climbed(ladder)
+
+
+def _print(ladder: "Ladder", as_json: bool) -> None:
+    from autotune.report.ladder_table import ladder_lines
+
+    if as_json:
+        print(json.dumps(ladder.to_dict() | {"folder": shown(Path(ladder.folder))}, indent=1))
+        return
+    where = shown(Path(ladder.folder))
+    print("\n".join(["", *ladder_lines(ladder)]))
+    print(f"\nPlot:  {where}/guide.svg\nTable: {where}/guide.md, guide.csv and guide.json")
+
+
+@contextlib.contextmanager
+def _shown_while_it_runs(console: "Console", known: "list[Ladder]") -> "Iterator[Callable[[Ladder, str], None]]":
+    """What to give to `run_guide(watch=...)`: keeps the ladder in `known`, and says what happens.
+
+    A line for each rung that is known; on a terminal, below them, what is being measured and for how long.
+    """
+    from rich.text import Text
+
+    from autotune.report.ladder_table import rung_line
+
+    doing, since = ["reading device, model and data"], [time.monotonic()]
+
+    def now() -> Text:
+        return Text(f"{doing[0]} ... {time.monotonic() - since[0]:.0f} s", style="dim")
+
+    def take(ladder: "Ladder", what: str) -> None:
+        known[:], doing[:], since[:] = [ladder], [what or doing[0]], [time.monotonic()]
+        if not what:
+            console.print(rung_line(ladder), markup=False, highlight=False, soft_wrap=True)
+
+    if not console.is_terminal:
+        yield take
+        return
+    from rich.live import Live
+
+    with Live(console=console, get_renderable=now, refresh_per_second=2, transient=True):
+        yield take

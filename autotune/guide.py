@@ -1,0 +1,160 @@
+"""The guides' ladder walked on this machine: each rung a real probe, in the guides' order."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.dominance import NEVER_PROBED
+from autotune.errors import InvalidRequest, NothingFits, did_you_mean
+from autotune.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
+from autotune.measurement import Measurement, Outcome
+from autotune.measuring import keep, measure
+from autotune.plan import Plan
+from autotune.probe import Probe, device
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.live import LiveProbe
+from autotune.probe.order import CONFIRMATION, Timing
+from autotune.report.ladder_files import LADDER_FILES, write_ladder
+from autotune.request import TuningRequest, tuning_request
+from autotune.study_folder import REQUEST, locked, probe_folder, remove_study, reporting_storage
+from autotune.survey import read_environment, read_workload
+from autotune.trial import Trial
+from autotune.units import format_bytes
+from autotune.workflow import check_model_fits, check_output, memory_limit
+from autotune.workload import Workload
+
+OPTIONS = (
+    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
+    *("device", "memory_limit", "headroom", "probe_timeout", "trust_remote_code", "output_dir"),
+)
+"""What of a search's options means something here."""
+
+TIMING = Timing(untimed_least=4, timed_least=10, timed_most=CONFIRMATION.timed_most, target=CONFIRMATION.target)
+"""One run a rung has to tell as much as a confirmation's rounds: as many steps, and more time for them."""
+
+Watch = Callable[[Ladder, str], None]
+"""Called with the ladder as far as it is known, and what is done now."""
+
+
+def run_guide(
+    model: str, global_batch_size: int = GLOBAL_BATCH_SIZE, *, watch: Watch | None = None, **options: Any
+) -> Ladder:
+    """Walk the guides' ladder with this model; every option of `autotune guide` is an argument here (see OPTIONS).
+
+    global_batch_size: a multiple of 4, taken at once or in the guides' four micro-steps. The task is the guides' sequence
+    classification where the model and the data can do it, the sequence length 512 or the most that the model takes.
+    watch: called for everything that happens. Leaves probes/, guide.json, .csv, .md and .svg in
+    `<output-dir>/guide-<model>-<device>`; what a run before left there goes.
+
+    Raises InvalidRequest for what cannot be done as asked, NothingFits where the model alone does not fit, StudyInUse,
+    StorageFailed, ProbeHostFailed; KeyboardInterrupt passes after what is known was written.
+    """
+    request = _read_request(model, global_batch_size, options)
+    card = device.choose_device(request.device)
+    check_output(request)
+    with ProbeHost() as host:
+        environment, card = read_environment(host, request, card)
+        workload, notes = _read_workload(host, request)
+        limit = memory_limit(request, environment, None)
+        allowed = int(limit * (1 - request.headroom))
+        check_model_fits(workload, allowed, limit)
+        folder = Path(request.output_dir) / f"guide-{request.model_name}-{environment.device.replace(':', '')}"
+        rungs = tuple(rungs_here(environment, workload))
+        size = request.global_batch_size
+        ladder = Ladder(rungs, workload, environment, size, limit, allowed, notes=notes, folder=str(folder))
+        with locked(folder):
+            clear(folder)
+            probe = LiveProbe(
+                host,
+                environment,
+                workload,
+                {},
+                allowed,
+                partial(probe_folder, folder),
+                device_used=(lambda: device.device_used(card)) if card else (lambda: None),
+                timings=(TIMING, TIMING),
+            )
+            return climb(ladder, probe, folder, watch, request.probe_timeout_s)
+
+
+def climb(
+    ladder: Ladder, probe: Probe, folder: Path, watch: Watch | None = None, probe_timeout_s: float | None = None
+) -> Ladder:
+    """Measure rung by rung what can run here; the files are written however it ends. Raises StorageFailed."""
+    say = watch or (lambda ladder, doing: None)
+    try:
+        for number, rung in enumerate(ladder.rungs):
+            say(ladder, f"measuring {rung.name}")
+            trial = _trial(ladder, probe, folder, rung, number, probe_timeout_s)
+            ladder = replace(ladder, trials=(*ladder.trials, trial))
+            say(ladder, "")
+    finally:
+        write_ladder(folder, ladder)
+    return ladder
+
+
+def check_climbed(ladder: Ladder) -> None:
+    """Raise NothingFits where no rung at all ran to its end within its memory."""
+    if not ladder.known:
+        raise NothingFits(
+            f"No rung of the ladder ran to its end in {format_bytes(ladder.allowed_bytes)}: see {ladder.folder}/guide.md.",
+            "Raise --memory-limit, shorten --sequence-length, or choose a smaller model.",
+        )
+
+
+def _trial(ladder: Ladder, probe: Probe, folder: Path, rung: Rung, number: int, probe_timeout_s: float | None) -> Trial:
+    """One rung, measured as a confirmation is: every micro-step runs, and no rung ends early because another is faster."""
+    configuration = rung.configuration(ladder.global_batch_size)
+    if rung.ruled_out:
+        why = Measurement(Outcome.UNSUPPORTED, rung.ruled_out, where=NEVER_PROBED, asked=configuration.values)
+        with reporting_storage(folder):
+            keep(probe_folder(folder, number), configuration, why)
+        return Trial(number, configuration, why)
+    plan = Plan(
+        n_trials=len(ladder.rungs),
+        objective="samples_per_second",
+        memory_limit_bytes=ladder.memory_limit_bytes,
+        allowed_bytes=ladder.allowed_bytes,
+        probe_timeout_s=probe_timeout_s,
+    )
+    probed = [trial for trial in ladder.trials if trial.measurement.where != NEVER_PROBED]
+    return Trial(number, configuration, measure(folder, plan, probed, probe, configuration, number, confirmation=1))
+
+
+# What the request says, read --------------------------------------------------------------------------------------
+
+
+def _read_request(model: str, global_batch_size: int, options: dict[str, Any]) -> TuningRequest:
+    """Raises InvalidRequest, before anything is started, for wrong words."""
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise InvalidRequest(f"The ladder has no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
+    request = tuning_request(model, global_batch_size, space="guide", **options)
+    if request.global_batch_size % MICRO_STEPS:
+        raise InvalidRequest(
+            f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",
+            f"Use a multiple of {MICRO_STEPS}.",
+        )
+    return request
+
+
+def _read_workload(host: ProbeHost, request: TuningRequest) -> tuple[Workload, tuple[str, ...]]:
+    """The guides' task where nobody chose one and model and data can do it, else the model's own; and what to say of it."""
+    notes: tuple[str, ...] = ()
+    if request.task is None:
+        try:
+            workload = read_workload(host, replace(request, task=TASK))
+        except InvalidRequest as error:
+            workload = read_workload(host, request)
+            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.message}",)
+    else:
+        workload = read_workload(host, request)
+    return workload, (*notes, *workload.notes)
+
+
+def clear(folder: Path) -> None:
+    """Remove what a ladder before left; raises InvalidRequest where a study lies in the folder."""
+    if (folder / REQUEST).exists():
+        raise InvalidRequest(f"{folder} holds a study.", "Name another --output-dir.")
+    remove_study(folder, LADDER_FILES)

@@ -1,0 +1,34 @@
+"""The guides' ladder on CUDA: all nine of their rungs, fp16 and the 8-bit optimizer among them."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.probe.device import visible_cards
+
+pytestmark = pytest.mark.gpu
+
+# Asked of NVML: asking torch would wake CUDA in this process.
+if not visible_cards():
+    pytest.skip("needs a CUDA GPU: NVML shows none that this process may use", allow_module_level=True)
+
+import torch  # noqa: E402
+
+if torch.version.cuda is None:
+    pytest.skip(f"needs a torch built for CUDA: this is {torch.__version__}", allow_module_level=True)
+
+from autotune.guide import run_guide  # noqa: E402
+from autotune.ladder import LADDER  # noqa: E402
+
+
+def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path) -> None:
+    done = run_guide("bert-mini", device="cuda", sequence_length=64, output_dir=str(tmp_path))
+    assert [rung.name for rung in done.rungs if not rung.instead_of] == [rung.name for rung in LADDER]
+    for one in done.climbed:
+        # What the installation cannot do (no bitsandbytes) is told; all else runs.
+        assert bool(one.rung.ruled_out) is not bool(one.speed), one.to_dict()["reason"]
+        assert one.trial is not None
+        if one.speed:
+            assert one.trial.measurement.settings["precision"] == one.rung.precision
+    assert next(one for one in done.climbed if one.rung.name == "fp16").speed
+    assert (Path(done.folder) / "guide.svg").exists()
