@@ -3,17 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.explain import explanation
     from autotune.forecast import estimate
     from autotune.result import TuningResult
     from autotune.verify import verify_study
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "estimate", "search", "verify_study"]
+__all__ = ["TuningResult", "estimate", "explanation", "search", "verify_study"]
 
 _ROOMS = {
     "search": "autotune.workflow",
     "estimate": "autotune.forecast",
+    "explanation": "autotune.explain",
     "TuningResult": "autotune.result",
     "verify_study": "autotune.verify",
 }

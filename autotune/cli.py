@@ -1,5 +1,6 @@
 """The command line: a thin door on `autotune.workflow`; nothing heavy is loaded before a command runs."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli_explain import explain
 from autotune.errors import AutotuneError, NothingFits
 
 if TYPE_CHECKING:
@@ -300,7 +302,7 @@ def doctor(
 # Errors ----------------------------------------------------------------------------------------------------------
 
 
-class _plain_errors:
+class _plain_errors(contextlib.ContextDecorator):
     """One clear line on standard error and the right exit code; no traceback for what was foreseen."""
 
     def __enter__(self) -> None:
@@ -323,3 +325,8 @@ def _whole(name: str, text: str) -> int:
         raise InvalidRequest(
             f"--{name.replace('_', '-')} must be a whole number, not {text!r}.", "Write it in digits."
         ) from None
+
+
+# Commands of their own files --------------------------------------------------------------------------------------
+
+app.command()(_plain_errors()(explain))

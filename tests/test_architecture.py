@@ -47,6 +47,8 @@ FLOORS = (
         "memory_tape",
         "allocator_model",
         "own_arguments",
+        "attribution",
+        "reasons",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
@@ -63,10 +65,12 @@ FLOORS = (
         "tracing",
         "parity",
         "finishing",
+        "retracing",
+        "anatomy",
         "report",
     ),
-    ("workflow", "result", "verify", "forecast", "guide", "explain"),
-    ("cli", "service", "live", "__main__", "__init__"),
+    ("workflow", "result", "verify", "forecast", "guide", "explain", "reckoning"),
+    ("cli", "cli_explain", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
 """What wakes devices or takes seconds to import: the parent never loads it by itself."""
