@@ -169,10 +169,11 @@ def product(gains: Sequence[Interval | None]) -> float | None:
 
 
 def only_together(total: Leg, backs: Sequence[TakenBack], objective: str) -> Interval | None:
-    """The total gain over the product of what each lever gains alone, taken back from the answer; with its interval.
+    """The product of what the answer loses without each lever, over the total gain; with its interval.
 
-    Above 1: that part of the gain comes only with several levers together; below 1: they gain partly the same.
-    total: the leg from the path's first trial to the answer. None where something did not run, or with too few rounds.
+    Above 1: that much is gained only by several together, and lost with each of them; below 1: several gain partly the
+    same, and each is missed less where the others stay. total: the leg from the path's first trial to the answer. None
+    where something did not run, or with too few rounds.
     """
     if total.gain is None or not backs or any(back.gain is None for back in backs):
         return None
@@ -183,7 +184,7 @@ def only_together(total: Leg, backs: Sequence[TakenBack], objective: str) -> Int
     if not len(answer) == len(first) >= ROUNDS_THAT_TELL:
         return None
     alone = [math.prod(now / one[turn] for one in others) for turn, now in enumerate(answer)]
-    return quotient_interval([now / then for now, then in zip(answer, first, strict=True)], alone)
+    return quotient_interval(alone, [now / then for now, then in zip(answer, first, strict=True)])
 
 
 def same_rounds(trials: Sequence[Trial]) -> list[Trial]:

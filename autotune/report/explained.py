@@ -90,13 +90,13 @@ def _taken_back(told: Told) -> list[str]:
             lines.append(f"{one['change']}: {_gain(one, 'gain')}: {one['why']}; {one['verdict']}")
     together, alone = told["together"], told["taken_back_product"]
     if together is not None and alone is not None:
-        said = f"one by one {alone:.2f}x, all in all {told['total']:.2f}x: {_gain(told, 'together')} "
+        said = f"one by one {alone:.2f}x, in all {told['total']:.2f}x; together {_gain(told, 'together')}: "
         if told["together_low"] > 1:
-            said += "comes only with several together"
-        elif (told["together_high"] or 2.0) < 1:
-            said += "since several gain partly the same"
+            said += "that much is gained only by several together, and lost with each of them"
+        elif told["together_high"] is not None and told["together_high"] < 1:
+            said += "several gain partly the same, so that each is missed less"
         else:
-            said += "is together's alone, which noise covers"
+            said += "nothing beyond noise, each gains its own"
         lines.append(said)
     return lines
 
