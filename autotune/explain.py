@@ -83,6 +83,7 @@ def explained(
         confirmed=confirmed,
         confirmed_reason=reason,
         bound=bound(best, result.trials, anatomy.utilization("answer", best)),
+        bound_before=bound(baseline, result.trials, anatomy.utilization("baseline", baseline)),
         anatomy=anatomy,
         alternatives=alternatives(best, result.trials, result.ruled_out, objective),
         fixed=tuple(result.request.fix),

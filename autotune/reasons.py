@@ -37,13 +37,15 @@ class Alternative:
 # What bounds it ---------------------------------------------------------------------------------------------------
 
 
-def bound(answer: Trial, trials: Sequence[Trial], utilization: float | None = None) -> tuple[str, str]:
-    """(`input`, `memory`, `compute`, `optimizer` or `overhead`, a sentence why).
+def bound(of: Trial, trials: Sequence[Trial], utilization: float | None = None) -> tuple[str, str]:
+    """(`input`, `memory`, `compute`, `optimizer` or `overhead`, a sentence why); empty where no step was timed.
 
     Input-bound as `Measurement.input_bound` says; memory-bound where a value that needs more memory ran out of it in
     the trials; else by the part of the step that takes most. utilization: of the device's arithmetic, where it is known.
     """
-    final = answer.final
+    final = of.final
+    if not final.feasible:
+        return "", ""
     wait = f"{final.data_wait_share or 0.0:.0%} of a step is waiting for data"
     if final.input_bound:
         return "input", f"input-bound: {wait}"
@@ -53,16 +55,16 @@ def bound(answer: Trial, trials: Sequence[Trial], utilization: float | None = No
     busy += f", {shares['optimizer']:.0%} clipping and optimizer, {shares['data wait']:.0%} waiting for data"
     if utilization is not None:
         busy += f"; arithmetic at {utilization:.0%} of the device's fastest matrix product"
-    if crowded := _kept_out(answer, trials):
+    if crowded := _kept_out(of, trials):
         return "memory", f"memory-bound: {crowded} did not fit{f' ({free})' if free else ''}; {busy}"
     most = max(("micro-steps", "optimizer", "Trainer"), key=lambda part: shares[part])
     kind = {"micro-steps": "compute", "optimizer": "optimizer", "Trainer": "overhead"}[most]
     return kind, f"{kind}-bound: {busy}{f'; {free}' if free else ''}"
 
 
-def _kept_out(answer: Trial, trials: Sequence[Trial]) -> str:
-    """What needs more memory than the answer, alone, and ran out of it: `micro_batch_size 16 (trial 5)`."""
-    mine = answer.configuration
+def _kept_out(of: Trial, trials: Sequence[Trial]) -> str:
+    """What needs more memory than this trial, by one lever, and ran out of it: `micro_batch_size 16 (trial 5)`."""
+    mine = of.configuration
     failed = [one for one in trials if one.final.outcome is Outcome.OUT_OF_MEMORY and not one.final.observed_doubts]
     for name, own in mine.values.items():
         lever = LEVERS[name]

@@ -29,7 +29,8 @@ class Explanation:
     """Where the speed-up of a study comes from.
 
     baseline, best: the study's trials. retraced: what was measured again, None where the baseline is the answer.
-    confirmed: the study's own speed-up, None with the reason where there is none. bound: its kind and a sentence.
+    confirmed: the study's own speed-up, None with the reason where there is none. bound, bound_before: of answer and
+    baseline, its kind and a sentence; empty where no step was timed.
     alternatives: the values that the answer does not have. fixed: levers that were not searched.
     """
 
@@ -41,6 +42,7 @@ class Explanation:
     confirmed: Interval | None
     confirmed_reason: str = ""
     bound: tuple[str, str] = ("", "")
+    bound_before: tuple[str, str] = ("", "")
     anatomy: Anatomy = field(default_factory=Anatomy)
     alternatives: Sequence[Alternative] = ()
     fixed: Sequence[str] = ()
@@ -123,6 +125,8 @@ class Explanation:
             "did_not_run": [_told_failure(one, again) for one in again.failed] if again else [],
             "bound": self.bound[0],
             "bound_reason": self.bound[1],
+            "bound_before": self.bound_before[0],
+            "bound_before_reason": self.bound_before[1],
             "step": {"baseline": step_split(self.baseline.final), "answer": step_split(self.best.final)},
             "memory": dict(self.anatomy.peaks),
             "memory_problems": list(self.anatomy.problems),

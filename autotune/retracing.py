@@ -76,7 +76,7 @@ class Again:
     def first(self, configuration: Configuration) -> Trial:
         """The configuration's trial with its first round at the least; one that the study's trials settle is not run."""
         if configuration not in self.nodes:
-            known = settled_by(configuration, [one for one in self.trials if not one.feasible])
+            known = self._settling(configuration)
             if configuration in self._kept:
                 self.nodes[configuration] = self._kept[configuration]
             elif known is not None:
@@ -102,6 +102,12 @@ class Again:
                 if len(node.confirmations) < one_round and node.feasible:
                     measurement = self._measure(node.configuration, number, one_round)
                     self.nodes[chosen[number]] = replace(node, confirmations=(*node.confirmations, measurement))
+
+    def _settling(self, configuration: Configuration) -> Trial | None:
+        """The study's trial that says that this one does not run; never of one that ran."""
+        if any(one.feasible and one.configuration == configuration for one in self.trials):
+            return None
+        return settled_by(configuration, [one for one in self.trials if not one.feasible])
 
     def _measure(self, configuration: Configuration, number: int, one_round: int) -> Measurement:
         self.watch(f"round {one_round}: {configuration}")

@@ -452,6 +452,20 @@ def test_what_bounds_a_training_is_told() -> None:
     assert "micro_batch_size 24 (trial 5) did not fit" in why
 
 
+def test_both_ends_are_told_and_what_never_ran_is_bound_by_nothing(tmp_path: Path) -> None:
+    found, _ = told(study(TWO), tmp_path)
+    lines = " ".join(explanation_lines(found.to_dict()))
+    assert "your settings: compute-bound" in lines
+    assert "the answer: compute-bound" in lines
+    assert bound_of(answer=Trial(0, TWO, out_of_memory(TWO))) == ("", "")
+
+
+def test_what_ran_in_the_search_is_run_again_whatever_a_leaner_one_met(tmp_path: Path) -> None:
+    leaner = configuration(12, precision="bf16")
+    found, _ = told(study(TWO, Trial(2, leaner, out_of_memory(leaner))), tmp_path)
+    assert found.product is not None
+
+
 def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
     from autotune.reasons import changes
 

@@ -55,7 +55,7 @@ def _sections(told: Told) -> Iterable[tuple[str, list[str]]]:
         ("The path, one lever a step", _path(told)),
         ("Each lever taken back alone from the answer", _taken_back(told)),
         ("What did not run on the way", [f"{one['text']}: {one['outcome']}" for one in told["did_not_run"]]),
-        ("What holds the answer up", [told["bound_reason"]]),
+        ("What holds a step up", _bounds(told)),
         ("What was tried in place of the answer's values", _alternatives(told["alternatives"])),
         ("The levers", [_lever(name, one) for name, one in told["levers"].items()]),
         ("Doubts and notes", _doubts(told)),
@@ -99,6 +99,11 @@ def _taken_back(told: Told) -> list[str]:
             said += "nothing beyond noise, each gains its own"
         lines.append(said)
     return lines
+
+
+def _bounds(told: Told) -> list[str]:
+    known = [("your settings", told["bound_before_reason"]), ("the answer", told["bound_reason"])]
+    return [f"{name}: {why}" for name, why in known if why]
 
 
 def _alternatives(every: Sequence[Told]) -> list[str]:
