@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.explain import explanation
     from autotune.forecast import estimate
     from autotune.guide import run_guide
     from autotune.result import TuningResult
@@ -10,11 +11,12 @@ if TYPE_CHECKING:
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "estimate", "run_guide", "search", "verify_study"]
+__all__ = ["TuningResult", "estimate", "explanation", "run_guide", "search", "verify_study"]
 
 _ROOMS = {
     "search": "autotune.workflow",
     "estimate": "autotune.forecast",
+    "explanation": "autotune.explain",
     "run_guide": "autotune.guide",
     "TuningResult": "autotune.result",
     "verify_study": "autotune.verify",

@@ -11,6 +11,7 @@ from autotune.cli_common import INTERRUPTED
 from autotune.cli_common import plain_errors as _plain_errors
 from autotune.cli_common import shown as _shown
 from autotune.cli_common import whole as _whole
+from autotune.cli_explain import explain
 from autotune.cli_guide import guide
 from autotune.errors import AutotuneError
 
@@ -296,3 +297,4 @@ def doctor(
 
 
 app.command()(guide)
+app.command()(explain)

@@ -21,7 +21,9 @@ from autotune.trial import Trial
 
 REQUEST, VERIFICATION = "request.json", "verification.json"
 """What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
-FOLDERS = ("probes", "numerics", "rehearsal")
+EXPLANATION = "explanation"
+"""Folder of what `autotune explain` measured."""
+FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION)
 """What trainings of every kind leave in a study's folder."""
 
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."

@@ -125,12 +125,13 @@ def verify_study(
     _check_length(steps, seconds)
     result = TuningResult.load(folder)
     best = result.best
-    _check_trainable(result)
+    _check_one_process(result)
+    check_trainable(result)
     predicted = min(steps * (best.final.step_time_s or 1.0), seconds or math.inf)
     with locked(folder):
         if watch is not None:
             watch(_announcement(best, steps, predicted))
-        here = _environment_here(result.environment)
+        here = environment_here(result.environment)
         with ProbeHost() as host:
             got = _trained(host, result, here, {"steps": steps, "seconds": seconds}, 20 * predicted + 600)
         verification = Verification(best, got, _notes(result, here))
@@ -152,17 +153,20 @@ def _check_length(steps: int, seconds: float | None) -> None:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
 
 
-def _check_trainable(result: TuningResult) -> None:
-    """Raise InvalidRequest where model or data of the study are not at hand, or it takes more than one process."""
+def _check_one_process(result: TuningResult) -> None:
     if (ranks := result.processes()) > 1:
         raise InvalidRequest(
             f"The answer of this study trains on {ranks} ranks, and verify starts a single process.",
             f"Start your own training with {launch_line(ranks, result.environment_variables())} and watch its speed.",
         )
+
+
+def check_trainable(result: TuningResult, verb: str = "Verify") -> None:
+    """Raise InvalidRequest where model or data of the study are not at hand. verb: what is to be done with it."""
     if result.workload.user_objects:
         raise InvalidRequest(
             "The model of this study is the caller's own code, which is not in the study.",
-            "Verify it by running the training itself with best_training_arguments.json.",
+            f"{verb} it by running the training itself with best_training_arguments.json.",
         )
     if result.workload.data and not (cache_folder() / result.workload.data / "data").is_dir():
         raise InvalidRequest(
@@ -171,13 +175,13 @@ def _check_trainable(result: TuningResult) -> None:
         )
 
 
-def _environment_here(measured: Environment) -> Environment:
+def environment_here(measured: Environment, verb: str = "Verify") -> Environment:
     """What the study's device can do now; raises InvalidRequest where there is none of that kind."""
     try:
         return examine(measured.device)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"The study was measured on {measured.device_name}. {error.message}", "Verify it on such a machine."
+            f"The study was measured on {measured.device_name}. {error.message}", f"{verb} it on such a machine."
         ) from error
 
 
@@ -192,7 +196,7 @@ def _announcement(best: Trial, steps: int, predicted: float) -> str:
 def _notes(result: TuningResult, here: Environment) -> tuple[str, ...]:
     best = result.best
     notes = []
-    if differing := _differing(result.environment.identity(), here.identity()):
+    if differing := differing_facts(result.environment.identity(), here.identity()):
         notes.append(f"another machine or versions: {'; '.join(differing)}")
     if not best.confirmed:
         notes.append("what was promised is from one probe and was not confirmed")
@@ -201,7 +205,7 @@ def _notes(result: TuningResult, here: Environment) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _differing(measured: dict[str, Any], here: dict[str, Any]) -> list[str]:
+def differing_facts(measured: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """`torch 2.12.0, here 2.13.0` for each fact that is another one here."""
     before, now = ({**facts, **facts["versions"], "versions": None} for facts in (measured, here))
     return [

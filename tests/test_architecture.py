@@ -52,6 +52,8 @@ FLOORS = (
         "own_arguments",
         "deepspeed_config",
         "ladder",
+        "attribution",
+        "reasons",
     ),
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
@@ -68,10 +70,12 @@ FLOORS = (
         "tracing",
         "parity",
         "finishing",
+        "retracing",
+        "anatomy",
         "report",
     ),
-    ("workflow", "result", "verify", "forecast", "guide", "explain"),
-    ("cli", "cli_common", "cli_guide", "service", "live", "__main__", "__init__"),
+    ("workflow", "result", "verify", "forecast", "guide", "explain", "reckoning"),
+    ("cli", "cli_common", "cli_guide", "cli_explain", "service", "live", "__main__", "__init__"),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
 """What wakes devices or takes seconds to import: the parent never loads it by itself."""
@@ -158,7 +162,7 @@ def test_nouns_know_the_standard_library_only(module: str) -> None:
 
 def test_no_room_is_named_like_a_public_function() -> None:
     names = {part for module in MODULES for part in module.split(".")}
-    assert not names & {"search", "tune", "estimate", "compare"}
+    assert not names & {"search", "tune", "estimate", "compare", "explanation"}
 
 
 # What stays light -----------------------------------------------------------------------------------------------

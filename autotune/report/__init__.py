@@ -15,5 +15,7 @@ FILES = (
     "speed_against_memory.svg",
     "loss_curves.svg",
     "verification.json",
+    "explanation.json",
+    "explanation.md",
 )
 """What a report folder holds beside request.json, study.db and probes/."""

@@ -9,6 +9,7 @@ from typing import Any
 from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
+from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.figures import speed_against_memory
 from autotune.report.loss_curves import loss_curves
@@ -54,6 +55,14 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
             _whole(folder / "loss_curves.svg", lambda path: loss_curves(path, numerics, names))
         _write_probes(folder, facts.trials)
     return folder
+
+
+def write_explanation(folder: Path, told: Mapping[str, Any]) -> None:
+    """Write explanation.json and explanation.md. Raises StorageFailed."""
+    with _storage(folder):
+        write_json(folder / "explanation.json", told)
+        text = explanation_markdown(told)
+        _whole(folder / "explanation.md", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 @contextlib.contextmanager
