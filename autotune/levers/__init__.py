@@ -3,6 +3,7 @@
 from autotune.levers import (
     attention,
     checkpointing,
+    experts,
     micro_batch_size,
     optimizer,
     persistent_workers,
@@ -22,6 +23,7 @@ LEVERS: dict[str, Lever] = {
         precision.LEVER,
         optimizer.LEVER,
         attention.LEVER,
+        experts.LEVER,
         workers.LEVER,
         prefetch_factor.LEVER,
         persistent_workers.LEVER,

@@ -15,11 +15,13 @@ from autotune.probe.weights import weights_folder
 from autotune.workload import Workload
 
 __all__ = [
+    "attentions",
     "auto_class",
     "build_model",
     "choose_task",
     "config_of",
     "count_parameters",
+    "experts",
     "image_shape",
     "longest_sequence",
     "model_outline",
@@ -191,6 +193,29 @@ def attentions(model: Any) -> dict[str, str | None]:
             else f"{package} is not installed"
         )
     return found
+
+
+def experts(model: Any) -> tuple[str, dict[str, str | None]]:
+    """(implementation of experts that the model takes by itself, implementation -> None where it can be had, else why not).
+
+    Empty where this model has no experts, or where this transformers cannot choose how they are computed.
+    """
+    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    own = getattr(model.config, "_experts_implementation", None)
+    if own is None or not chooses():
+        return "", {}
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.utils.import_utils import is_kernels_available
+
+    found: dict[str, str | None] = dict.fromkeys(("eager", *ALL_EXPERTS_FUNCTIONS.keys()))
+    if "deepgemm" in found:
+        found["deepgemm"] = "it multiplies bf16 weights only, and these are float32"
+    if "sonicmoe" in found and not is_kernels_available():
+        found["sonicmoe"] = "needs `pip install kernels`"
+    if "grouped_mm" in found and own != "grouped_mm":
+        # Models fall back by themselves where they cannot.
+        found["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
+    return str(own), found
 
 
 def _class_names(task: str) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from autotune.probe.models import (
     attentions,
     choose_task,
     count_parameters,
+    experts,
     longest_sequence,
     model_outline,
     plain_config,
@@ -42,6 +43,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         notes += [*data.notes, *_fit_data(config, data)]
     model = model_outline(config, task, request.trust_remote_code)
     parameters, parameter_bytes = count_parameters(model)
+    expert, known_experts = experts(model)
     return Workload(
         name=request.model,
         task=task,
@@ -56,6 +58,8 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         supports_checkpointing=supports_checkpointing(model),
         attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
         attentions=attentions(model),
+        expert=expert,
+        experts=known_experts,
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",
