@@ -26,9 +26,12 @@ def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> 
 
 
 def speed(measurement: Measurement, objective: str) -> Interval | None:
-    """The rate that the objective compares: tokens / second where asked for and known, else samples / second."""
+    """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
+
+    Of tokens those that are no padding: more padding is no more work done.
+    """
     if objective == "tokens_per_second" and measurement.tokens_per_second:
-        return measurement.tokens_per_second
+        return measurement.non_padding_tokens_per_second or measurement.tokens_per_second
     return measurement.samples_per_second
 
 

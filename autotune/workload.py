@@ -17,7 +17,7 @@ class Workload:
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
     expert, experts: the same of a mixture of experts; empty where the model has none to choose for.
-    batching: argument of the collator (`pad_to_multiple_of`, `packing`) -> None where batches of this data and model can
+    collating: argument of the collator (`pad_to_multiple_of`, `packing`) -> None where batches of this data and model can
     be made so, else why not. pad_to_multiple_of: what the user's own collator says by itself.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
     or the user's own dataset.
@@ -44,7 +44,7 @@ class Workload:
     attentions: Mapping[str, str | None] = field(default_factory=dict)
     expert: str = ""
     experts: Mapping[str, str | None] = field(default_factory=dict)
-    batching: Mapping[str, str | None] = field(default_factory=dict)
+    collating: Mapping[str, str | None] = field(default_factory=dict)
     pad_to_multiple_of: int | None = None
     data: str = ""
     data_identity: str = "synthetic"

@@ -2,10 +2,14 @@
 
 from autotune.levers import (
     attention,
+    batching,
     checkpointing,
     experts,
     micro_batch_size,
+    non_blocking,
     optimizer,
+    packing,
+    padding,
     persistent_workers,
     pin_memory,
     precision,
@@ -28,6 +32,10 @@ LEVERS: dict[str, Lever] = {
         prefetch_factor.LEVER,
         persistent_workers.LEVER,
         pin_memory.LEVER,
+        non_blocking.LEVER,
+        batching.LEVER,
+        packing.LEVER,
+        padding.LEVER,
         threads.LEVER,
     )
 }

@@ -15,12 +15,17 @@ class Settings:
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
+    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`.
+    adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
+    A field whose value is a dict joins the user's own dict of that name, and those of other levers.
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     contradicts: tuple[str, ...] = ()
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

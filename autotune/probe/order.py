@@ -52,6 +52,7 @@ class Order:
     folder: absolute; where order, answer and log go (not written down: a report folder may move).
     sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
+    data_arguments, adapter: see `Settings`; the adapter is empty where all weights are trained.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before, None on a CPU or where unknown.
     request: the own options of every other kind than `probe`.
     """
@@ -66,6 +67,8 @@ class Order:
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     process_environment: Mapping[str, str] = field(default_factory=dict)
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
     workload: Workload | None = None
     environment: Environment | None = None
     accumulation_steps_run: int = 1

@@ -5,6 +5,7 @@ from typing import Any
 
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
+from autotune.probe.batching import collating
 from autotune.probe.configs import token_id
 from autotune.probe.models import (
     attentions,
@@ -60,6 +61,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         attentions=attentions(model),
         expert=expert,
         experts=known_experts,
+        collating=collating(task, bool(data and data.longest), model),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",
