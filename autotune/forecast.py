@@ -198,7 +198,7 @@ def _rows(
     """One for each distinct need, with all the values that share it."""
     grouped: dict[Any, list[Configuration]] = {}
     for one in configurations:
-        key = (one.micro_batch_size, step_key(one, environment), update_key(one, base))
+        key = (one.micro_batch_size, step_key(one, environment), update_key(one, environment, base))
         grouped.setdefault(key, []).append(one)
     for alike in grouped.values():
         first = alike[0]

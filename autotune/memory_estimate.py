@@ -5,7 +5,7 @@ traces of few layers ──repeated──> tapes ──lines──> peak of what
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.allocator_model import CachingAllocator, rounded
@@ -25,7 +25,7 @@ from autotune.memory_tape import (
     between,
     repeated,
 )
-from autotune.memory_wanted import StepKey, Wanted, step_key, update_key
+from autotune.memory_wanted import StepKey, Wanted, optimizer_of, step_key, update_key
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """What torch keeps for cuBLAS from the first product on, up to compute capability 8 and from 9 on
@@ -46,11 +46,12 @@ class Step:
     """Forward and backward of one combination of levers.
 
     tapes: micro-batch size -> its tape, 0 for that of every other size; empty where only lines are known.
-    lines: the same -> phase -> lines.
+    lines: the same -> phase -> lines. weights: bytes of each where an adapter adds some to the model's own, else None.
     """
 
     tapes: Mapping[int, Tape]
     lines: Mapping[int, Mapping[str, tuple[Line, ...]]]
+    weights: tuple[int, ...] | None = None
 
     def at(self, micro_batch_size: int) -> int:
         """Which tape speaks for this size."""
@@ -83,7 +84,7 @@ class MemoryModel:
     def peak(self, configuration: Configuration) -> MemoryPeak:
         """The configuration's peak; raises NotTraced where its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
-        optimizer = update_key(configuration, self.base)
+        optimizer = update_key(configuration, self.environment, self.base)
         for one in (key, optimizer):
             if one in self.failures:
                 raise NotTraced(self.failures[one])
@@ -106,9 +107,9 @@ class MemoryModel:
         ]
         moments += [(with_gradients.plus(line.fixed), OPTIMIZER_STEP) for line in of_update]
         split, where = max(moments, key=lambda one: sum(one[0].values()))
-        split["weights"] += sum(map(self._block, self.weights))
+        split["weights"] += sum(map(self._block, self._weights_of(step)))
         split["activations"] += accumulation * sum(self._block(micro_batch_size * one) for one in self.batch)
-        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer, 0)
+        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer_of(optimizer), 0)
         found = MemorySplit(**{name: int(size) for name, size in split.items()}, context=self.context_bytes)
         wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
         return MemoryPeak(found, found.total - found.context + wasted, where)
@@ -128,11 +129,14 @@ class MemoryModel:
             step.tapes[step.at(micro_batch_size)],
             self.updates[optimizer],
             micro_batch_size,
-            lasting=[*self.weights, self.workspace_bytes],
+            lasting=[*self._weights_of(step), self.workspace_bytes],
             batch=[one * micro_batch_size for one in self.batch],
             micro_steps=1 + accumulates,
             keeps_gradients=self.keeps_gradients,
         )
+
+    def _weights_of(self, step: Step) -> tuple[int, ...]:
+        return self.weights if step.weights is None else step.weights
 
     def _block(self, size: float) -> int:
         return int(size) if self.environment.is_cpu else rounded(size)
@@ -187,7 +191,8 @@ def memory_model(
     steps: dict[StepKey, Step] = {}
     for key, told in zip(wanted.steps, answer["steps"], strict=True):
         try:
-            steps[key] = _step(told, counts, on_cpu)
+            step = _step(told, counts, on_cpu)
+            steps[key] = replace(step, weights=tuple(told["weights"])) if "weights" in told else step
         except NotTraced as error:
             failures[key] = str(error)
     updates: dict[str, Tape] = {}

@@ -19,7 +19,13 @@ from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
-from autotune.training_arguments import model_arguments, process_environment, training_arguments
+from autotune.training_arguments import (
+    adapter_arguments,
+    data_arguments,
+    model_arguments,
+    process_environment,
+    training_arguments,
+)
 from autotune.trial import Trial
 from autotune.workload import Workload
 
@@ -109,6 +115,14 @@ class TuningResult:
         """Variables to set before the training starts; mostly none."""
         return process_environment(self.best.configuration, self.environment)
 
+    def data_arguments(self) -> dict[str, Any]:
+        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers."""
+        return data_arguments(self.best.configuration, self.environment)
+
+    def adapter_arguments(self) -> dict[str, Any]:
+        """Fields for `peft.LoraConfig`; empty where all weights are trained."""
+        return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()
@@ -142,6 +156,8 @@ class TuningResult:
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
             "environment_variables": facts.variables,
+            "data_arguments": facts.data_answer,
+            "adapter": facts.adapter,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -175,6 +191,8 @@ class TuningResult:
             answer=self.training_argument_fields() if best else {},
             model_answer=self.model_arguments() if best else {},
             variables=self.environment_variables() if best else {},
+            data_answer=self.data_arguments() if best else {},
+            adapter=self.adapter_arguments() if best else {},
             model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
             task=workload.task,
             device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",

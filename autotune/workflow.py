@@ -13,6 +13,7 @@ from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.knowledge import gather
+from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -176,7 +177,8 @@ def _unmeasured(
     folder = request.study_folder(workload.task, environment.device)
     limit = _memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
-    _check_model_fits(workload, allowed, limit)
+    if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
+        _check_model_fits(workload, allowed, limit)
     return TuningResult(
         request=request,
         workload=workload,

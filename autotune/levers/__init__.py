@@ -5,6 +5,8 @@ from autotune.levers import (
     batching,
     checkpointing,
     experts,
+    lora,
+    lora_targets,
     micro_batch_size,
     non_blocking,
     optimizer,
@@ -14,8 +16,10 @@ from autotune.levers import (
     pin_memory,
     precision,
     prefetch_factor,
+    quantization,
     threads,
     workers,
+    zero,
 )
 from autotune.levers.lever import Lever, Observed, Settings, Work
 
@@ -37,6 +41,10 @@ LEVERS: dict[str, Lever] = {
         packing.LEVER,
         padding.LEVER,
         threads.LEVER,
+        lora.LEVER,
+        lora_targets.LEVER,
+        quantization.LEVER,
+        zero.LEVER,
     )
 }
 

@@ -51,7 +51,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
 LEVER = Lever(
     name="batching",
     values=NAMES,
-    changes=frozenset({"speed", "memory", "numerics"}),
+    changes=frozenset({"speed", "numerics"}),
     summary="Samples of like length together need less padding, and come in another order.",
     read=one_of(*NAMES),
     own=_own,

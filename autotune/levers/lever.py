@@ -65,6 +65,7 @@ class Lever:
     unavailable: why a value cannot be used here, or None where it can.
     needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Lever:
     hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
     ordered: bool = False
     needs: tuple[str, Callable[[Value], bool]] | None = None
+    spares_gradients: Callable[[Value], bool] = lambda value: False
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
 
 

@@ -20,7 +20,7 @@ from autotune.probe.order import Order
 
 Found = TypeVar("Found")
 
-VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
+VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 
 
 def read(order: Order) -> Environment:

@@ -10,6 +10,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
 from autotune.errors import InvalidRequest, did_you_mean
+from autotune.probe.adapters import in_four_bits
 from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
 from autotune.probe.weights import weights_folder
 from autotune.workload import Workload
@@ -121,6 +122,7 @@ def build_model(
         **_dtype_argument(torch.float32),
         **(model_arguments or {}),
     }
+    four_bits = arguments.pop("quantization_config", None)
     if weights:
         model = auto_class(workload.task).from_pretrained(
             weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
@@ -129,6 +131,8 @@ def build_model(
         with torch.device(device):
             model = auto_class(workload.task).from_config(config, **arguments)
     _disable_checkpointing(model)
+    if four_bits:
+        model = in_four_bits(model, four_bits)
     return model.train()
 
 

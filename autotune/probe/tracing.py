@@ -17,6 +17,7 @@ from transformers.integrations import moe
 
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
+from autotune.probe.adapters import adapted
 from autotune.probe.arithmetic import count_arithmetic
 from autotune.probe.failures import from_exception
 from autotune.probe.layers import Repeats, find_repeats
@@ -33,7 +34,7 @@ SIZES = (1, 2, 3)
 def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     """Tapes of the steps and updates that `order.request` asks for, as plain data.
 
-    request: `steps`: a list of {"training_arguments", "model_arguments"}; `updates`: a list of training arguments that
+    request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments that
     name an optimizer; `on_cuda`: whose ways the kernels have. Where they are there: `sizes`: micro-batch sizes to trace
     (default `SIZES`); `padded`: whether masks hide something (default: where there is data); `foreach` and
     `embeddings_in_8_bits`: see `trace_update`.
@@ -84,7 +85,7 @@ class Subject:
         self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
     ) -> None:
         self.workload, self.config, self.sizes = workload, config, sizes
-        self.padded, self.on_cuda = padded, on_cuda
+        self.padded, self.on_cuda, self.outline = padded, on_cuda, outline
         self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
         self.sample: dict[str, Any] = samples[0]
@@ -92,7 +93,23 @@ class Subject:
         self._checked = False
 
     def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}."""
+        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
+
+        With an adapter also `weights`: bytes of each, its own among them.
+        """
+        if reason := _untraceable(asked):
+            return {"error": reason}
+        adapter = asked.get("adapter")
+        if not adapter:
+            return self._step(asked, notes)
+        try:
+            whole = adapted(copy.deepcopy(self.outline), adapter)
+        except Exception as error:
+            return {"error": from_exception(error, "build").reason}
+        weights = [_bytes(one) for one in [*whole.parameters(), *whole.buffers()]]
+        return {**self._step(asked, notes), "weights": weights}
+
+    def _step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         why = ""
         try:
             while self._layers:
@@ -154,7 +171,7 @@ def trace_step(
 ) -> dict[str, Any]:
     """The tape, as plain data, of a first and a further micro-step on this batch; real tensors or fake ones.
 
-    asked: {"training_arguments", "model_arguments"}, the fields that the levers set.
+    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the levers set.
     """
     arguments = dict(asked["training_arguments"])
     own = {name: value for name, value in asked.get("model_arguments", {}).items() if name != "dtype"}
@@ -162,6 +179,8 @@ def trace_step(
     with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
         model = models.build_model(workload, copy.deepcopy(config), model_arguments=own)
     model.tie_weights()
+    lists = repeats.lists(model)
+    model = adapted(model, asked.get("adapter") or {})
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = bool(arguments.get("use_cache", False))
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
@@ -171,10 +190,19 @@ def trace_step(
     model.forward = forward
     parameters = list(model.parameters())
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
-        with layers_noted(tracker, repeats.lists(model)):
+        with layers_noted(tracker, lists):
             for phase in (FIRST, FURTHER):
                 micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
         return dict(tracker.to_dict())
+
+
+def _untraceable(asked: Mapping[str, Any]) -> str:
+    """Why this step is none that can be traced; empty where it may be."""
+    if asked.get("model_arguments", {}).get("quantization_config"):
+        return "kernels of four-bit weights cannot be traced without storage"
+    if asked["training_arguments"].get("deepspeed"):
+        return "what DeepSpeed keeps where is not traced"
+    return ""
 
 
 def _autocast(forward: Any, dtype: Any) -> Any:

@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
-from autotune.probe import batching, data, failures, models
+from autotune.probe import adapters, batching, data, failures, models
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
 from autotune.probe.read_back import Misconfigured
@@ -164,6 +164,7 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         device = "cpu" if arguments.use_cpu else "cuda"
         own = order.workload.weights if weights else ""
         model = models.build_model(order.workload, device=device, model_arguments=arguments_of_model, weights=own)
+        model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         dataset, collator, processing = data.training_data(order.workload, samples, seed)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}

@@ -1,5 +1,6 @@
 """Traces what an optimizer's step makes: its states in the first, and what it needs beside them in every one."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import Trainer, TrainingArguments
 
 from autotune.memory_tape import STATES, UPDATE, UPDATE_FIRST
+from autotune.probe.adapters import adapted
 from autotune.probe.failures import from_exception
 from autotune.probe.tracker import Tracker
 
@@ -24,10 +26,13 @@ def trace_update(
 ) -> dict[str, Any]:
     """{"tape": plain data} of the first and every later step of the named optimizer, or {"error": why not}.
 
-    outline: the whole model without storage. asked: training arguments. foreach: whether torch's own optimizers work on
+    outline: the whole model without storage. asked: training arguments, and `adapter` where one is trained instead.
+    foreach: whether torch's own optimizers work on
     all tensors at once where nobody chose, as on CUDA. embeddings_in_8_bits: as without the Trainer's exception for them.
     """
     try:
+        if adapter := asked.get("adapter"):
+            outline = adapted(copy.deepcopy(outline), adapter)
         if "8bit" in str(asked.get("optim")):
             return {"tape": _states_of_8bit(outline, embeddings_in_8_bits)}
         return {"tape": _traced(outline, asked, foreach, scratch)}

@@ -8,6 +8,8 @@ FILES = (
     "best_training_arguments.json",
     "best_model_arguments.json",
     "best_environment_variables.json",
+    "best_data_arguments.json",
+    "best_adapter.json",
     "summary.md",
     "speed_against_memory.svg",
     "loss_curves.svg",
