@@ -1,5 +1,6 @@
 """What must be traced for a set of configurations: one trace for all whose step makes and frees the same."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,20 +9,20 @@ from autotune.configuration import RANKS, Configuration
 from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.levers.optimizer import own_name
-from autotune.training_arguments import model_arguments, training_arguments
+from autotune.training_arguments import adapter_arguments, model_arguments, training_arguments
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
 """Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
 
 StepKey = tuple[tuple[str, Any], ...]
-UpdateKey = tuple[str, str]
+UpdateKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What must be traced for a set of configurations: each distinct step and update once.
 
-    steps, updates: key -> training and model arguments of one configuration that has it.
+    steps, updates: key -> training and model arguments and adapter of one configuration that has it.
     """
 
     steps: Mapping[StepKey, Mapping[str, Any]]
@@ -33,15 +34,20 @@ class Wanted:
         return {
             "steps": list(self.steps.values()),
             "updates": [
-                one["training_arguments"] | {"dtype": dtype}
-                for (_, dtype), one in zip(self.updates, self.updates.values(), strict=True)
+                {**one["training_arguments"], "adapter": one["adapter"], "dtype": dtype}
+                for (_, dtype, _), one in self.updates.items()
             ],
             "on_cuda": self.on_cuda,
         }
 
 
-def wanted_traces(configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any]) -> Wanted:
-    """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults."""
+def wanted_traces(
+    configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any], task: str = ""
+) -> Wanted:
+    """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults.
+
+    task: the workload's; an adapter may leave the head of some to be trained.
+    """
     steps: dict[StepKey, Mapping[str, Any]] = {}
     updates: dict[UpdateKey, Mapping[str, Any]] = {}
     for configuration in configurations:
@@ -52,6 +58,7 @@ def wanted_traces(configurations: Iterable[Configuration], environment: Environm
         fields = {
             "training_arguments": training_arguments(alone, environment, base),
             "model_arguments": model_arguments(alone, environment),
+            "adapter": adapter_arguments(alone, environment, task),
         }
         steps.setdefault(step, fields)
         updates.setdefault(update, fields)
@@ -76,21 +83,23 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     for name, value in on_one_rank(configuration).levers:
         if "memory" in LEVERS[name].changes and LEVERS[name].traced and name != "optimizer":
             settings = LEVERS[name].apply(value, environment)
-            fields |= {**settings.training_arguments, **settings.model_arguments, **settings.environment}
+            fields |= {
+                **settings.training_arguments,
+                **settings.model_arguments,
+                **settings.environment,
+                **settings.adapter,
+            }
     known: dict[str, Any] = {}
-    for name, value in fields.items():
+    for name, told in fields.items():
+        value = json.dumps(told, sort_keys=True) if isinstance(told, Mapping) else told
         if (same := SAME_MEMORY.get(name, name)) is not None:
-            known[same] = known.get(same) or _hashable(value)
+            known[same] = known.get(same) or value
     return tuple(sorted(known.items()))
 
 
-def _hashable(value: Any) -> Any:
-    """A table of options as pairs, in their order."""
-    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
-
-
 def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
-    """The name of the configuration's optimizer, and the dtype of the weights that it steps."""
+    """The name of the configuration's optimizer, the dtype of the weights that it steps, and the adapter that has them."""
     own = configuration.values.get("optimizer")
     dtype = str(model_arguments(configuration, environment)["dtype"])
-    return str(own if own is not None else own_name(base)), dtype
+    adapter = adapter_arguments(configuration, environment, "")
+    return str(own if own is not None else own_name(base)), dtype, json.dumps(adapter, sort_keys=True)

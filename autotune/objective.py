@@ -29,11 +29,12 @@ def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> 
 def speed(measurement: Measurement, objective: str) -> Interval | None:
     """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
 
-    Over a run of announced length, what it spends on compiling counts.
+    Of tokens those that are no padding: more padding is no more work done. Over a run of announced length, what it spends
+    on compiling counts.
     """
     rate = measurement.samples_per_second
     if objective == "tokens_per_second" and measurement.tokens_per_second:
-        rate = measurement.tokens_per_second
+        rate = measurement.non_padding_tokens_per_second or measurement.tokens_per_second
     share = measurement.after_compiling
     return rate if rate is None or share == 1.0 else Interval(rate.value * share, rate.low * share, rate.high * share)
 

@@ -22,6 +22,8 @@ from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, read_trial
 from autotune.training_arguments import (
+    adapter_arguments,
+    data_arguments,
     host_environment,
     model_arguments,
     process_environment,
@@ -122,6 +124,14 @@ class TuningResult:
         """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`."""
         return processes(self.best.configuration, self.environment)
 
+    def data_arguments(self) -> dict[str, Any]:
+        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers."""
+        return data_arguments(self.best.configuration, self.environment)
+
+    def adapter_arguments(self) -> dict[str, Any]:
+        """Fields for `peft.LoraConfig`; empty where all weights are trained."""
+        return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()
@@ -157,6 +167,8 @@ class TuningResult:
             "environment_variables": facts.variables,
             "processes": facts.processes,
             "launch": _launch(facts),
+            "data_arguments": facts.data_answer,
+            "adapter": facts.adapter,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -191,6 +203,8 @@ class TuningResult:
             model_answer=self.model_arguments() if best else {},
             variables=self.environment_variables() if best else {},
             processes=self.processes() if best else 1,
+            data_answer=self.data_arguments() if best else {},
+            adapter=self.adapter_arguments() if best else {},
             model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
             task=workload.task,
             device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",

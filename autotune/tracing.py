@@ -34,7 +34,7 @@ def traced(
         raise TracingFailed(
             "A model_init cannot be traced without running it.", "Name a model, folder or config instead."
         )
-    wanted = wanted_traces(configurations, environment, base)
+    wanted = wanted_traces(configurations, environment, base, workload.task)
     order = Order(
         kind="trace",
         folder=str(host.scratch_folder()),

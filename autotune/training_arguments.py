@@ -17,6 +17,18 @@ PRIVATE = (
 )
 """Fields that never travel: folders, what belongs to one run alone, secrets, and the device, which `--device` decides."""
 
+TASK_TYPES = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+    "question-answering": "QUESTION_ANS",
+}
+"""PEFT's names of tasks (`peft.TaskType`): by them it leaves a new head of a classifier to be trained."""
+
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear layer but the output's: what QLoRA's authors advise (arXiv 2305.14314, section 4)."""
+
 FINDER = "auto_find_batch_size"
 """It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
 
@@ -35,7 +47,7 @@ def training_arguments(
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
     for name, value in settings.training_arguments.items():
         # None means: as the user has it, else the default.
-        fields[name] = fields.get(name) if value is None else value
+        fields[name] = fields.get(name) if value is None else _joined(fields.get(name), value)
     for name in settings.contradicts:
         fields.pop(name, None)
     for name, value in settings.defaults.items():
@@ -70,23 +82,47 @@ def processes(configuration: Configuration, environment: Environment) -> int:
     return max(1, _settings(configuration, environment).processes)
 
 
+def data_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
+    """How samples become a batch: `pad_to_multiple_of` (None: no such padding) and `packing`, where levers say so."""
+    return dict(_settings(configuration, environment).data_arguments)
+
+
+def adapter_arguments(configuration: Configuration, environment: Environment, task: str) -> dict[str, Any]:
+    """Fields for PEFT's `LoraConfig`; empty where all weights are trained."""
+    fields = dict(_settings(configuration, environment).adapter)
+    if not fields.get("r"):
+        return {}
+    named = {"task_type": TASK_TYPES[task]} if task in TASK_TYPES else {}
+    return {"target_modules": ALL_LINEAR, **fields, **named}
+
+
 def _settings(configuration: Configuration, environment: Environment) -> Settings:
     values = configuration.values
     # In the order of LEVERS, however a space lists them: later ones may overrule what earlier ones set by the way.
     every = [lever.apply(values[name], environment) for name, lever in LEVERS.items() if name in values]
+    fields: dict[str, Any] = {}
+    for one in every:
+        fields |= {name: _joined(fields.get(name), value) for name, value in one.training_arguments.items()}
     return Settings(
-        training_arguments=_all_of([one.training_arguments for one in every]),
+        training_arguments=fields,
         model_arguments=_all_of([one.model_arguments for one in every]),
         environment=joined(*(one.environment for one in every)),
         contradicts=tuple(name for one in every for name in one.contradicts),
         defaults=_all_of([one.defaults for one in every]),
         processes=max(one.processes for one in every),
         host=joined(*(one.host for one in every)),
+        data_arguments=_all_of([one.data_arguments for one in every]),
+        adapter=_all_of([one.adapter for one in every]),
     )
 
 
 def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for one in several for name, value in one.items()}
+
+
+def _joined(known: Any, value: Any) -> Any:
+    """A dict joins the one that is there already; any other value takes its place."""
+    return {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
 
 
 def _aliases(environment: Environment) -> set[str]:

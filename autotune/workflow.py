@@ -179,7 +179,8 @@ def _unmeasured(
     folder = request.study_folder(workload.task, environment.device)
     limit = memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
-    check_model_fits(workload, allowed, limit, _least_bytes(space, environment))
+    if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
+        check_model_fits(workload, allowed, limit, _least_bytes(space, environment))
     return TuningResult(
         request=request,
         workload=workload,

@@ -17,6 +17,9 @@ class Workload:
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
     liger: value of the lever `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
+    expert, experts: the same of a mixture of experts; empty where the model has none to choose for.
+    collating: argument of the collator (`pad_to_multiple_of`, `packing`) -> None where batches of this data and model can
+    be made so, else why not. pad_to_multiple_of: what the user's own collator says by itself.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
     or the user's own dataset.
     data_identity: what tells one dataset from another (path, size, time; or fingerprint).
@@ -41,6 +44,10 @@ class Workload:
     attention: str = "eager"
     attentions: Mapping[str, str | None] = field(default_factory=dict)
     liger: Mapping[str, str | None] = field(default_factory=dict)
+    expert: str = ""
+    experts: Mapping[str, str | None] = field(default_factory=dict)
+    collating: Mapping[str, str | None] = field(default_factory=dict)
+    pad_to_multiple_of: int | None = None
     data: str = ""
     data_identity: str = "synthetic"
     text_source: str = ""

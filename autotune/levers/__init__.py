@@ -2,6 +2,7 @@
 
 from autotune.levers import (
     attention,
+    batching,
     checkpointing,
     compile,
     compile_backend,
@@ -9,17 +10,25 @@ from autotune.levers import (
     data_parallel_size,
     empty_cache_steps,
     expandable_segments,
+    experts,
     fsdp,
     garbage_threshold,
     liger,
+    lora,
+    lora_targets,
     micro_batch_size,
+    non_blocking,
     optimizer,
+    packing,
+    padding,
     persistent_workers,
     pin_memory,
     precision,
     prefetch_factor,
+    quantization,
     threads,
     workers,
+    zero,
 )
 from autotune.levers.lever import ACCUMULATION, Change, Lever, Observed, Settings, Work
 
@@ -33,10 +42,15 @@ LEVERS: dict[str, Lever] = {
         precision.LEVER,
         optimizer.LEVER,
         attention.LEVER,
+        experts.LEVER,
         workers.LEVER,
         prefetch_factor.LEVER,
         persistent_workers.LEVER,
         pin_memory.LEVER,
+        non_blocking.LEVER,
+        batching.LEVER,
+        packing.LEVER,
+        padding.LEVER,
         threads.LEVER,
         compile.LEVER,
         compile_backend.LEVER,
@@ -45,6 +59,10 @@ LEVERS: dict[str, Lever] = {
         empty_cache_steps.LEVER,
         expandable_segments.LEVER,
         garbage_threshold.LEVER,
+        lora.LEVER,
+        lora_targets.LEVER,
+        quantization.LEVER,
+        zero.LEVER,
     )
 }
 

@@ -18,6 +18,9 @@ class Settings:
     host: variables that it must be started with, because they are read before its first line (an allocator's).
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     processes: that the launcher starts, one a rank (0: the value says nothing of that).
+    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`.
+    adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
+    A field whose value is a dict joins the user's own dict of that name, and those of other levers.
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -27,6 +30,8 @@ class Settings:
     processes: int = 0
     defaults: Mapping[str, Any] = field(default_factory=dict)
     host: Mapping[str, str] = field(default_factory=dict)
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
 
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -93,6 +98,7 @@ class Lever:
     seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
     period: steps after which what a value does comes round: a probe times as many at the least.
     traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
+    spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
     """
 
     name: str
@@ -107,6 +113,7 @@ class Lever:
     hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
     ordered: bool = False
     needs: tuple[str, Callable[[Value], bool]] | None = None
+    spares_gradients: Callable[[Value], bool] = lambda value: False
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
     learns: Callable[[Value], Value] = lambda value: value
     conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)

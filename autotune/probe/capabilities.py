@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
 """Library -> the names of its files, the leanest first."""
 
-VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "optuna")
+VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 
 
 FIRST_STEPS = 8

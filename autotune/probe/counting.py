@@ -9,12 +9,13 @@ import torch
 
 @dataclass(frozen=True)
 class Counted:
-    """samples: None where the batches do not show it. real_tokens: a tensor where it is still being summed on the device.
+    """samples: None where the batches do not show it. samples, real_tokens: tensors where they are still being summed on
+    the device.
 
     largest_bytes: of the largest micro-batch, all its tensors together.
     """
 
-    samples: int | None = 0
+    samples: Any = 0
     tokens: int = 0
     real_tokens: Any = 0
     largest_bytes: int = 0
@@ -28,14 +29,18 @@ class Counted:
 def count(batches: Sequence[Any]) -> Counted:
     """Count micro-batches: mappings of tensors whose first dimension is the sample.
 
-    Tokens are the entries of `input_ids`; those that are no padding the ones of `attention_mask`, or all without one.
+    Where samples lie behind each other in one row without a mask, each begins at position 0 (`DataCollatorWithFlattening`);
+    how many these are is a tensor until it is asked for. Tokens are the entries of `input_ids`; those that are no padding
+    the ones of `attention_mask`, or all without one.
     """
-    samples: int | None = 0
+    samples: Any = 0
     tokens, real, largest = 0, 0, 0
     for batch in batches:
         named = batch if isinstance(batch, Mapping) else {}
         tensors = [value for value in named.values() if isinstance(value, torch.Tensor)]
-        first = next((len(tensor) for tensor in tensors if tensor.dim()), None)
+        first: Any = next((len(tensor) for tensor in tensors if tensor.dim()), None)
+        if _is_packed(named):
+            first = (named["position_ids"] == 0).sum()
         samples = None if first is None or samples is None else samples + first
         ids = named.get("input_ids")
         if isinstance(ids, torch.Tensor):
@@ -45,3 +50,8 @@ def count(batches: Sequence[Any]) -> Counted:
             real = real + (mask.sum() if masked and mask is not None else ids.numel())
         largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
     return Counted(samples, tokens, real, largest)
+
+
+def _is_packed(batch: Mapping[str, Any]) -> bool:
+    positions = batch.get("position_ids")
+    return isinstance(positions, torch.Tensor) and len(positions) == 1 and "attention_mask" not in batch

@@ -1,5 +1,6 @@
 """Hands a probe what its Trainer trains on: dataset, collator and tokenizer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,16 @@ class MaskedCollator:
         middle = batch["attention_mask"].sum(dim=1)[bare] // 2
         labels[bare, middle] = inputs[bare, middle]
         return batch
+
+
+def collated_as_asked(collator: Any, asked: Mapping[str, Any]) -> Any:
+    """The collator that makes batches as the data arguments say; ours or the user's own, as far as it knows them."""
+    if asked.get("packing"):
+        return transformers.DataCollatorWithFlattening()
+    inner = getattr(collator, "inner", collator)
+    if "pad_to_multiple_of" in asked and hasattr(inner, "pad_to_multiple_of"):
+        inner.pad_to_multiple_of = asked["pad_to_multiple_of"]
+    return collator
 
 
 def _collator(task: str, tokenizer: Any) -> Any:

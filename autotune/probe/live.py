@@ -14,7 +14,14 @@ from autotune.probe import ProbeOptions
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost, read_answer
 from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, remove_answers, write_json
-from autotune.training_arguments import host_environment, model_arguments, process_environment, training_arguments
+from autotune.training_arguments import (
+    adapter_arguments,
+    data_arguments,
+    host_environment,
+    model_arguments,
+    process_environment,
+    training_arguments,
+)
 from autotune.workload import Workload
 
 MICRO_STEPS = 3
@@ -70,6 +77,8 @@ class LiveProbe:
                 "model_arguments": model_arguments(configuration, self.environment),
                 "process_environment": process_environment(configuration, self.environment),
                 "host_environment": host_environment(configuration, self.environment),
+                "data_arguments": data_arguments(configuration, self.environment),
+                "adapter": adapter_arguments(configuration, self.environment, self.workload.task),
                 "workload": self.workload,
                 "environment": self.environment,
                 "accumulation_steps_run": configuration.gradient_accumulation_steps,

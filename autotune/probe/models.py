@@ -10,16 +10,19 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
 from autotune.errors import InvalidRequest, did_you_mean
+from autotune.probe.adapters import in_four_bits
 from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
 from autotune.probe.weights import weights_folder
 from autotune.workload import Workload
 
 __all__ = [
+    "attentions",
     "auto_class",
     "build_model",
     "choose_task",
     "config_of",
     "count_parameters",
+    "experts",
     "image_shape",
     "longest_sequence",
     "model_outline",
@@ -117,6 +120,7 @@ def build_model(
     config = config_of(workload) if config is None else config
     further = dict(model_arguments or {})
     dtype = getattr(torch, str(further.pop("dtype", "float32")))
+    four_bits = further.pop("quantization_config", None)
     arguments = {"trust_remote_code": workload.trust_remote_code, **_dtype_argument(dtype), **further}
     if weights:
         model = auto_class(workload.task).from_pretrained(
@@ -126,6 +130,8 @@ def build_model(
         with torch.device(device):
             model = auto_class(workload.task).from_config(config, **arguments)
     _disable_checkpointing(model)
+    if four_bits:
+        model = in_four_bits(model, four_bits)
     return model.train()
 
 
@@ -190,6 +196,29 @@ def attentions(model: Any) -> dict[str, str | None]:
             else f"{package} is not installed"
         )
     return found
+
+
+def experts(model: Any) -> tuple[str, dict[str, str | None]]:
+    """(implementation of experts that the model takes by itself, implementation -> None where it can be had, else why not).
+
+    Empty where this model has no experts, or where this transformers cannot choose how they are computed.
+    """
+    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    own = getattr(model.config, "_experts_implementation", None)
+    if own is None or not chooses():
+        return "", {}
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.utils.import_utils import is_kernels_available
+
+    found: dict[str, str | None] = dict.fromkeys(("eager", *ALL_EXPERTS_FUNCTIONS.keys()))
+    if "deepgemm" in found:
+        found["deepgemm"] = "it multiplies bf16 weights only, and these are float32"
+    if "sonicmoe" in found and not is_kernels_available():
+        found["sonicmoe"] = "needs `pip install kernels`"
+    if "grouped_mm" in found and own != "grouped_mm":
+        # Models fall back by themselves where they cannot.
+        found["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
+    return str(own), found
 
 
 def _class_names(task: str) -> Mapping[str, Any]:

@@ -5,12 +5,14 @@ from typing import Any
 
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
+from autotune.probe.batching import collating
 from autotune.probe.configs import token_id
 from autotune.probe.kernels import made_for
 from autotune.probe.models import (
     attentions,
     choose_task,
     count_parameters,
+    experts,
     longest_sequence,
     model_outline,
     plain_config,
@@ -43,6 +45,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         notes += [*data.notes, *_fit_data(config, data)]
     model = model_outline(config, task, request.trust_remote_code)
     parameters, parameter_bytes = count_parameters(model)
+    expert, known_experts = experts(model)
     return Workload(
         name=request.model,
         task=task,
@@ -58,6 +61,9 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
         attentions=attentions(model),
         liger=made_for(config),
+        expert=expert,
+        experts=known_experts,
+        collating=collating(task, bool(data and data.longest), model),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",
         text_source=data.text_source if data else "",

@@ -212,7 +212,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _samples_seen(self) -> int | None:
         """Samples in the step; the caller's own collator may pack them, so there they cannot be counted."""
         assert self.order.workload is not None
-        return None if self.order.workload.user_objects else self._counted.samples
+        samples = None if self.order.workload.user_objects else self._counted.samples
+        return None if samples is None else int(samples)
 
     def _mark(self) -> Any:
         """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read at the step's end."""
@@ -279,7 +280,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         asked = self.order.configuration.gradient_accumulation_steps
         steps = [step.composed(self.order.accumulation_steps_run, asked) for step in self.steps]
         ranks = self.order.configuration.data_parallel_size
-        counts = [ranks * (step.tokens if self.order.count_tokens else step.samples) for step in steps]
+        tokens = [step.non_padding_tokens or step.tokens for step in steps]
+        counts = [ranks * one for one in (tokens if self.order.count_tokens else [step.samples for step in steps])]
         return ratio_interval(counts, [step.seconds for step in steps])
 
 

@@ -18,6 +18,7 @@ from transformers.integrations import moe
 from autotune.levers.checkpointing import OPTIONS, options_of
 from autotune.memory_tape import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
 from autotune.probe import cuda_alike, models
+from autotune.probe.adapters import adapted
 from autotune.probe.arithmetic import count_arithmetic
 from autotune.probe.failures import from_exception
 from autotune.probe.layers import Repeats, find_repeats
@@ -37,8 +38,9 @@ SIZES = (1, 2, 3)
 def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     """Tapes of the steps and updates that `order.request` asks for, as plain data.
 
-    request: `steps`: a list of {"training_arguments", "model_arguments"}; `updates`: a list of training arguments that
-    name an optimizer, with the weights' `dtype` among them; `on_cuda`: whose ways the kernels have. Where they are there:
+    request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
+    that name an optimizer, with the weights' `dtype` and the `adapter` among them;
+    `on_cuda`: whose ways the kernels have. Where they are there:
     `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
     data); `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
@@ -99,10 +101,20 @@ class Subject:
         self._checked = False
 
     def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}."""
-        dtype = asked.get("model_arguments", {}).get("dtype", FLOAT32)
-        more = {} if dtype == FLOAT32 else {"weights": _weights(self.of_dtype(dtype))}
-        return {**self._step(asked, notes), **more}
+        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
+
+        Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
+        """
+        if reason := _untraceable(asked):
+            return {"error": reason}
+        dtype, adapter = asked.get("model_arguments", {}).get("dtype", FLOAT32), asked.get("adapter") or {}
+        if dtype == FLOAT32 and not adapter:
+            return self._step(asked, notes)
+        try:
+            whole = adapted(copy.deepcopy(self.of_dtype(dtype)), adapter)
+        except Exception as error:
+            return {"error": from_exception(error, "build").reason}
+        return {**self._step(asked, notes), "weights": _weights(whole)}
 
     def of_dtype(self, dtype: str | None) -> Any:
         """The model without storage, with weights of this dtype."""
@@ -173,7 +185,7 @@ def trace_step(
 ) -> dict[str, Any]:
     """The tape, as plain data, of a first and a further micro-step on this batch; real tensors or fake ones.
 
-    asked: {"training_arguments", "model_arguments"}, the fields that the levers set.
+    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the levers set.
     """
     arguments = dict(asked["training_arguments"])
     own = asked.get("model_arguments", {})
@@ -181,6 +193,8 @@ def trace_step(
     with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
         model = models.build_model(workload, copy.deepcopy(config), model_arguments=own)
     model.tie_weights()
+    lists = repeats.lists(model)
+    model = adapted(model, asked.get("adapter") or {})
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = bool(arguments.get("use_cache", False))
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
@@ -190,10 +204,19 @@ def trace_step(
     model.forward = forward
     parameters = list(model.parameters())
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
-        with layers_noted(tracker, repeats.lists(model)):
+        with layers_noted(tracker, lists):
             for phase in (FIRST, FURTHER):
                 micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
         return dict(tracker.to_dict())
+
+
+def _untraceable(asked: Mapping[str, Any]) -> str:
+    """Why this step is none that can be traced; empty where it may be."""
+    if asked.get("model_arguments", {}).get("quantization_config"):
+        return "kernels of four-bit weights cannot be traced without storage"
+    if asked["training_arguments"].get("deepspeed"):
+        return "what DeepSpeed keeps where is not traced"
+    return ""
 
 
 def _autocast(forward: Any, dtype: Any) -> Any:

@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
-from autotune.probe import data, failures, models
+from autotune.probe import adapters, batching, data, failures, models
 from autotune.probe.compiling import keep_compiled
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
@@ -180,8 +180,12 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         device = "cpu" if arguments.use_cpu else "cuda"
         own = order.workload.weights if weights else ""
         model = models.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
+        model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         dataset, collator, processing = data.training_data(order.workload, samples, seed)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
-    return kind(model=model, args=arguments, **parts)
+    trainer = kind(model=model, args=arguments, **parts)
+    trainer.data_collator = data.collated_as_asked(trainer.data_collator, order.data_arguments)
+    batching.spread_steps(trainer)
+    return trainer

@@ -1,5 +1,6 @@
 """Traces what an optimizer's step makes: its states in the first, and what it needs beside them in every one."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from autotune.memory_tape import STATES, UPDATE, UPDATE_FIRST
+from autotune.probe.adapters import adapted
 from autotune.probe.failures import from_exception
 from autotune.probe.tracker import Tracker
 
@@ -30,10 +32,13 @@ def trace_update(
 
     One that cannot be traced without storage has AdamW's tape, and a `note` that says so.
 
-    outline: the whole model without storage. asked: training arguments. foreach: whether torch's own optimizers work on
+    outline: the whole model without storage. asked: training arguments, and `adapter` where one is trained instead.
+    foreach: whether torch's own optimizers work on
     all tensors at once where nobody chose, as on CUDA. embeddings_in_8_bits: as without the Trainer's exception for them.
     """
     try:
+        if adapter := asked.get("adapter"):
+            outline = adapted(copy.deepcopy(outline), adapter)
         name = str(getattr(asked.get("optim"), "value", asked.get("optim")))
         if (rule := rule_of_bitsandbytes(name)) is not None:
             return {"tape": _states_of_bitsandbytes(outline, rule, embeddings_in_8_bits)}

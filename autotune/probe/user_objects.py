@@ -11,6 +11,7 @@ import cloudpickle
 import torch
 
 from autotune.errors import InvalidRequest
+from autotune.probe.batching import own_collating
 from autotune.request import TuningRequest
 from autotune.workload import Workload
 
@@ -64,6 +65,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         )
     parameters = sum(one.numel() for one in model.parameters())
     config = getattr(model, "config", None)
+    collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
         name=request.model,
         task=request.task or "custom",
@@ -75,6 +77,8 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
         gradient_bytes=sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad),
         supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
+        collating=collating,
+        pad_to_multiple_of=pad_to_multiple_of,
         data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
         text_source="the caller's own dataset",
         samples=samples,

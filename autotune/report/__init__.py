@@ -11,6 +11,8 @@ FILES = (
     "best_model_arguments.json",
     "best_environment_variables.json",
     *EXPORTS,
+    "best_data_arguments.json",
+    "best_adapter.json",
     "summary.md",
     "speed_against_memory.svg",
     "loss_curves.svg",

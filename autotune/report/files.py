@@ -35,7 +35,8 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
     with _storage(folder):
         write_json(folder / "result.json", ended)
         answers = {"training_arguments": facts.answer, "model_arguments": facts.model_answer}
-        for name, answer in (answers | {"environment_variables": facts.variables}).items():
+        answers |= {"environment_variables": facts.variables, "data_arguments": facts.data_answer}
+        for name, answer in (answers | {"adapter": facts.adapter}).items():
             path = folder / f"best_{name}.json"
             if facts.best is not None:
                 write_json(path, answer)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.interval import Interval
@@ -30,6 +30,7 @@ class Facts:
 
     answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
     launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
+    data_answer: how samples become a batch. adapter: PEFT's fields.
     """
 
     name: str
@@ -59,6 +60,8 @@ class Facts:
     rehearsal: Rehearsal | None = None
     verification: Mapping[str, Any] | None = None
     elsewhere: Answer | None = None
+    data_answer: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
 
 
 def headline(facts: Facts) -> str:
@@ -117,6 +120,10 @@ def answer_lines(facts: Facts) -> list[str]:
         lines.append(f"  or with   {accelerate_line(facts.processes, facts.variables)}")
     if facts.best is not None and facts.best.measurement.compile_s:
         lines.append(f"  compiling {compiling_text(facts.best, facts.trials)}")
+    if collator := collator_text(facts.task, facts.data_answer):
+        lines.append(f"  batches   data_collator={collator}")
+    if facts.adapter:
+        lines.append(f"  adapter   {adapter_text(facts.adapter)}")
     if facts.best is not None and facts.best.final.input_bound:
         lines.append(f"  data      {input_bound_text(facts.best.final)}")
     lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]
@@ -161,14 +168,46 @@ def changed_learning(facts: Facts) -> str:
     )
 
 
-def paste_lines(where: str) -> list[str]:
-    """What to paste into a training script, from the files in `where`."""
-    return [
+COLLATORS = {
+    "masked-lm": "DataCollatorForLanguageModeling(tokenizer, {})",
+    "causal-lm": "DataCollatorForLanguageModeling(tokenizer, mlm=False, {})",
+    "seq2seq-lm": "DataCollatorForSeq2Seq(tokenizer, {})",
+    "token-classification": "DataCollatorForTokenClassification(tokenizer, {})",
+}
+"""The usual collator of a task; of any other one `DataCollatorWithPadding`."""
+
+
+def collator_text(task: str, asked: Mapping[str, Any]) -> str:
+    """The collator that makes batches as they were measured; empty where it is the usual one."""
+    if asked.get("packing"):
+        return "DataCollatorWithFlattening()"
+    multiple = asked.get("pad_to_multiple_of")
+    if not multiple:
+        return ""
+    return COLLATORS.get(task, "DataCollatorWithPadding(tokenizer, {})").format(f"pad_to_multiple_of={multiple}")
+
+
+def adapter_text(adapter: Mapping[str, Any]) -> str:
+    """The adapter as PEFT writes it: `LoraConfig(r=8, ...)`."""
+    return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in adapter.items())})"
+
+
+def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
+    """What to paste into a training script, from the files in `where`; facts: of the answer."""
+    lines = [
         "import json",
         "from transformers import TrainingArguments",
         f'tuned = json.load(open("{where}/best_training_arguments.json"))',
         'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
+    if facts and facts.adapter:
+        lines += [
+            "from peft import LoraConfig, get_peft_model",
+            f'model = get_peft_model(model, LoraConfig(**json.load(open("{where}/best_adapter.json"))))',
+        ]
+    if facts and (collator := collator_text(facts.task, facts.data_answer)):
+        lines += [f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
+    return lines
 
 
 def summary(facts: Facts) -> str:
@@ -176,7 +215,7 @@ def summary(facts: Facts) -> str:
     parts = [f"# {facts.name}", "", headline(facts), ""]
     if facts.best is not None:
         parts += ["```", *answer_lines(facts)[1:], "```", "", "## What to paste", "", "```python"]
-        parts += [*paste_lines("."), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
+        parts += [*paste_lines(".", facts), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
         parts += [
             "Model: `from_pretrained(name, **arguments)` with",
             "",

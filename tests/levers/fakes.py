@@ -7,12 +7,21 @@ from autotune.levers import Observed
 
 
 def observed(**facts: Any) -> Observed:
-    """loader, model, optimizer, optim, train_batch_size: of the Trainer; others: of the first micro-step."""
+    """loader, model, optimizer, collator, accelerator, optim, train_batch_size, arguments: of the Trainer.
+
+    Others: of the first micro-step.
+    """
     loader = facts.pop("loader", SimpleNamespace(pin_memory=False, num_workers=0, total_batch_size=8))
     trainer = SimpleNamespace(
         callback_handler=SimpleNamespace(train_dataloader=loader),
         model=facts.pop("model", None),
         optimizer=facts.pop("optimizer", None),
-        args=SimpleNamespace(optim=facts.pop("optim", ""), train_batch_size=facts.pop("train_batch_size", 8)),
+        data_collator=facts.pop("collator", None),
+        accelerator=facts.pop("accelerator", None),
+        args=SimpleNamespace(
+            optim=facts.pop("optim", ""),
+            train_batch_size=facts.pop("train_batch_size", 8),
+            **facts.pop("arguments", {}),
+        ),
     )
     return Observed(**{"trainer": trainer, "linear_dtype": "float32", "autocast": False, "tf32": False, **facts})

@@ -73,6 +73,8 @@ def test_a_value_sets_something_unless_it_is_none(lever: Lever) -> None:
             settings.environment,
             settings.host,
             settings.processes,
+            settings.data_arguments,
+            settings.adapter,
         )
         assert any(made) or value == "none"
 

@@ -8,7 +8,14 @@ from autotune.environment import Environment
 from autotune.measurement import Measurement
 from autotune.probe.launcher import ProbeHost, read_answer
 from autotune.probe.order import Order, Timing
-from autotune.training_arguments import host_environment, model_arguments, process_environment, training_arguments
+from autotune.training_arguments import (
+    adapter_arguments,
+    data_arguments,
+    host_environment,
+    model_arguments,
+    process_environment,
+    training_arguments,
+)
 from autotune.workload import Workload
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
@@ -35,6 +42,7 @@ def make_order(
 ) -> Order:
     """An order of `asked` (by default 4 samples a step); `behaviour` is what the caller's objects are to do."""
     asked = asked or configuration()
+    workload = fields.pop("workload", CALLERS)
     return Order(
         **{
             "kind": "probe",
@@ -50,7 +58,9 @@ def make_order(
                 **(variables or {}),
             },
             "host_environment": host_environment(asked, environment),
-            "workload": CALLERS,
+            "data_arguments": data_arguments(asked, environment),
+            "adapter": adapter_arguments(asked, environment, workload.task),
+            "workload": workload,
             "environment": environment,
             "accumulation_steps_run": asked.gradient_accumulation_steps,
             "timing": QUICK,

@@ -1,0 +1,65 @@
+"""Experts: which implementation computes a mixture of experts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.workload import Workload
+
+NONE = "none"
+"""What a model without experts has."""
+
+NAMES = ("eager", "batched_mm", "grouped_mm", "deepgemm", "sonicmoe")
+
+LEAST_CAPABILITY = {"deepgemm": (9, 0), "sonicmoe": (9, 0)}
+"""Both were written for Hopper and newer (README of deepseek-ai/DeepGEMM and of Dao-AILab/sonic-moe)."""
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    """What the model takes where nobody chose: no field of TrainingArguments says."""
+    return workload.expert or NONE
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings(model_arguments={} if value == NONE else {"experts_implementation": value})
+
+
+def _read_back(observed: Observed) -> str | None:
+    """None for a model without experts: its config has a word for them all the same, which means nothing there."""
+    model = observed.trainer.model
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside PEFT's
+    own = getattr(model.config, "_experts_implementation", None)
+    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    return str(own) if own is not None and chooses() else None
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == (workload.expert or NONE):
+        return None
+    if workload.user_objects:
+        return "the model comes built from your model_init, which chooses how its experts are computed"
+    if not workload.expert:
+        return f"{workload.architecture} has no experts whose implementation can be chosen"
+    if reason := workload.experts.get(str(value), f"{workload.architecture} was not asked for it"):
+        return reason
+    if (least := LEAST_CAPABILITY.get(str(value))) is None:
+        return None
+    if environment.is_cpu:
+        return "it trains on GPUs only"
+    too_old = (environment.compute_capability or (0, 0)) < least
+    return f"needs compute capability {least[0]}.{least[1]}" if too_old else None
+
+
+LEVER = Lever(
+    name="experts",
+    values=NAMES,
+    changes=frozenset({"speed", "memory"}),
+    summary="Grouped and batched products compute all chosen experts at once instead of one after the other.",
+    read=one_of(NONE, *NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+)

@@ -1,0 +1,53 @@
+"""LoRA's targets: which layers get an adapter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.configuration import Value
+from autotune.environment import Environment
+from autotune.levers import lora
+from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.workload import Workload
+
+ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
+
+FIELDS = {
+    ALL_LINEAR: "all-linear",
+    ATTENTION: r".*[._](q_proj|k_proj|v_proj|o_proj|out_proj|qkv_proj|Wqkv|query_key_value|query|key|value|c_attn|q|k|v|o)",
+}
+"""`target_modules` of PEFT: its word for every linear layer but the output's; the names that transformers' models give
+the projections of their attention, as an expression that a layer's whole name matches."""
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    return ALL_LINEAR
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings(adapter={"target_modules": FIELDS[str(value)]})
+
+
+def _read_back(observed: Observed) -> str | None:
+    """By what got one; None where nothing did."""
+    model = observed.trainer.model
+    if not getattr(model, "peft_config", None):
+        return None
+    attention = FIELDS[ATTENTION].rpartition("(")[2].rstrip(")").split("|")
+    adapted = {
+        name.partition(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name
+    }
+    return ATTENTION if adapted <= set(attention) else ALL_LINEAR
+
+
+LEVER = Lever(
+    name="lora_targets",
+    values=NAMES,
+    changes=frozenset({"speed", "memory", "numerics"}),
+    summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
+    read=one_of(*NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    hungrier=lambda one, other: one in (other, ALL_LINEAR),
+    needs=(lora.LEVER.name, lambda value: value != lora.NONE),
+)

@@ -1,0 +1,113 @@
+"""Adapters: trained for real in a probe, and their memory known before."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.levers import LEVERS
+from autotune.measurement import Measurement, Outcome
+from autotune.memory_estimate import memory_model
+from autotune.memory_wanted import update_key, wanted_traces
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
+from autotune.workload import Workload
+from tests.probe.probes import MIB, configuration, make_order, measured
+
+TEXT = ("gpt2-mini", "bert-mini", "t5-mini", "llama-mini", "moe-mini")
+
+
+@pytest.fixture
+def train(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Callable[..., Measurement]:
+    def train(model: str = "gpt2-mini", **levers: Any) -> Measurement:
+        asked, workload = configuration(2, 2, **levers), workload_of(model, sequence_length=16)
+        for name, value in levers.items():
+            assert LEVERS[name].unavailable(value, environment, workload) is None
+        return measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
+
+    return train
+
+
+@pytest.mark.parametrize("model", TEXT)
+def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measurement], model: str) -> None:
+    measurement = train(model, lora="8")
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["lora"] == "8"
+
+
+@pytest.mark.parametrize(
+    "levers",
+    [
+        {"lora": "16", "lora_targets": "attention"},
+        {"lora": "8", "checkpointing": "full"},
+        {"lora": "8", "precision": "bf16"},
+        {"lora": "8", "optimizer": "adamw_bnb_8bit"},
+        {"lora": "none", "lora_targets": "attention"},
+    ],
+    ids=str,
+)
+def test_an_adapter_goes_with_the_other_levers(train: Callable[..., Measurement], levers: dict[str, str]) -> None:
+    measurement = train(**levers)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    shown = {name: value for name, value in measurement.settings.items() if value is not None}
+    assert shown | levers == shown | {name: levers[name] for name in levers}
+    assert all(shown[name] == value for name, value in levers.items() if name in shown)
+
+
+def test_a_head_of_a_classifier_learns_beside_its_adapter(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    workload = workload_of("bert-mini", sequence_length=16, task="sequence-classification")
+    order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload)
+    assert order.adapter["task_type"] == "SEQ_CLS"
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+
+
+@pytest.fixture
+def traced(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Callable[..., Any]:
+    """`traced([one, two])`: the memory model of these configurations of a small Llama."""
+
+    def traced(configurations: list[Configuration]) -> Any:
+        workload = workload_of("llama-mini", sequence_length=64)
+        wanted = wanted_traces(configurations, environment, {}, workload.task)
+        order = Order(kind="trace", folder=str(tmp_path), deadline_s=240, workload=workload, request=wanted.request())
+        return memory_model(host.ask(order), wanted, environment, {})
+
+    return traced
+
+
+def test_only_the_adapter_has_gradients_and_states(traced: Callable[..., Any], environment: Environment) -> None:
+    small, large, whole = (configuration(4, lora=rank) for rank in ("8", "64", "none"))
+    model = traced([small, large, whole])
+    assert not model.failures
+    peaks = [model.peak(one) for one in (small, large, whole)]
+    splits = [peak.split for peak in peaks]
+    adapters = [split.weights - splits[2].weights for split in splits[:2]]
+    assert adapters[1] == 8 * adapters[0] > 0
+    for split, adapter in zip(splits[:2], adapters, strict=True):
+        # AdamW keeps two float32 for each value, and a counter for each tensor.
+        assert 2 * adapter <= split.optimizer_states < 2.1 * adapter
+        assert split.gradients <= adapter
+    assert splits[2].optimizer_states >= 2 * 0.9 * splits[2].weights
+    assert peaks[0].device_bytes < peaks[1].device_bytes < peaks[2].device_bytes
+    assert update_key(small, environment, {}) != update_key(whole, environment, {}) == "adamw_torch"
+
+
+def test_a_probe_of_an_adapter_takes_less_memory_than_one_of_all_weights(train: Callable[..., Measurement]) -> None:
+    adapter, whole = train("llama-mini", lora="8"), train("llama-mini", lora="none")
+    assert adapter.peak_bytes is not None
+    assert whole.peak_bytes is not None
+    assert adapter.peak_bytes < whole.peak_bytes - 20 * MIB
+
+
+def test_what_cannot_be_traced_says_so(traced: Callable[..., Any]) -> None:
+    four_bits = configuration(4, lora="8", quantization="nf4")
+    assert "four-bit" in next(iter(traced([four_bits]).failures.values()))

@@ -1,0 +1,128 @@
+"""Batches padded to a multiple, packed and grouped: trained for real on texts of many lengths."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, DataCollatorWithFlattening
+
+from autotune.environment import Environment
+from autotune.levers import LEVERS
+from autotune.measurement import Measurement, Outcome
+from autotune.probe.batching import SpreadSteps, collating, own_collating
+from autotune.probe.data import collated_as_asked
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.models import build_model, model_outline
+from autotune.workload import Workload
+from tests.probe.probes import configuration, make_order, measured
+from tests.probe.test_data import text_file
+
+Train = Callable[..., Measurement]
+
+
+@pytest.fixture
+def texts(workload_of: Callable[..., Workload], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Workload]:
+    """`texts("gpt2-mini")`: that model on paragraphs of up to 64 tokens."""
+    data = text_file(tmp_path_factory.getbasetemp())
+
+    def workload(model: str) -> Workload:
+        return workload_of(model, dataset=str(data), sequence_length=64)
+
+    return workload
+
+
+@pytest.fixture
+def train(
+    host: ProbeHost, environment: Environment, texts: Callable[..., Workload], tmp_path: Path
+) -> Callable[..., Measurement]:
+    def train(model: str = "gpt2-mini", **levers: Any) -> Measurement:
+        asked, workload = configuration(4, 2, **levers), texts(model)
+        for name, value in levers.items():
+            assert LEVERS[name].unavailable(value, environment, workload) is None
+        measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        assert measurement.settings | levers == measurement.settings
+        assert {step.samples for step in measurement.steps} == {8}
+        return measurement
+
+    return train
+
+
+@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini", "t5-mini"])
+def test_batches_are_padded_to_the_multiple_asked_for(train: Train, model: str) -> None:
+    measurement = train(model, padding="32")
+    assert all(step.tokens % 32 == 0 for step in measurement.steps)
+    assert all(0 < step.non_padding_tokens < step.tokens for step in measurement.steps)
+    assert measurement.worst_batch
+
+
+@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini", "moe-mini"])
+def test_packed_batches_have_no_padding_and_as_many_samples(train: Train, model: str) -> None:
+    packed, plain = train(model, packing="flattening"), train(model, packing="none")
+    for one, other in zip(packed.steps, plain.steps, strict=True):
+        assert one.tokens == one.non_padding_tokens == other.non_padding_tokens, "the same samples"
+    assert sum(step.tokens for step in plain.steps) > sum(step.tokens for step in packed.steps)
+    assert packed.worst_batch == plain.worst_batch
+
+
+def test_grouped_batches_have_less_padding_and_the_same_worst_batch(train: Train) -> None:
+    grouped, random = train(batching="group_by_length"), train(batching="random")
+    shares = [
+        sum(step.non_padding_tokens for step in one.steps) / sum(step.tokens for step in one.steps)
+        for one in (grouped, random)
+    ]
+    assert shares[0] > shares[1] + 0.1
+    assert grouped.worst_batch == random.worst_batch
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini", "moe-mini"])
+def test_a_packed_sample_is_not_seen_by_its_neighbour(
+    texts: Callable[..., Workload], model: str, attention: str
+) -> None:
+    workload = texts(model)
+    assert workload.collating["packing"] is None
+    torch.manual_seed(0)
+    made = build_model(workload, model_arguments={"attn_implementation": attention}).eval()
+    made.config.use_cache = False
+    samples = [{"input_ids": list(range(5, 5 + length))} for length in (4, 9, 6)]
+    packed = {name: one for name, one in DataCollatorWithFlattening()(samples).items() if name != "labels"}
+    with torch.no_grad():
+        together = made(**packed).logits[0]
+        apart = torch.cat([made(torch.tensor([one["input_ids"]])).logits[0] for one in samples])
+    torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
+
+
+def test_what_cannot_be_packed_or_padded_says_why() -> None:
+    for kind, task, said in (
+        ("bert", "masked-lm", "causal language models only"),
+        ("mamba", "causal-lm", "positions"),
+        ("vit", "image-classification", "no padding"),
+    ):
+        outline = model_outline(AutoConfig.for_model(kind, num_hidden_layers=1), task)
+        assert said in (collating(task, True, outline)["packing"] or "")
+    assert set(collating("causal-lm", False, None).values()) == {"all samples have the same length"}
+
+
+def test_a_callers_own_collator_pads_where_it_knows_how() -> None:
+    pads = SimpleNamespace(pad_to_multiple_of=4)
+    known, own = own_collating(pads, None)
+    assert (known["pad_to_multiple_of"], own) == (None, 4)
+    assert collated_as_asked(pads, {"pad_to_multiple_of": 16}) is pads
+    assert pads.pad_to_multiple_of == 16
+    assert own_collating(None, SimpleNamespace(pad=print))[0]["pad_to_multiple_of"] is None
+    assert "no pad_to_multiple_of" in (own_collating(print, None)[0]["pad_to_multiple_of"] or "")
+    assert "your own" in (own_collating(pads, None)[0]["packing"] or "")
+
+
+def test_a_few_spread_steps_stand_for_all_of_a_sorted_order() -> None:
+    lengths = list(range(1000, 0, -1))
+    taken = list(SpreadSteps(range(1000), 10))
+    assert sorted(taken) == list(range(1000))
+    assert all(taken[at : at + 10] == list(range(taken[at], taken[at] + 10)) for at in range(0, 1000, 10))
+    first = [lengths[place] for place in taken[:100]]
+    assert abs(sum(first) / 100 - 500.5) < 25
+    assert list(SpreadSteps(range(7), 3))[-1] == 6, "what is no whole step stays the last"
