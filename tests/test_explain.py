@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import autotune
-from autotune import explain, finishing
+from autotune import confirmation, explain, finishing, retracing
 from autotune.anatomy import Anatomy
 from autotune.attribution import MOST_TRIED, between, differing, find_path
 from autotune.cli import app
@@ -511,6 +511,8 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
+    monkeypatch.setattr(retracing, "SPEED_UP_WIDTH", math.inf)
     only = {"micro_batch_size": (1, 8), "checkpointing": ("full", "none"), "optimizer": ("adamw_torch_fused",)}
     found = autotune.search(
         "bert-mini",

@@ -73,7 +73,7 @@ def _path(told: Told) -> list[str]:
         lines.insert(0, f"your settings do not run here: {told['baseline']['outcome']}")
     for number, leg in enumerate(legs, 1):
         together = " (only together)" if leg["together"] else ""
-        lines.append(f"{number}. {leg['sentence']}{together}; {leg['verdict']}: {_speed_and_peak(leg['after'])}")
+        lines.append(f"{number}. {leg['sentence']}{together}; {leg['verdict']}; now {_speed_and_peak(leg['after'])}")
     if legs:
         gains = " x ".join("-" if leg["gain"] is None else f"{leg['gain']:.3f}" for leg in legs)
         lines.append(f"{gains} = {told['product']:.3f} over {told['rounds']} round(s)" if told["product"] else gains)
@@ -128,12 +128,10 @@ def _lever(name: str, one: Told) -> str:
 
 
 def _doubts(told: Told) -> list[str]:
-    trials = {"baseline": told["start"], "answer": told["answer_again"]}
-    trials |= {leg["change"]: leg["after"] for leg in told["path"][:-1]}
-    trials |= {f"without {one['lever']}": one["without"] for one in told["taken_back"]}
-    seen = [f"doubt ({name}): {doubt}" for name, one in trials.items() if one for doubt in one["doubts"]]
-    seen += [f"memory: {one}" for one in told["memory_problems"]]
-    return list(dict.fromkeys([*seen, *(f"note: {one}" for one in told["notes"])]))
+    every = [told["start"], *(leg["after"] for leg in told["path"]), *(one["without"] for one in told["taken_back"])]
+    trials = {one["text"]: one for one in every if one}
+    seen = [f"doubts of {text}: {'; '.join(one['doubts'])}" for text, one in trials.items() if one["doubts"]]
+    return [*seen, *(f"memory: {one}" for one in told["memory_problems"]), *(f"note: {one}" for one in told["notes"])]
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
