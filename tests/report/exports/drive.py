@@ -25,7 +25,11 @@ def tiny_model() -> torch.nn.Module:
         lambda module, args, kwargs: SEEN["micro_batches"].append(len(kwargs["input_ids"])), with_kwargs=True
     )
     model.transformer.h[0].mlp.c_fc.register_forward_hook(
-        lambda module, inputs, output: SEEN.update(dtype=str(output.dtype), autocast=torch.is_autocast_enabled("cpu"))
+        lambda module, inputs, output: SEEN.update(
+            dtype=str(output.dtype),
+            device=output.device.type,
+            autocast=torch.is_autocast_enabled(output.device.type),
+        )
     )
     return model
 

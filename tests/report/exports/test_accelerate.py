@@ -128,6 +128,16 @@ def test_two_ranks_share_each_step(tmp_path: Path) -> None:
         assert seen["autocast"]
 
 
+@pytest.mark.slow
+def test_with_another_number_of_ranks_the_loop_refuses(tmp_path: Path) -> None:
+    """accelerate starts one process where its file says MULTI_CPU and there is no MPI: half the batch."""
+    folder = written(tmp_path, EVERY["two ranks of a CPU"])
+    kept = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29619"}
+    done = subprocess.run(accelerate_launch(folder), cwd=folder, env=kept, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "1 rank(s) instead of 2: the batch would not be 24." in done.stderr
+
+
 @pytest.mark.parametrize("kind", EVERY)
 def test_the_loop_is_python_and_holds_the_answer(kind: str) -> None:
     of = EVERY[kind]
