@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune import confirmation
 from autotune.cli import app
-from autotune.errors import InvalidRequest
+from autotune.errors import InvalidRequest, NothingFits
 from autotune.result import TuningResult
 from autotune.verify import verify_study
 
@@ -86,7 +86,7 @@ def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResul
 def test_nothing_fits_on_two_ranks_where_each_has_too_little(tmp_path: Path) -> None:
     """The limit is each rank's own."""
     fixed = dict(one.split("=") for one in FIXED)
-    with pytest.raises(autotune.NothingFits):
+    with pytest.raises(NothingFits):
         autotune.search(
             "bert-mini",
             8,

@@ -107,6 +107,7 @@ class SimulatedTrainer:
         self.size = self.batch_size or self.order.configuration.micro_batch_size
         loader = SimpleNamespace(total_batch_size=self.order.configuration.micro_batch_size)
         self.callback_handler = SimpleNamespace(train_dataloader=loader)
+        self.args = SimpleNamespace(world_size=1)
         self.accelerator = SimpleNamespace(backward=self.backward, optimizer_step_was_skipped=False)
 
     def add_callback(self, callback: Any) -> None:
@@ -153,7 +154,7 @@ class SimulatedTrainer:
             self.accelerator.optimizer_step_was_skipped = self.skipped(self.step)
             self.callback.on_optimizer_step(None, None, self.control)
             self.clock.sleep(took.rest / 2)
-            self.callback.on_step_end(None, None, self.control)
+            self.callback.on_step_end(None, SimpleNamespace(global_step=self.step + 1), self.control)
             self.step += 1
 
 
