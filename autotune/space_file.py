@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from autotune.errors import InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
 
-
 DIVISORS, TILES = "divisors", "tiles"
 """What a file may say of micro-batch sizes: every divisor of the global batch, or the multiples that suit the device."""
 
