@@ -28,6 +28,7 @@ if torch.version.cuda is None:
 import autotune  # noqa: E402
 from autotune.environment import Environment  # noqa: E402
 from autotune.errors import ProbeHostFailed  # noqa: E402
+from autotune.levers import LEVERS  # noqa: E402
 from autotune.measurement import Measurement, Outcome  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.launcher import ProbeHost  # noqa: E402
@@ -125,7 +126,7 @@ def test_the_estimate_lies_near_the_real_peak(
 # Settings -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "bf16_weights"])
 def test_every_precision_is_trained_in_as_asked(train: Train, cuda: Environment, precision: str) -> None:
     if reason := cuda.precisions[precision]:
         pytest.skip(reason)
@@ -140,11 +141,18 @@ def test_every_precision_is_trained_in_as_asked(train: Train, cuda: Environment,
         assert step.first_s > 0
 
 
-@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adamw_bnb_8bit"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop", "adamw_bnb_8bit"),
+        *("paged_adamw_8bit", "paged_adamw_32bit", "lion_8bit", "ademamix_8bit", "adamw_torch_8bit"),
+    ],
+)
 def test_every_optimizer_is_trained_with_as_asked(train: Train, cuda: Environment, optimizer: str) -> None:
-    if optimizer == "adamw_bnb_8bit" and importlib.util.find_spec("bitsandbytes") is None:
-        pytest.skip("needs bitsandbytes, which is not installed")
-    if reason := cuda.optimizers[optimizer]:
+    for library, known in (("bitsandbytes", ("bnb", "paged", "lion", "ademamix")), ("torchao", ("torch_8bit",))):
+        if any(one in optimizer for one in known) and importlib.util.find_spec(library) is None:
+            pytest.skip(f"needs {library}, which is not installed")
+    if reason := cuda.optimizers.get(optimizer):
         pytest.skip(reason)
     measurement = train("bert-mini", configuration(8, optimizer=optimizer))
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
@@ -152,9 +160,19 @@ def test_every_optimizer_is_trained_with_as_asked(train: Train, cuda: Environmen
 
 
 @pytest.mark.parametrize(
-    "levers", [{"checkpointing": "full"}, {"workers": 2, "pin_memory": True}, {"pin_memory": False}]
+    "levers",
+    [
+        *({"checkpointing": value} for value in ("full", "every_2nd", "every_3rd", "offload", "full_reentrant")),
+        *({"workers": 2, "pin_memory": True}, {"pin_memory": False}),
+    ],
 )
-def test_checkpointing_workers_and_pinned_memory_are_as_asked(train: Train, levers: dict[str, Any]) -> None:
+def test_checkpointing_workers_and_pinned_memory_are_as_asked(
+    train: Train, cuda: Environment, workload_of: Callable[..., Workload], levers: dict[str, Any]
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=64)
+    for name, value in levers.items():
+        if reason := LEVERS[name].unavailable(value, cuda, workload):
+            pytest.skip(reason)
     asked = configuration(8, 2, **levers)
     measurement = train("gpt2-mini", asked)
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
@@ -170,6 +188,41 @@ def test_checkpointing_and_half_precision_take_less_memory(train: Train, cuda: E
         assert measurement.outcome is Outcome.COMPLETED, measurement.reason
         peaks[checkpointing] = measurement.peak_allocated_bytes or 0
     assert peaks["full"] < 0.8 * peaks["none"]
+
+
+def test_layers_that_forget_in_part_or_into_the_hosts_memory_take_less_by_as_much(
+    train: Train, cuda: Environment
+) -> None:
+    if "offload" not in cuda.checkpointing_options:
+        pytest.skip("this transformers has no such checkpointing")
+    peaks = []
+    for checkpointing in ("none", "every_3rd", "every_2nd", "full", "offload"):
+        measurement = train("bert-base", configuration(32, checkpointing=checkpointing), sequence_length=128)
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        peaks.append(measurement.peak_allocated_bytes or 0)
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_weights_in_16_bits_take_half_the_memory_of_float32(train: Train, cuda: Environment) -> None:
+    if reason := cuda.precisions["bf16_weights"]:
+        pytest.skip(reason)
+    held = {}
+    for precision in ("fp32", "bf16_weights"):
+        measurement = train("bert-base", configuration(1, precision=precision), sequence_length=128)
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        held[precision] = measurement.peak_allocated_bytes or 0
+    assert held["bf16_weights"] < 0.6 * held["fp32"]
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", False), ("tf32", True)])
+def test_tf32_is_read_of_matrices_and_convolutions(
+    train: Train, cuda: Environment, precision: str, expected: bool
+) -> None:
+    if reason := cuda.precisions[precision]:
+        pytest.skip(reason)
+    measurement = train("vit-mini", configuration(4, precision=precision), sequence_length=None)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert (measurement.settings["precision"] == "tf32") == expected
 
 
 # Memory ---------------------------------------------------------------------------------------------------------
