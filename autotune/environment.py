@@ -18,7 +18,7 @@ class Environment:
     threads: compute threads a training process gets by default; cpu_count: cores this process may use.
     training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
     those of their defaults that are plain values.
-    precisions, optimizers: value -> None where it really works here, else the reason why not.
+    precisions, optimizers, quantizations: value -> None where it really works here, else the reason why not.
     optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
     others: processes that hold memory on the device, as text for people.
     """
@@ -42,6 +42,7 @@ class Environment:
     precisions: Mapping[str, str | None] = field(default_factory=dict)
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
+    quantizations: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
 
     @property

@@ -16,9 +16,12 @@ from transformers import TrainingArguments
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import NAMES as OPTIMIZERS
+from autotune.levers.quantization import NAMES as QUANTIZATIONS
 from autotune.probe.order import Order
 
 Found = TypeVar("Found")
+
+FOUR_BITS = QUANTIZATIONS[1:]
 
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 
@@ -45,6 +48,7 @@ def read(order: Order) -> Environment:
         precisions=_precisions(device),
         optimizers=optimizers,
         optimizer_bytes=optimizer_bytes,
+        quantizations={name: _why_not(partial(_try_four_bits, name, device)) for name in FOUR_BITS},
         **facts,
     )
 
@@ -207,6 +211,20 @@ def _try_autocast(device: str, dtype: torch.dtype) -> None:
     if out.dtype != dtype:
         raise RuntimeError(f"autocast to {dtype} gave {out.dtype}")
     out.float().sum().backward()
+
+
+def _try_four_bits(name: str, device: str) -> None:
+    """A gradient goes back through a frozen layer of packed weights, as below an adapter."""
+    import bitsandbytes
+
+    place = "cpu" if device == "cpu" else "cuda"
+    weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(place)
+    layer = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type=name, device="meta")
+    layer.weight = weight
+    given = torch.randn(8, 64, device=place, requires_grad=True)
+    layer(given).square().sum().backward()
+    if weight.numel() != 128 * 64 // 2 or given.grad is None or not given.grad.isfinite().all():
+        raise RuntimeError("its weights were not packed, or no gradient came back")
 
 
 def _optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:

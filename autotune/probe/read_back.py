@@ -35,7 +35,9 @@ class ReadBack:
                     hook.remove()
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
-        hooks += [one.register_forward_hook(left) for one in trainer.model.modules() if isinstance(one, kinds)]
+        # Weights packed in fewer bits give back whatever dtype came in: the layers beside them show autocast.
+        watched = [one for one in trainer.model.modules() if isinstance(one, kinds) and one.weight.is_floating_point()]
+        hooks += [one.register_forward_hook(left) for one in watched]
 
     def settings(self, samples: int | None) -> dict[str, Any]:
         """Lever -> value as the training shows it; samples: counted in a step, None where they cannot be counted.

@@ -59,6 +59,18 @@ def test_an_adapter_goes_with_the_other_levers(train: Callable[..., Measurement]
     assert all(shown[name] == value for name, value in levers.items() if name in shown)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini"])
+def test_frozen_weights_in_four_bits_train_an_adapter(
+    train: Callable[..., Measurement], environment: Environment, model: str, precision: str
+) -> None:
+    if reason := environment.quantizations["nf4"]:
+        pytest.skip(reason)
+    measurement = train(model, lora="8", quantization="nf4", precision=precision)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["quantization"] == "nf4"
+
+
 def test_a_head_of_a_classifier_learns_beside_its_adapter(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
