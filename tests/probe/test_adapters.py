@@ -123,3 +123,14 @@ def test_a_probe_of_an_adapter_takes_less_memory_than_one_of_all_weights(train: 
 def test_what_cannot_be_traced_says_so(traced: Callable[..., Any]) -> None:
     four_bits = configuration(4, lora="8", quantization="nf4")
     assert "four-bit" in next(iter(traced([four_bits]).failures.values()))
+
+
+def test_an_adapter_is_evaluated_and_saved_in_the_rehearsal(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload, kind="rehearsal")
+    told = host.ask(order)
+    assert not told["problems"]
+    assert told["eval_batch_size"]
+    assert 0 < told["checkpoint_bytes"] < workload.parameter_bytes, "the adapter alone, with its optimizer's states"
