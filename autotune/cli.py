@@ -162,9 +162,10 @@ def _print_result(result: "TuningResult", as_json: bool) -> None:
         return
     folder = _shown(result.folder)
     print()
-    print("\n".join(answer_lines(result.facts())))
+    facts = result.facts()
+    print("\n".join(answer_lines(facts)))
     print("\nPaste this:\n")
-    print("\n".join(f"    {line}" for line in paste_lines(folder)))
+    print("\n".join(f"    {line}" for line in paste_lines(folder, facts)))
     print(f"\nReport: {folder}/summary.md")
 
 

@@ -20,7 +20,7 @@ class Environment:
     training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
     those of their defaults that are plain values.
     checkpointing_options: of what not every transformers' checkpointing knows (`every_n_layers`, `offload`), what this one does.
-    precisions, optimizers: value -> None where it really works here, else the reason why not.
+    precisions, optimizers, quantizations: value -> None where it really works here, else the reason why not.
     optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
     libraries: library that a process can be started with (`jemalloc`) -> its name for the loader; absent: not installed.
     variables: the caller's own variables that hold several settings or decide on memory (variables.READ).
@@ -50,6 +50,7 @@ class Environment:
     precisions: Mapping[str, str | None] = field(default_factory=dict)
     optimizers: Mapping[str, str | None] = field(default_factory=dict)
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
+    quantizations: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     libraries: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -50,8 +50,8 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
         return None
     if "bitsandbytes" not in environment.versions:
         return "needs `pip install bitsandbytes`"
-    if environment.is_cpu:
-        return "four-bit weights are unpacked anew for each product: on a CPU that is far slower, and saves memory nobody lacks"
+    if reason := environment.quantizations.get(str(value), f"{value} was not tried on this device"):
+        return reason
     return lora.LEVER.unavailable("8", environment, workload)
 
 

@@ -21,6 +21,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.levers.checkpointing import OPTIONS
 from autotune.levers.optimizer import ORDINARY
+from autotune.levers.quantization import NAMES as QUANTIZATIONS
 from autotune.probe import compiling, kernels
 from autotune.probe.order import Order
 from autotune.variables import PRELOAD, READ
@@ -29,6 +30,7 @@ Found = TypeVar("Found")
 
 PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
 """Library -> the names of its files, the leanest first."""
+FOUR_BITS = QUANTIZATIONS[1:]
 
 VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 
@@ -66,6 +68,7 @@ def read(order: Order) -> Environment:
         compile_backends=compiling.backends(on_cpu=device == "cpu"),
         liger=kernels.why_not_here(on_cpu=device == "cpu"),
         variables={name: os.environ[name] for name in READ if os.environ.get(name)},
+        quantizations={name: _why_not(partial(_try_four_bits, name, device)) for name in FOUR_BITS},
         **facts,
     )
 
@@ -259,6 +262,20 @@ def _try_weights(device: str, dtype: torch.dtype) -> None:
     layer = torch.nn.Linear(64, 64).to(device, dtype)
     layer(torch.randn(8, 64, device=device, dtype=dtype)).sum().backward()
     torch.optim.AdamW(layer.parameters()).step()
+
+
+def _try_four_bits(name: str, device: str) -> None:
+    """A gradient goes back through a frozen layer of packed weights, as below an adapter."""
+    import bitsandbytes
+
+    place = "cpu" if device == "cpu" else "cuda"
+    weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(place)
+    layer = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type=name, device="meta")
+    layer.weight = weight
+    given = torch.randn(8, 64, device=place, requires_grad=True)
+    layer(given).square().sum().backward()
+    if weight.numel() != 128 * 64 // 2 or given.grad is None or not given.grad.isfinite().all():
+        raise RuntimeError("its weights were not packed, or no gradient came back")
 
 
 def _optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:

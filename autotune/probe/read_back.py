@@ -45,7 +45,9 @@ class ReadBack:
                     raise _Seen
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
-        hooks += [one.register_forward_hook(left) for one in trainer.model.modules() if isinstance(one, kinds)]
+        # Weights packed in fewer bits give back whatever dtype came in: the layers beside them show autocast.
+        watched = [one for one in trainer.model.modules() if isinstance(one, kinds) and one.weight.is_floating_point()]
+        hooks += [one.register_forward_hook(left) for one in watched]
 
     def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
         """Of a model that will be compiled: run its forward as it is, up to that first layer; call before the first micro-step.

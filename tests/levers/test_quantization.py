@@ -43,12 +43,15 @@ def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, valu
     assert all(one.weight.numel() == one.in_features * one.out_features // 2 for one in layers)
 
 
-def test_it_is_unavailable_on_a_cpu_and_without_its_libraries() -> None:
+def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
+    works = {"nf4": None, "fp4": "no kernel"}
     assert LEVER.unavailable("none", cpu(), workload()) is None
-    assert LEVER.unavailable("nf4", gpu(versions=VERSIONS), workload()) is None
-    assert "CPU" in (LEVER.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
+    assert LEVER.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
+    assert LEVER.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
+    assert "not tried" in (LEVER.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
     assert "install bitsandbytes" in (LEVER.unavailable("nf4", gpu(versions={}), workload()) or "")
-    assert "install peft" in (LEVER.unavailable("nf4", gpu(versions={"bitsandbytes": "0.50"}), workload()) or "")
+    alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
+    assert "install peft" in (LEVER.unavailable("nf4", alone, workload()) or "")
 
 
 def test_it_means_something_below_an_adapter_only() -> None:

@@ -59,6 +59,18 @@ def test_an_adapter_goes_with_the_other_levers(train: Callable[..., Measurement]
     assert all(shown[name] == value for name, value in levers.items() if name in shown)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini"])
+def test_frozen_weights_in_four_bits_train_an_adapter(
+    train: Callable[..., Measurement], environment: Environment, model: str, precision: str
+) -> None:
+    if reason := environment.quantizations["nf4"]:
+        pytest.skip(reason)
+    measurement = train(model, lora="8", quantization="nf4", precision=precision)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["quantization"] == "nf4"
+
+
 def test_a_head_of_a_classifier_learns_beside_its_adapter(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
@@ -111,3 +123,14 @@ def test_a_probe_of_an_adapter_takes_less_memory_than_one_of_all_weights(train: 
 def test_what_cannot_be_traced_says_so(traced: Callable[..., Any]) -> None:
     four_bits = configuration(4, lora="8", quantization="nf4")
     assert "four-bit" in next(iter(traced([four_bits]).failures.values()))
+
+
+def test_an_adapter_is_evaluated_and_saved_in_the_rehearsal(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload, kind="rehearsal")
+    told = host.ask(order)
+    assert not told["problems"]
+    assert told["eval_batch_size"]
+    assert 0 < told["checkpoint_bytes"] < workload.parameter_bytes, "the adapter alone, with its optimizer's states"

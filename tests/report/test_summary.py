@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from autotune.measurement import Outcome
-from autotune.report.summary import answer_lines, headline, outcome_text, paste_lines, speed_text, summary
+from autotune.report.summary import (
+    answer_lines,
+    collator_text,
+    headline,
+    outcome_text,
+    paste_lines,
+    speed_text,
+    summary,
+)
 from autotune.request import tuning_request
 from autotune.trial import Trial
 from tests.makers import GIB, MIB, completed, configuration, ended, gpu, out_of_memory, result, trial, workload
@@ -134,3 +142,33 @@ def test_outcomes_are_told_with_place_and_reason() -> None:
     above = completed(SLOW, peak_bytes=990 * MIB, accumulation_steps_run=1, micro_batch_bytes=42 * MIB)
     assert outcome_text(Trial(0, SLOW, above)) == "completed, but 20% above what is allowed"
     assert "out of memory" in outcome_text(Trial(0, SLOW, out_of_memory(SLOW, refused_bytes=GIB)))
+
+
+def test_an_adapter_and_a_collator_of_their_own_are_told_and_can_be_pasted() -> None:
+    slow = configuration(8, lora="none", packing="none", padding="none")
+    fast = configuration(16, lora="8", packing="none", padding="64")
+    trials = [trial(0, 10.0, of=slow, confirmed=10.0), trial(1, 20.0, of=fast, confirmed=20.0)]
+    made = result(trials)
+    facts = made.facts()
+    told = "\n".join(answer_lines(facts))
+    assert "data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=64)" in told
+    assert "LoraConfig(r=8, lora_alpha=16" in told or "LoraConfig(target_modules='all-linear', r=8" in told
+    page = summary(facts)
+    assert "get_peft_model(model, LoraConfig(**json.load(open(" in page
+    assert "from transformers import DataCollatorForLanguageModeling" in page
+    assert made.to_dict()["adapter"]["r"] == 8
+    assert made.to_dict()["data_arguments"] == {"packing": False, "pad_to_multiple_of": 64}
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "said"),
+    [
+        ("causal-lm", {"packing": True}, "DataCollatorWithFlattening()"),
+        ("question-answering", {"pad_to_multiple_of": 8}, "DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)"),
+        ("masked-lm", {"pad_to_multiple_of": 8}, "DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)"),
+        ("causal-lm", {"packing": False, "pad_to_multiple_of": None}, ""),
+        ("causal-lm", {}, ""),
+    ],
+)
+def test_the_collator_is_told_where_it_is_not_the_usual_one(task: str, asked: dict[str, object], said: str) -> None:
+    assert collator_text(task, asked) == said

@@ -1,0 +1,87 @@
+"""Levers that only a GPU can show: four-bit weights, copies beside the compute, and what DeepSpeed offloads."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.probe.device import visible_cards
+
+pytestmark = pytest.mark.gpu
+
+if not visible_cards():
+    pytest.skip("needs a CUDA GPU: NVML shows none that this process may use", allow_module_level=True)
+
+from autotune.environment import Environment  # noqa: E402
+from autotune.levers import LEVERS  # noqa: E402
+from autotune.measurement import Measurement, Outcome  # noqa: E402
+from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.workflow import examine  # noqa: E402
+from autotune.workload import Workload  # noqa: E402
+from tests.probe.probes import configuration, make_order, measured  # noqa: E402
+
+Train = Callable[..., Measurement]
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Environment:
+    """What the first visible card can really do."""
+    return examine("cuda")
+
+
+@pytest.fixture
+def train(host: ProbeHost, cuda: Environment, workload_of: Callable[..., Workload], tmp_path: Path) -> Train:
+    """`train("llama-mini", precision="bf16")`: a few steps on the card, whose settings must be as asked."""
+
+    def train(model: str, **levers: Any) -> Measurement:
+        workload = workload_of(model, sequence_length=64)
+        order = make_order(tmp_path, cuda, asked=configuration(4, 2, **levers), workload=workload, deadline_s=240.0)
+        measurement = measured(host, order)
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        assert measurement.settings == measurement.settings | levers
+        return measurement
+
+    return train
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("value", ["nf4", "fp4"])
+def test_frozen_weights_in_four_bits_train_an_adapter(
+    train: Train, cuda: Environment, value: str, precision: str
+) -> None:
+    if reason := cuda.quantizations[value] or cuda.precisions[precision]:
+        pytest.skip(reason)
+    packed = train("llama-mini", lora="8", quantization=value, precision=precision)
+    plain = train("llama-mini", lora="8", quantization="none", precision=precision)
+    assert packed.peak_bytes is not None
+    assert plain.peak_bytes is not None
+    assert packed.peak_bytes < plain.peak_bytes
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_copies_run_beside_the_compute_where_asked_to(train: Train, value: bool) -> None:
+    train("gpt2-mini", pin_memory=True, non_blocking=value)
+
+
+@pytest.mark.parametrize("value", ["eager", "batched_mm", "grouped_mm"])
+def test_experts_are_computed_as_asked(
+    train: Train, cuda: Environment, workload_of: Callable[..., Workload], value: str
+) -> None:
+    if reason := LEVERS["experts"].unavailable(value, cuda, workload_of("moe-mini", sequence_length=64)):
+        pytest.skip(reason)
+    train("moe-mini", experts=value)
+
+
+@pytest.mark.parametrize("value", ["0", "1", "2", "3", "2_offload_optimizer", "3_offload_optimizer", "3_offload_all"])
+def test_zero_trains_what_it_divides_or_offloads(
+    train: Train, cuda: Environment, workload_of: Callable[..., Workload], value: str
+) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("needs `pip install deepspeed`")
+    large = replace(workload_of("llama-mini", sequence_length=64), parameters=cuda.total_memory_bytes)
+    several = replace(cuda, device_count=2)
+    assert LEVERS["zero"].unavailable(value, several, large) is None
+    train("llama-mini", zero=value, precision="bf16")
