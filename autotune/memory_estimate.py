@@ -109,7 +109,7 @@ class MemoryModel:
         split, where = max(moments, key=lambda one: sum(one[0].values()))
         split["weights"] += sum(map(self._block, self._weights_of(step)))
         split["activations"] += accumulation * sum(self._block(micro_batch_size * one) for one in self.batch)
-        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer[0], 0)
+        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
         found = MemorySplit(**{name: int(size) for name, size in split.items()}, context=self.context_bytes)
         wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
         return MemoryPeak(found, found.total - found.context + wasted, where)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.configuration import RANKS, Configuration
 from autotune.environment import Environment
@@ -15,7 +15,14 @@ SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
 """Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
 
 StepKey = tuple[tuple[str, Any], ...]
-UpdateKey = tuple[str, str, str]
+
+
+class UpdateKey(NamedTuple):
+    """The optimizer, the dtype of the weights that it steps, and the adapter that has them, as text; empty without one."""
+
+    optimizer: str
+    dtype: str = "float32"
+    adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,4 +109,5 @@ def update_key(configuration: Configuration, environment: Environment, base: Map
     own = configuration.values.get("optimizer")
     dtype = str(model_arguments(configuration, environment)["dtype"])
     adapter = adapter_arguments(configuration, environment, "")
-    return str(own if own is not None else own_name(base)), dtype, json.dumps(adapter, sort_keys=True)
+    name = str(own if own is not None else own_name(base))
+    return UpdateKey(name, dtype, json.dumps(adapter, sort_keys=True) if adapter else "")

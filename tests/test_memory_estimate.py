@@ -14,7 +14,7 @@ from autotune.memory_estimate import (
     memory_model,
 )
 from autotune.memory_tape import FIRST, FURTHER, UPDATE, UPDATE_FIRST
-from autotune.memory_wanted import step_key, wanted_traces
+from autotune.memory_wanted import UpdateKey, step_key, wanted_traces
 
 MIB = 2**20
 CPU = Environment("cpu", "a CPU", 2**33, 2**33, training_argument_fields=("activation_checkpointing",))
@@ -104,7 +104,7 @@ def test_on_a_gpu_there_are_context_workspace_and_whole_segments() -> None:
 def test_the_simulated_allocator_allocates_what_the_lines_say() -> None:
     known = model(GPU)
     for micro in (1, 2, 4, 8):
-        allocator = known.simulate(step_key(configuration(), GPU), ("adamw_torch", "float32"), micro, True)
+        allocator = known.simulate(step_key(configuration(), GPU), UpdateKey("adamw_torch"), micro, True)
         assert abs(allocator.peak_allocated - known.peak(configuration(micro, 2)).allocated_bytes) <= 4 * MIB
 
 
@@ -118,13 +118,13 @@ def test_only_levers_that_change_memory_need_traces_of_their_own() -> None:
     ]
     wanted = wanted_traces(every, GPU, {})
     assert len(wanted.steps) == 2
-    assert list(wanted.updates) == [("adamw_torch", "float32"), ("adafactor", "float32")]
+    assert list(wanted.updates) == [UpdateKey("adamw_torch"), UpdateKey("adafactor")]
 
 
 def test_the_optimizer_of_one_s_own_arguments_counts_where_the_space_has_none() -> None:
     plain = Configuration(4, 1, levers=(("precision", "fp32"),))
-    assert list(wanted_traces([plain], CPU, {"optim": "sgd"}).updates) == [("sgd", "float32")]
-    assert list(wanted_traces([plain], CPU, {}).updates) == [("adamw_torch_fused", "float32")]
+    assert list(wanted_traces([plain], CPU, {"optim": "sgd"}).updates) == [UpdateKey("sgd")]
+    assert list(wanted_traces([plain], CPU, {}).updates) == [UpdateKey("adamw_torch_fused")]
 
 
 def test_what_could_not_be_traced_says_why_for_its_configurations_alone() -> None:
@@ -153,7 +153,7 @@ def test_peaks_of_real_tensors_are_extended_to_all_layers() -> None:
 def test_weights_in_16_bits_have_traces_and_bytes_of_their_own() -> None:
     every = [configuration(), configuration(precision="bf16_weights")]
     wanted = wanted_traces(every, CPU, {})
-    assert list(wanted.updates) == [("adamw_torch", "float32"), ("adamw_torch", "bfloat16")]
+    assert list(wanted.updates) == [UpdateKey("adamw_torch"), UpdateKey("adamw_torch", "bfloat16")]
     assert [one["dtype"] for one in wanted.request()["updates"]] == ["float32", "bfloat16"]
     steps = [*answer()["steps"], {**answer()["steps"][0], "weights": [50 * MIB]}]  # type: ignore[misc, index]
     known = memory_model(answer(steps=steps, updates=answer()["updates"] * 2), wanted, CPU, {})  # type: ignore[operator]
