@@ -336,6 +336,8 @@ def _try_optimizer(name: str, device: str) -> str:
     module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
     before = module[0].weight.detach().clone()
     optimizer = made_optimizer(name, module, device)
+    if device == "cpu" and getattr(optimizer, "is_paged", False):
+        raise RuntimeError("on a CPU it falls back to the one without pages")
     for _ in range(FIRST_STEPS):
         loss = module(torch.randn(4, 64, device=before.device)).square().sum()
         if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
