@@ -21,7 +21,12 @@ def doctor_lines(environment: Environment) -> list[str]:
             f"others      {', '.join(environment.others) or 'nobody else is on the device'}",
         ]
     lines.append(f"versions    {', '.join(f'{name} {version}' for name, version in environment.versions.items())}")
-    for title, table in (("precisions", environment.precisions), ("optimizers", environment.optimizers)):
+    tables = {
+        "precisions": environment.precisions,
+        "optimizers": environment.optimizers,
+        "compiling": environment.compile_backends,
+    }
+    for title, table in tables.items():
         for number, (value, reason) in enumerate(table.items()):
             label = title if number == 0 else ""
             lines.append(f"{label:11} {value:18} {'works' if reason is None else f'no: {reason}'}")

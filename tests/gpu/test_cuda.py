@@ -401,3 +401,39 @@ def test_a_search_on_the_card_finds_an_exact_configuration(tmp_path: Path) -> No
     assert product == 32
     assert "use_cpu" not in fields
     assert not torch.cuda.is_initialized()
+
+
+# Compiling and the allocator ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("levers", "said"),
+    [
+        ({"expandable_segments": True, "garbage_threshold": 0.8}, "expandable_segments:True"),
+        ({"expandable_segments": False, "garbage_threshold": "none"}, "expandable_segments:False"),
+    ],
+)
+def test_the_allocator_runs_with_both_settings_of_one_variable(
+    train: Train, tmp_path: Path, levers: dict[str, Any], said: str
+) -> None:
+    measurement = train("bert-mini", configuration(8, pin_memory=True, **levers))
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert {name: measurement.settings[name] for name in levers} == levers
+    assert said in read_json(tmp_path / "order.json")["process_environment"]["PYTORCH_CUDA_ALLOC_CONF"]
+
+
+def test_the_cache_is_emptied_as_often_as_asked(train: Train) -> None:
+    measurement = train("bert-mini", configuration(8, pin_memory=True, empty_cache_steps=4))
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["empty_cache_steps"] == 4
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce_overhead"])
+def test_a_compiled_training_keeps_its_precision(train: Train, cuda: Environment, mode: str) -> None:
+    if reason := LEVERS["compile"].unavailable(mode, cuda, Workload("bert-mini", "masked-lm")):
+        pytest.skip(reason)
+    measurement = train("bert-mini", configuration(8, pin_memory=True, compile=mode), deadline_s=500.0)
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.settings["compile"] == mode
+    assert measurement.settings["precision"] == "fp32", "compiling alone would switch TF32 on"
+    assert measurement.compile_s > 0
