@@ -230,6 +230,8 @@ class TuningResult:
             training_arguments=self.training_argument_fields(),
             model_arguments=self.model_arguments(),
             variables=self.environment_variables(),
+            adapter=self.adapter_arguments(),
+            data_arguments=self.data_arguments(),
             data_parallel_size=self.best.configuration.data_parallel_size,
             model=self.workload.name,
             auto_class=auto_class(self.workload.task),

@@ -73,6 +73,8 @@ def axolotl_yaml(answer: Answer) -> str:
     values: dict[str, Any] = {RENAMED[name]: value for name, value in fields.items() if name in RENAMED}
     values |= {name: fields[name] for name in SAME if name in fields}
     values |= {"bf16": answer.mixed_precision == "bf16", "fp16": answer.mixed_precision == "fp16"}
+    if answer.mixed_precision == "no" and answer.model_arguments.get("dtype") == "bfloat16":
+        values["bfloat16"] = True  # without autocast
     values |= _checkpointing(answer)
     if answer.attention:
         values["attn_implementation"] = answer.attention

@@ -121,3 +121,11 @@ def test_an_adapter_is_said_in_each_tool_s_words() -> None:
     assert (axolotl["batch_flattening"], axolotl["group_by_length"]) == (True, True)
     named = answer(adapter={"r": 8, "lora_alpha": 16, "target_modules": r".*(q|v)"})
     assert '# no counterpart here: adapter target_modules = ".*(q|v)"' in exports(named)["llama_factory.yaml"]
+
+
+def test_weights_in_16_bits_without_autocast_are_told_in_each_tools_word() -> None:
+    of = answer(model_arguments={"dtype": "bfloat16"})
+    assert values(of, "llama_factory.yaml")["pure_bf16"] is True
+    axolotl = values(of, "axolotl.yaml")
+    assert (axolotl["bfloat16"], axolotl["bf16"]) == (True, False)
+    assert values(of, "trl.yaml")["dtype"] == "bfloat16"
