@@ -119,7 +119,8 @@ class DeviceMemory:
     def hold(self) -> None:
         """Refuse the allocator more than allowed_bytes less the context."""
         torch.cuda.init()
-        torch.cuda.set_device(self._rank)
+        if self._rank:
+            torch.cuda.set_device(self._rank)
         if self._order.allowed_bytes is not None:
             share = (self._order.allowed_bytes - self._environment.context_bytes) / self._environment.total_memory_bytes
             torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)))
