@@ -18,7 +18,8 @@ from autotune.memory_wanted import step_key, update_key
 from autotune.own_arguments import read_training_args
 from autotune.probe.launcher import ProbeHost
 from autotune.request import tuning_request
-from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.search_space import SearchSpace
+from autotune.space_building import build_space, read_wishes
 from autotune.survey import read_environment, read_workload
 from autotune.tracing import traced
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs

@@ -9,6 +9,7 @@ from typing import Any
 from autotune.dominance import NEVER_PROBED
 from autotune.errors import InvalidRequest, NothingFits, did_you_mean
 from autotune.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
+from autotune.limits import check_model_fits, check_output, memory_limit
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure
 from autotune.plan import Plan
@@ -22,7 +23,6 @@ from autotune.study_folder import REQUEST, locked, probe_folder, remove_study, r
 from autotune.survey import read_environment, read_workload
 from autotune.trial import Trial
 from autotune.units import format_bytes
-from autotune.workflow import check_model_fits, check_output, memory_limit
 from autotune.workload import Workload
 
 OPTIONS = (

@@ -1,6 +1,5 @@
 """TuningResult: what a search found; each method is one call downwards."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.interval import Interval
-from autotune.launch import accelerate_line, launch_line
 from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.order import read_json
@@ -17,6 +15,7 @@ from autotune.rehearsal import Rehearsal
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.exports import Answer, auto_class
 from autotune.report.files import write_question, write_report
+from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import Facts, headline
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
@@ -135,38 +134,19 @@ class TuningResult:
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()
-
-        def told(trial: Trial | None) -> dict[str, Any] | None:
-            if trial is None:
-                return None
-            speed = trial.samples_per_second
-            return trial.configuration.to_dict() | {
-                "number": trial.number,
-                "outcome": trial.final.outcome.value,
-                "samples_per_second": _finite(speed),
-                "samples_per_second_low": _finite(speed and speed.low),
-                "samples_per_second_high": _finite(speed and speed.high),
-                "peak_bytes": trial.peak_bytes,
-                "data_wait_share": trial.final.data_wait_share,
-                "input_bound": trial.final.input_bound,
-                "joules_per_sample": trial.final.joules_per_sample,
-                "confirmed": trial.confirmed,
-                "doubts": list(trial.final.doubts),
-            }
-
         return {
             "headline": headline(facts),
             "statement": self.statement,
-            "best": told(facts.best),
-            "baseline": told(facts.baseline),
-            **_speedup_fields(facts),
+            "best": plain_trial(facts.best),
+            "baseline": plain_trial(facts.baseline),
+            **speedup_fields(facts),
             "losses": numerics_lines(self.numerics, facts.best),
             "also_checked": rehearsal_lines(self.rehearsal),
             "training_arguments": facts.answer,
             "model_arguments": facts.model_answer,
             "environment_variables": facts.variables,
             "processes": facts.processes,
-            "launch": _launch(facts),
+            "launch": launch_lines(facts),
             "data_arguments": facts.data_answer,
             "adapter": facts.adapter,
             "memory_limit_bytes": self.memory_limit_bytes,
@@ -246,8 +226,8 @@ class TuningResult:
         ended = {
             "statement": self.statement,
             "best": facts.best and facts.best.number,
-            **_speedup_fields(facts),
-            "launch": _launch(facts),
+            **speedup_fields(facts),
+            "launch": launch_lines(facts),
             "answered_at_once": self.answered_at_once,
             "barred": {str(trial.number): trial.barred for trial in self.trials if trial.barred},
             "numerics": self.numerics and self.numerics.to_dict(),
@@ -321,34 +301,11 @@ def _is_place(value: Any) -> bool:
     return isinstance(value, str) and Path(value).is_absolute()
 
 
-def _speedup_fields(facts: Facts) -> dict[str, Any]:
-    speedup = facts.speedup
-    return {
-        "speedup": _finite(speedup),
-        "speedup_low": _finite(speedup and speedup.low),
-        "speedup_high": _finite(speedup and speedup.high),
-        "speedup_reason": facts.speedup_reason,
-    }
-
-
-def _finite(number: float | None) -> float | None:
-    """JSON has no infinity: one step alone has no upper bound."""
-    return float(number) if number is not None and math.isfinite(number) else None
-
-
 def _data_text(request: TuningRequest, workload: Workload) -> str:
     length = f", up to {workload.sequence_length} tokens" if workload.sequence_length else ""
     if request.dataset:
         return f"{Path(request.dataset).name}, {workload.samples} samples{length}; {workload.text_source}"
     return f"{workload.text_source or 'synthetic random samples'}{length}"
-
-
-def _launch(facts: Facts) -> list[str]:
-    """The lines that start the training as it was measured, any of them; none where nothing was found."""
-    if facts.best is None:
-        return []
-    lines = (launch_line(facts.processes, facts.variables), accelerate_line(facts.processes, facts.variables))
-    return [line for line in lines if line]
 
 
 def _device_note(environment: Environment, ranks: int) -> str:

@@ -12,7 +12,7 @@ from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.request import TuningRequest
-from autotune.search_space import read_wishes
+from autotune.space_building import read_wishes
 from autotune.workload import Workload
 
 READING_S = 900.0

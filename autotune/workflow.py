@@ -10,11 +10,12 @@ from typing import Any
 from autotune.calibration import calibrated
 from autotune.configuration import RANKS
 from autotune.environment import Environment
-from autotune.errors import InvalidRequest, NothingFits, StorageFailed
+from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.knowledge import gather
 from autotune.levers import LEVERS
+from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -23,14 +24,14 @@ from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
-from autotune.probe.order import read_json
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
-from autotune.search_space import SearchSpace, build_space, read_wishes
+from autotune.search_space import SearchSpace
+from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study
 from autotune.study import search as run_study
-from autotune.study_folder import REQUEST, check_identity, locked, remove_study
+from autotune.study_folder import check_identity, locked, remove_study
 from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -180,7 +181,7 @@ def _unmeasured(
     limit = memory_limit(request, environment, None if fresh else folder)
     allowed = int(limit * (1 - request.headroom))
     if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
-        check_model_fits(workload, allowed, limit, _least_bytes(space, environment))
+        check_model_fits(workload, allowed, limit, least_bytes(space, environment))
     return TuningResult(
         request=request,
         workload=workload,
@@ -246,57 +247,6 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
             "Open files and connections inside model_init or the dataset instead.",
         ) from error
     return getattr(model, "__name__", type(model).__name__), pickled
-
-
-def check_output(request: TuningRequest) -> None:
-    """Say now what would otherwise be said after model and data were read."""
-    root = Path(request.output_dir)
-    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
-
-
-def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
-    """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
-    if request.memory_limit_bytes is not None:
-        if request.memory_limit_bytes > environment.total_memory_bytes:
-            raise InvalidRequest(
-                f"The memory limit of {format_bytes(request.memory_limit_bytes)} lies above the "
-                f"{format_bytes(environment.total_memory_bytes)} of {environment.device_name}.",
-                "Give at most the device's own memory.",
-            )
-        return request.memory_limit_bytes
-    if folder is not None and (folder / REQUEST).is_file():
-        try:
-            return int(read_json(folder / REQUEST)["memory_limit_bytes"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageFailed(
-                f"{folder / REQUEST} is damaged: {error!r}.", "Use --fresh to begin the study again."
-            ) from error
-    return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
-
-
-def _least_bytes(space: SearchSpace, environment: Environment) -> int:
-    """Of each weight that the leanest value of the space has."""
-    settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
-    return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
-
-
-def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
-    """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
-
-    weight_bytes: of each, 2 where a configuration may hold them in 16 bits.
-    """
-    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
-    if needed > allowed:
-        raise NothingFits(
-            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
-            f"({workload.parameters / 1e6:.1f} million parameters); "
-            f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
-            "Raise --memory-limit or choose a smaller model.",
-        )
 
 
 def _why_nothing_fits(result: TuningResult) -> str:

@@ -31,6 +31,7 @@ FLOORS = (
         "levers",
         "space_file",
         "search_space",
+        "space_building",
         "training_arguments",
         "launch",
         "objective",
@@ -58,6 +59,7 @@ FLOORS = (
     ("sampler", "physics", "proposals", "calibration", "ending", "probe", "plan"),
     (
         "study",
+        "limits",
         "ask_and_tell",
         "study_folder",
         "rates",

@@ -15,7 +15,8 @@ from autotune.prior import Effect
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import device_rates, known_rates
 from autotune.request import tuning_request
-from autotune.search_space import SearchSpace, build_space
+from autotune.search_space import SearchSpace
+from autotune.space_building import build_space
 from autotune.workload import Workload
 from tests.makers import MIB, space_file
 

@@ -11,7 +11,8 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, InvalidSpace
 from autotune.levers import LEVERS
 from autotune.request import tuning_request
-from autotune.search_space import SearchSpace, build_space
+from autotune.search_space import SearchSpace
+from autotune.space_building import build_space
 from autotune.space_file import describe_space, named_spaces, read_space, read_yaml, spaces_folder
 from tests.makers import cpu, gpu, space, space_file, values_of, workload
 

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from autotune.errors import InvalidRequest
 from autotune.levers import LEVERS
 from autotune.request import tuning_request
-from autotune.search_space import build_space
+from autotune.space_building import build_space
 from autotune.training_arguments import (
     baseline_sizes,
     check_fields,

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from autotune.probe.capabilities import made_optimizer
 from autotune.probe.order import Order
+from autotune.probe.trying import made_optimizer
 
 SECONDS = 0.25
 """For each precision."""

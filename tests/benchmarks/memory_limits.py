@@ -22,7 +22,7 @@ from autotune.plan import Plan  # noqa: E402
 from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.request import tuning_request  # noqa: E402
-from autotune.search_space import build_space  # noqa: E402
+from autotune.space_building import build_space  # noqa: E402
 from autotune.study import open_study, search  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 

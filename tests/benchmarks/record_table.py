@@ -37,7 +37,7 @@ from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
 from autotune.rates import device_rates  # noqa: E402
 from autotune.request import tuning_request  # noqa: E402
-from autotune.search_space import build_space  # noqa: E402
+from autotune.space_building import build_space  # noqa: E402
 from autotune.tracing import traced  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 

@@ -8,7 +8,7 @@ import torch
 
 from autotune.memory_lines import peak_lines
 from autotune.memory_tape import STATES, UPDATE, Tape
-from autotune.probe.capabilities import made_optimizer
+from autotune.probe.trying import made_optimizer
 from autotune.probe.updates import trace_update
 
 

@@ -1,0 +1,65 @@
+"""What a request may use: a folder to write to, memory, and whether the model alone fits into it."""
+
+import os
+from pathlib import Path
+
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, NothingFits, StorageFailed
+from autotune.levers import LEVERS
+from autotune.probe.order import read_json
+from autotune.request import TuningRequest
+from autotune.search_space import SearchSpace
+from autotune.study_folder import REQUEST
+from autotune.units import format_bytes
+from autotune.workload import Workload
+
+
+def check_output(request: TuningRequest) -> None:
+    """Say now what would otherwise be said after model and data were read."""
+    root = Path(request.output_dir)
+    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
+
+
+def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
+    """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
+    if request.memory_limit_bytes is not None:
+        if request.memory_limit_bytes > environment.total_memory_bytes:
+            raise InvalidRequest(
+                f"The memory limit of {format_bytes(request.memory_limit_bytes)} lies above the "
+                f"{format_bytes(environment.total_memory_bytes)} of {environment.device_name}.",
+                "Give at most the device's own memory.",
+            )
+        return request.memory_limit_bytes
+    if folder is not None and (folder / REQUEST).is_file():
+        try:
+            return int(read_json(folder / REQUEST)["memory_limit_bytes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageFailed(
+                f"{folder / REQUEST} is damaged: {error!r}.", "Use --fresh to begin the study again."
+            ) from error
+    return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
+
+
+def least_bytes(space: SearchSpace, environment: Environment) -> int:
+    """Of each weight that the leanest value of the space has."""
+    settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
+    return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
+
+
+def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
+    """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
+
+    weight_bytes: of each, 2 where a configuration may hold them in 16 bits.
+    """
+    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
+    if needed > allowed:
+        raise NothingFits(
+            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
+            f"({workload.parameters / 1e6:.1f} million parameters); "
+            f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
+            "Raise --memory-limit or choose a smaller model.",
+        )
