@@ -140,15 +140,6 @@ def test_a_hopeless_probe_of_several_ranks_ends_early_and_together(run: Run, tmp
     assert told_by(tmp_path, "0")["global_steps"] == told_by(tmp_path, "1")["global_steps"] < 30
 
 
-def test_a_speed_that_only_all_ranks_together_reach_is_not_hopeless(run: Run) -> None:
-    """Each rank alone has half of the speed: it must not be held against the best one's whole."""
-    plain = run(on_ranks(2))
-    assert plain.samples_per_second is not None
-    bar = 0.51 * plain.samples_per_second.value
-    again = run(on_ranks(2), best_so_far=Interval(bar / 10, bar / 10, bar / 10))
-    assert not again.ended_early
-
-
 def test_the_hungriest_rank_gives_the_peak(run: Run) -> None:
     plain = run(on_ranks(2))
     held = run(on_ranks(2), "hold memory", rank=1)

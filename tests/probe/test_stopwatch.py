@@ -425,6 +425,13 @@ def test_the_bar_is_held_against_the_composed_speed(clock: Clock) -> None:
     assert watch.ended_early
 
 
+def test_the_bar_is_held_against_the_speed_of_all_ranks_together(clock: Clock) -> None:
+    # 4 samples in 4.15 s, 0.96 a second: on two ranks 1.93.
+    bar = Interval(1.6, 1.55, 1.65)
+    assert watched(clock, order_of(4, 1, best_so_far=bar))[0].ended_early
+    assert not watched(clock, order_of(4, 1, ranks=2, best_so_far=bar))[0].ended_early
+
+
 def test_the_bar_is_held_against_tokens_where_tokens_are_compared(clock: Clock) -> None:
     # 4 samples of 100 tokens in 4.15 s.
     bar = Interval(50.0, 49.0, 51.0)
