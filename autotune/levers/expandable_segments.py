@@ -18,6 +18,8 @@ def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) 
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
+    if environment.is_cpu:
+        return Settings()
     return Settings(environment={allocator_variable(environment.variables): f"{SETTING}:{value}"})
 
 

@@ -24,6 +24,10 @@ from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
 
+SHORT = 8
+"""Levers that one line can tell."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a report tells, as plain values. best is None where nothing fits.
@@ -89,6 +93,13 @@ def _best_text(best: Trial, baseline: Trial | None) -> str:
     return f"{best.configuration.unlike(baseline.configuration)}; else as the baseline"
 
 
+def _baseline_text(best: Trial | None, baseline: Trial) -> str:
+    """The baseline, whole as far as that is a line to read; of more levers those that the answer has otherwise."""
+    if best is None or len(baseline.configuration.levers) <= SHORT or best.number == baseline.number:
+        return str(baseline.configuration)
+    return f"{baseline.configuration.unlike(best.configuration)}; its other levers: see the report"
+
+
 def _range(interval: Interval) -> str:
     return f"{interval.low:.2f} to {interval.high:.2f}"
 
@@ -113,7 +124,7 @@ def answer_lines(facts: Facts) -> list[str]:
         how = f"{speed_text(facts.baseline)} samples/s, peak {format_bytes(facts.baseline.peak_bytes)}"
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
-        lines += [f"  baseline  {facts.baseline.configuration}", f"            {how}"]
+        lines += [f"  baseline  {_baseline_text(facts.best, facts.baseline)}", f"            {how}"]
     if facts.variables or facts.processes > 1:
         lines.append(f"  with      {launch_line(facts.processes, facts.variables)}")
     if facts.processes > 1:
