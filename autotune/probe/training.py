@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import traceback
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ DEFAULT_SEED = 42
 SAME_ORDER_STEPS = 64
 """Steps that there are samples for at the least: from more samples others are drawn, and some levers need more steps."""
 
+LAYOUT_BLOCKS = 64
+"""Blocks that shift a probe's heap, at the most: 1 MiB in the mean, each too small for a mapping of its own."""
+
 PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
 """Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
 
@@ -56,6 +60,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     assert order.configuration is not None
     assert order.environment is not None
     assert order.workload is not None
+    layout = _layout(order)
     memory = memory_of(order)
     watch = Stopwatch(order, memory)
     failure = failures.Failure(Outcome.COMPLETED, "")
@@ -83,6 +88,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
     memory.release()
+    del layout
     return Measurement(
         failure.outcome,
         reason=failure.reason,
@@ -110,6 +116,17 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         observed_doubts=watch.surroundings.doubts() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
     )
+
+
+def _layout(order: Order) -> list[bytearray]:
+    """Small blocks of other sizes in every probe, to be held while it trains.
+
+    All children of one host inherit the same heap, and on a CPU where blocks come to lie decides on page faults: rounds that
+    agreed with each other within 5 % were off by 25 % from those of another host. A program's layout is chance, and has to be
+    drawn anew for each measurement (Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, 2009).
+    """
+    rng = random.Random(f"{order.number} {order.confirmation}")
+    return [bytearray(rng.randrange(1 << 10, 1 << 16)) for _ in range(rng.randrange(LAYOUT_BLOCKS))]
 
 
 def most_steps(order: Order) -> int:
