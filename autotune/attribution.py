@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
-from autotune.configuration import Configuration, Value
+from autotune.configuration import RANKS, Configuration, Value
 from autotune.interval import Interval, quotient_interval
 from autotune.levers import LEVERS, MICRO
 from autotune.measurement import ROUNDS_THAT_TELL
@@ -56,7 +56,9 @@ class TakenBack:
 def differing(baseline: Configuration, answer: Configuration) -> tuple[str, ...]:
     """The levers that the answer sets otherwise than the baseline, those left out that mean nothing in the answer."""
     own, new = baseline.values, answer.values
-    return tuple(name for name in new if new[name] != own.get(name) and _means(name, new))
+    names = tuple(name for name in new if new[name] != own.get(name) and _means(name, new))
+    # Other ranks need another micro-batch for the same global batch: the two go together.
+    return tuple(name for name in names if name != MICRO or RANKS not in names)
 
 
 def between(baseline: Configuration, answer: Configuration, taken: Collection[str]) -> Configuration:
@@ -65,11 +67,12 @@ def between(baseline: Configuration, answer: Configuration, taken: Collection[st
     if not taken:
         return baseline
     own, new = baseline.values, answer.values
-    values = {name: (new if name in taken else own)[name] for name in new}
+    together = {*taken, *({MICRO} if RANKS in taken else ())}
+    values = {name: (new if name in together else own)[name] for name in new}
     for name in [name for name in values if not _means(name, values)]:
         values[name] = (own if _means(name, new) else new)[name]
     micro = int(values.pop(MICRO))
-    return Configuration.exact(answer.global_batch_size, micro, values, answer.data_parallel_size)
+    return Configuration.exact(answer.global_batch_size, micro, values)
 
 
 def _means(name: str, values: Mapping[str, Value]) -> bool:

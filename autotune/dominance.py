@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from autotune.configuration import Configuration
-from autotune.levers import LEVERS
+from autotune.levers import LEVERS, MICRO
 from autotune.measurement import HOST_STAGES, Outcome
 from autotune.trial import Trial
 
 NEVER_PROBED = "environment"
 """Where a baseline is unsupported that the search space ruled out: what it shares with others may work."""
 
-HOST_LEVERS = ("workers", "pin_memory")
+HOST_LEVERS = ("workers", "prefetch_factor", "pin_memory")
 """Levers that take the host's memory, the more the higher their value."""
 
 
@@ -29,14 +29,14 @@ def _answers(trial: Trial, other: Configuration) -> bool:
         case Outcome.OUT_OF_MEMORY:
             return not measurement.observed_doubts and _at_least_as_hungry(other, mine, measurement.where)
         case Outcome.NON_FINITE_LOSS:
-            return _same(mine, other, "precision")
+            return _same(mine, other, *_that_change("numerics"))
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
-            return _same(mine, other, *(n for n, one in LEVERS.items() if not one.ordered and one.changes != {"speed"}))
+            return _same_kind(mine, other)
         case Outcome.MISCONFIGURED:
             shown = measurement.settings  # None: could not be read back
             differing = [n for n, value in measurement.asked.items() if shown.get(n) not in (None, value)]
-            return bool(differing) and _same(mine, other, *differing)
+            return bool(differing) and _same(mine, other, *differing) and _same_kind(mine, other)
     return False
 
 
@@ -52,12 +52,27 @@ def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -
         return False
     for name, value in mine.values.items():
         lever = LEVERS[name]
-        if name in HOST_LEVERS and where in HOST_STAGES:
-            if other.values[name] < value:  # type: ignore[operator]
+        if where in HOST_STAGES:
+            if name in HOST_LEVERS and other.values[name] < value:  # type: ignore[operator]
+                return False
+            # The orders of hunger are those of the device: what is offloaded from it lies here.
+            if name not in (*HOST_LEVERS, MICRO) and "memory" in lever.changes and other.values[name] != value:
+                return False
+            if name == MICRO and other.values[name] < value:  # type: ignore[operator]
                 return False
         elif "memory" in lever.changes and not lever.hungrier(other.values[name], value):
             return False
     return True
+
+
+def _same_kind(one: Configuration, other: Configuration) -> bool:
+    """Whether they differ in sizes and in how data is loaded at the most."""
+    names = [name for name, lever in LEVERS.items() if not lever.ordered and lever.changes != {"speed"}]
+    return one.data_parallel_size == other.data_parallel_size and _same(one, other, *names)
+
+
+def _that_change(what: str) -> list[str]:
+    return [name for name, lever in LEVERS.items() if what in lever.changes]
 
 
 def _same(one: Configuration, other: Configuration, *names: str) -> bool:

@@ -99,6 +99,7 @@ def _plan(result: TuningResult) -> Plan:
         memory_limit_bytes=result.memory_limit_bytes,
         allowed_bytes=result.allowed_bytes,
         probe_timeout_s=request.probe_timeout_s,
+        training_steps=request.training_steps,
     )
 
 

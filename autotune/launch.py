@@ -1,5 +1,6 @@
 """Launch: the command line that starts a training as it was measured, with its variables and as many processes."""
 
+import shlex
 from collections.abc import Mapping
 
 SCRIPT = "your_script.py"
@@ -23,4 +24,4 @@ def accelerate_line(processes: int, variables: Mapping[str, str], script: str = 
 
 
 def _set_first(variables: Mapping[str, str]) -> str:
-    return "".join(f"{name}={value} " for name, value in variables.items())
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())

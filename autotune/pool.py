@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -47,20 +47,19 @@ def _some(
     seed: int,
 ) -> dict[Configuration, None]:
     chosen = dict.fromkeys(one for one in chosen_before if one in space)
-    expected = [one for one in _expected_best(space, prior) if one in space]
+    expected = list(_expected_best(space, prior))
     chosen |= dict.fromkeys(expected)
     for away in (1, 2):
         for one in (*near, *(expected if away == 1 else ())):
             for neighbour in _neighbours(space, one, away):
-                if len(chosen) < ROOM[away] * room and neighbour in space:
+                if len(chosen) < ROOM[away] * room:
                     chosen.setdefault(neighbour)
     rng = random.Random(seed)
     for _ in range(10 * room):
         if len(chosen) >= room:
             break
-        drawn = space.configuration({name: rng.choice(values) for name, values in space.values.items()})
-        if drawn in space:
-            chosen.setdefault(drawn)
+        drawn = {name: rng.choice(values) for name, values in space.values.items()}
+        chosen |= dict.fromkeys(_made(space, drawn))
     return chosen
 
 
@@ -77,10 +76,16 @@ def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
 
         best[name] = min(ordered, key=cost)
     for size in space.values[MICRO]:
-        yield space.configuration({**best, MICRO: size})
+        yield from _made(space, {**best, MICRO: size})
 
 
 def _neighbours(space: SearchSpace, one: Configuration, away: int) -> Iterator[Configuration]:
     for names in combinations(space.values, away):
         for changed in product(*(space.values[name] for name in names)):
-            yield space.configuration({**one.values, **dict(zip(names, changed, strict=True))})
+            yield from _made(space, {**one.values, **dict(zip(names, changed, strict=True))})
+
+
+def _made(space: SearchSpace, values: Mapping[str, Value]) -> Iterator[Configuration]:
+    """The configuration of these values, where they can stand beside each other and be proposed."""
+    if not space.conflict(values) and (made := space.configuration(values)) in space:
+        yield made

@@ -111,7 +111,9 @@ class Again:
 
     def _measure(self, configuration: Configuration, number: int, one_round: int) -> Measurement:
         self.watch(f"round {one_round}: {configuration}")
-        return measure(self.folder, self.plan, self.trials, self.probe, configuration, number, one_round)
+        # Its own nodes: their numbers are not the study's, and a later round takes what compiling cost in the first.
+        nodes = sorted(self._kept.values(), key=lambda one: one.number)
+        return measure(self.folder, self.plan, nodes, self.probe, configuration, number, one_round)
 
 
 def _read(folder: Path) -> dict[Configuration, Trial]:

@@ -49,6 +49,10 @@ class SearchSpace:
         """Number of configurations that can be proposed: levers that know nothing of each other multiply."""
         return prod(sum(1 for _ in self._combined(group)) for group in self._groups())
 
+    def is_possible(self) -> bool:
+        """Whether there is any configuration at all."""
+        return all(next(self._combined(group), None) is not None for group in self._groups())
+
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
         """The configuration of these values, one for each lever of the space.
 
@@ -91,7 +95,10 @@ class SearchSpace:
                 return (
                     f"{MICRO} {values[MICRO]}: does not make a global batch of {self.global_batch_size} on these ranks"
                 )
-        return next((f"{name} {values[name]}: {why}" for name in values if (why := _conflict(name, told))), "")
+        # A lever of the user's own arguments that is none of the space rules out what it meets there.
+        of_values = {*values, *({ACCUMULATION} if MICRO in values else ())}
+        asked = [name for name in told if name in LEVERS]
+        return next((f"{name} {told[name]}: {why}" for name in asked if (why := _conflict(name, told, of_values))), "")
 
     def beside(self, name: str) -> tuple[Value, ...]:
         """Every value of a lever, or the numbers of accumulation steps, that this space has or the user's own means."""
@@ -144,7 +151,8 @@ def _means(name: str, other: Value | None) -> bool:
     return needs is None or other is None or needs[1](other)
 
 
-def _conflict(name: str, told: Mapping[str, Value]) -> str | None:
-    """Why this lever's value cannot stand beside one of the others that are told; None where it can."""
-    reasons = (rule(told[name], told[other]) for other, rule in LEVERS[name].conflicts.items() if other in told)
+def _conflict(name: str, told: Mapping[str, Value], of_values: set[str]) -> str | None:
+    """Why this lever's value cannot stand beside one of the others that are told, one of the two among the values."""
+    rules = LEVERS[name].conflicts.items()
+    reasons = (rule(told[name], told[one]) for one, rule in rules if one in told and {name, one} & of_values)
     return next(filter(None, reasons), None)

@@ -104,7 +104,7 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
                     notes.append(f"{name} {value} is left out beside {other} {_listed(reasons)}: {why}")
     problem = "; ".join(filter(None, (space.baseline_problem, space.conflict(space.baseline.values))))
     made = replace(space, values=values, ruled_out=tuple(ruled_out), notes=tuple(notes), baseline_problem=problem)
-    if not all(values.values()) or next(iter(made), None) is None:
+    if not all(values.values()) or not made.is_possible():
         said = "; ".join(map(str, ruled_out[len(space.ruled_out) :])) or notes[-1]
         raise InvalidRequest(
             f"No values are left that can stand beside each other ({said}).", "Allow other values with --fix or --only."

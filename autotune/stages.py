@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune.configuration import Value
+from autotune.configuration import RANKS, Value
+from autotune.levers import MICRO
 from autotune.observation import Observation
 from autotune.search_space import SearchSpace
 
@@ -16,8 +17,8 @@ def stages(
 ) -> list[tuple[SearchSpace, ...]]:
     """What to consider, stage after stage, each as parts of the space: the next one counts where nothing is left to win in one.
 
-    observations: of every finished probe. core_probes: that the first stage may take. A space without core levers has one
-    stage, all of it.
+    Where nothing fits yet, the last one is all of it. observations: of every finished probe. core_probes: that the first
+    stage may take. A space without core levers has one stage, all of it.
     """
     if not space.core:
         return [(space,)]
@@ -25,7 +26,7 @@ def stages(
     core = narrowed(space, {name: own[name] for name in space.values if name not in space.core})
     first = [(core,)] if len(observations) < core_probes else []
     around = [narrowed(space, dict(one)) for one in _best_of_core(space, observations, objective)]
-    return [*first, (core, *around)]
+    return [*first, (core, *around) if around else (space,)]
 
 
 def narrowed(space: SearchSpace, fixed: Mapping[str, Value]) -> SearchSpace:
@@ -43,5 +44,7 @@ def _best_of_core(
     """The core levers' values of the best that fit, best first."""
     able = [one for one in observations if one.feasible and not one.ended_early and one.step_s is not None]
     able.sort(key=lambda one: (one.peak_bytes or 0) if objective == "memory" else (one.step_s or 0.0))
-    settings = (tuple((name, one.configuration.values[name]) for name in space.core) for one in able)
+    # Ranks that come later need a micro-batch of their own for the same global batch.
+    kept = [name for name in space.core if name != MICRO or RANKS not in space.values or RANKS in space.core]
+    settings = (tuple((name, one.configuration.values[name]) for name in kept) for one in able)
     return list(dict.fromkeys(settings))[:BEST]

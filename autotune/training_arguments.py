@@ -33,6 +33,10 @@ FINDER = "auto_find_batch_size"
 """It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
 
 
+LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that torchrun and the like set for each rank."""
+
+
 def training_arguments(
     configuration: Configuration, environment: Environment, base: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -64,8 +68,14 @@ def model_arguments(configuration: Configuration, environment: Environment) -> d
 
 
 def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
-    """Environment variables that the training process needs, the user's own settings in them kept."""
-    return _with_own(_settings(configuration, environment).environment, environment)
+    """Environment variables that the training process needs, the user's own settings in them kept.
+
+    Without those that the launcher of several ranks sets for each.
+    """
+    settings = _settings(configuration, environment)
+    left_out = LAUNCHERS if settings.processes > 1 else ()
+    asked = {name: value for name, value in settings.environment.items() if name not in left_out}
+    return _with_own(asked, environment)
 
 
 def host_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:

@@ -162,7 +162,25 @@ def test_what_could_not_be_read_back_is_no_mismatch() -> None:
         asked={"precision": "fp16", "optimizer": "adamw_torch_fused"},
         settings={"precision": "fp32", "optimizer": None},
     )
-    assert settles(configuration(8, precision="fp16"), made, configuration(8, precision="fp16", optimizer="sgd"))
+    assert settles(configuration(8, precision="fp16"), made, configuration(4, precision="fp16"))
+
+
+def test_a_mismatch_beside_other_kinds_of_training_settles_nothing_of_them() -> None:
+    made = ended(Outcome.MISCONFIGURED, asked={"precision": "fp16"}, settings={"precision": "fp32"})
+    assert not settles(configuration(8, precision="fp16"), made, configuration(8, precision="fp16", optimizer="sgd"))
+
+
+def test_a_loss_that_is_not_finite_settles_only_what_learns_by_the_same_rules() -> None:
+    made = ended(Outcome.NON_FINITE_LOSS)
+    assert settles(configuration(8, precision="fp16"), made, configuration(4, precision="fp16", workers=2))
+    assert not settles(configuration(8, optimizer="sgd"), made, configuration(8, optimizer="adamw_torch"))
+
+
+def test_what_the_host_had_no_room_for_says_nothing_of_what_lies_on_the_device() -> None:
+    made = ended(Outcome.OUT_OF_MEMORY, where="host", accumulation_steps=6)
+    offloading = configuration(8, checkpointing="offload")
+    assert settles(offloading, made, configuration(8, checkpointing="offload", workers=2))
+    assert not settles(offloading, made, configuration(8, checkpointing="none"))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.CRASHED])

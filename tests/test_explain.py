@@ -538,3 +538,17 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
     assert first.within in (True, False)
     assert first.anatomy.peaks["answer"]
     assert (found.folder / "explanation.md").exists()
+
+
+# Ranks -----------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_and_the_micro_batch_that_goes_with_them_are_one_step_of_the_path() -> None:
+    ranked = {"precision": "fp32", "data_parallel_size": 1}
+    baseline = Configuration.exact(8, 8, ranked)
+    answer = Configuration.exact(8, 2, {"precision": "bf16", "data_parallel_size": 4})
+    assert differing(baseline, answer) == ("precision", "data_parallel_size")
+    for taken in ((), ("precision",), ("data_parallel_size",), ("precision", "data_parallel_size")):
+        made = between(baseline, answer, taken)
+        assert made.global_batch_size == 8
+        assert (made.micro_batch_size, made.data_parallel_size) == ((2, 4) if "data_parallel_size" in taken else (8, 1))

@@ -556,3 +556,18 @@ def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewher
     assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
     said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
     assert "whole number" in said
+
+
+def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, "parameters: {micro_batch_size: [2, 4, 8], precision: [fp32, bf16]}")
+    made = built(8, works, space=file, base={"optim": "lomo", "per_device_train_batch_size": 8})
+    assert {one.micro_batch_size for one in made} == {8}
+    assert made.size == 2
+
+
+def test_a_large_space_is_known_to_be_possible_without_a_walk_through_it() -> None:
+    made = built(1024, gpu(optimizers={"adamw_torch": None, "lomo": None}), space="full", fix=["optimizer=lomo"])
+    assert made.is_possible()
+    assert made.size > 10**3
+    assert next(iter(made.values["micro_batch_size"])) == 1

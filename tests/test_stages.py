@@ -5,6 +5,7 @@ from dataclasses import replace
 import optuna
 
 from autotune.configuration import Configuration
+from autotune.measurement import Outcome
 from autotune.observation import Observation, observed
 from autotune.physics import Knowledge, PhysicsSampler
 from autotune.pool import POOL
@@ -89,3 +90,17 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL
+
+
+def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
+    nothing = [Observation(SPACE.baseline, Outcome.OUT_OF_MEMORY)]
+    assert stages(SPACE, nothing, 1, "samples_per_second") == [(SPACE,)]
+
+
+def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:
+    among = replace(space(precision=("fp32", "bf16"), data_parallel_size=(1, 2, 4, 8)), core=CORE)
+    knowledge = Knowledge(ALLOWED, estimate, core_probes=2)
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(among, knowledge))
+    tried = [step(study, among) for _ in range(8)]
+    assert {one.global_batch_size for one in tried} == {8}
+    assert max(one.data_parallel_size for one in tried) > 1

@@ -31,6 +31,7 @@ def _apply(value: Value, environment: Environment) -> Settings:
 def _read_back(observed: Observed) -> str:
     """By whose code the running model's modules go forward with, and the model itself: its own loss is made there."""
     model = observed.trainer.model
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside an adapter
     within = any(_is_ligers(module) for module in model.modules() if module is not model)
     if _is_ligers(model):
         return "kernels_and_loss"

@@ -39,7 +39,14 @@ NAMES = (
 # largest matrix; their library's own pages on a CPU) can be more: they have no place in this order.
 _ORDER = {"sgd": 0, "adamw_torch_fused": 2, "adamw_torch": 3}
 
-_ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused")
+_ADAMW = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adamw_torch_xla",
+    "adamw_torch_npu_fused",
+    "paged_adamw",
+    "paged_adamw_32bit",
+)
 """AdamW with 32-bit states, by whomever."""
 _STEPS_IN_BACKWARD = ("lomo", "adalomo")
 """They step while the backward pass runs and keep no gradients: nothing is there to accumulate (the LOMO paper, 2023)."""

@@ -55,6 +55,11 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return lora.LEVER.unavailable("8", environment, workload)
 
 
+def _beside_lora(value: Value, rank: Value) -> str | None:
+    """Where four bits are the only value of a space, they would come with a training of all weights too."""
+    return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
+
+
 LEVER = Lever(
     name="quantization",
     values=NAMES,
@@ -68,4 +73,5 @@ LEVER = Lever(
     hungrier=lambda one, other: one == other or (one == NONE and other != NONE),
     needs=(lora.LEVER.name, lambda value: value != lora.NONE),
     spares_gradients=lambda value: value != NONE,
+    conflicts={lora.LEVER.name: _beside_lora},
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.configuration import Value
+from autotune.configuration import RANKS, Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings
 from autotune.workload import Workload
@@ -24,6 +24,19 @@ ALONE = {
     **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
 }
 """What a launcher would set for a single process; the port is torch's own default."""
+
+
+def _beside_optimizer(value: Value, optimizer: Value) -> str | None:
+    """What is offloaded is stepped by DeepSpeed's own AdamW on the host."""
+    if "offload" not in str(value) or optimizer in ("adamw_torch", "adamw_torch_fused"):
+        return None
+    return f"DeepSpeed steps what it offloads by its own AdamW, not by {optimizer}"
+
+
+def _beside_ranks(value: Value, ranks: Value) -> str | None:
+    if value not in STAGES or int(ranks) > 1:
+        return None
+    return "it divides between ranks, and there is one"
 
 
 def _read(text: Any) -> str:
@@ -140,4 +153,5 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     spares_gradients=lambda value: "offload" in str(value),
+    conflicts={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
 )

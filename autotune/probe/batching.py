@@ -68,7 +68,8 @@ def spread_steps(trainer: Any) -> None:
     if not grouped or not hasattr(trainer, "_get_train_sampler"):
         return
     make = trainer._get_train_sampler
-    size = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
+    ranks = getattr(trainer.args, "world_size", 1)  # a step's samples lie together over all of them
+    size = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * ranks
 
     def spread(*args: Any, **kwargs: Any) -> Any:
         inner = make(*args, **kwargs)

@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
@@ -22,8 +22,6 @@ from autotune.levers.optimizer import ORDINARY
 from autotune.probe import compiling, kernels, trying
 from autotune.probe.order import Order
 from autotune.variables import PRELOAD, READ
-
-Found = TypeVar("Found")
 
 PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
 """Library -> the names of its files, the leanest first."""

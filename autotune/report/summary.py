@@ -23,7 +23,6 @@ from autotune.report.exports import Answer, exports
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
-
 SHORT = 8
 """Levers that one line can tell."""
 

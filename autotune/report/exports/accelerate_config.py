@@ -49,7 +49,7 @@ def distributed_type(answer: Answer) -> str:
 
 
 def start_line(answer: Answer) -> str:
-    """How to start the loop. accelerate starts ranks on CPUs through MPI only; torchrun needs nothing."""
+    """How to start the loop. A config file of accelerate starts ranks on CPUs through MPI only; torchrun needs nothing."""
     if distributed_type(answer) == "MULTI_CPU":
         precision = f"ACCELERATE_USE_CPU=true ACCELERATE_MIXED_PRECISION={answer.mixed_precision}"
         return (
@@ -111,7 +111,7 @@ def _notes(answer: Answer, kind: str) -> list[str]:
     said = {"ACCELERATE_CPU_AFFINITY"}
     told = [f"set before the start: {name}={value}" for name, value in answer.variables.items() if name not in said]
     if kind == "MULTI_CPU":
-        told.append("accelerate starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")
+        told.append("such a file starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")
     if kind == "DEEPSPEED":
         told.append(f"precision, sizes and clipping stand in {answer.deepspeed_file}; start from the folder it lies in")
     return told
