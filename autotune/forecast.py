@@ -20,6 +20,7 @@ from autotune.probe.launcher import ProbeHost
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
+from autotune.stages import narrowed
 from autotune.survey import read_environment, read_workload
 from autotune.tracing import traced
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -27,6 +28,9 @@ from autotune.units import format_bytes
 from autotune.workload import Workload
 
 MICRO = "micro_batch_size"
+
+MOST = 5000
+"""Configurations that a table is made of."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def estimate(
         workload = read_workload(host, request)
         meant = here if request.device == "cpu" else device_meant(here, card)
         space = build_space(request, meant, workload, base)
-        configurations = list(space)
+        configurations = _few_enough(space)
         found = traced(host, workload, meant, configurations, base)
     return Forecast(
         workload,
@@ -168,6 +172,19 @@ def estimate(
         card,
         _notes(workload, meant, space, found),
     )
+
+
+def _few_enough(space: SearchSpace) -> list[Configuration]:
+    """Every configuration, of a large space those that differ in what takes memory; raises InvalidRequest for too many."""
+    own = space.baseline.values
+    if space.size > MOST:
+        space = narrowed(space, {name: own[name] for name in space.values if "memory" not in LEVERS[name].changes})
+    if space.size > MOST:
+        raise InvalidRequest(
+            f"The space {space.name} has {space.size} configurations that differ in memory: too many for a table.",
+            "Name another --space, or leave levers out with --fix.",
+        )
+    return list(space)
 
 
 def device_meant(here: Environment, card: Card | None) -> Environment:

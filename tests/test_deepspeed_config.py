@@ -8,7 +8,8 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-from autotune.deepspeed_config import AUTO, resolved, zero_config
+from autotune.deepspeed_config import AUTO, resolved
+from autotune.levers.zero import zero_config
 
 ARGUMENTS = {
     "per_device_train_batch_size": 4,
@@ -47,7 +48,7 @@ def autos(config: Any, path: str = "") -> set[str]:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_transformers_finds_the_numbers_of_every_stage_consistent(stage: int, tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=1, vocab_size=8))
-    exact = resolved(zero_config(stage) | WITH_OPTIMIZER, ARGUMENTS, hidden_size=model.config.hidden_size)
+    exact = resolved(zero_config(str(stage)) | WITH_OPTIMIZER, ARGUMENTS, hidden_size=model.config.hidden_size)
     checked = Checked(exact)
     arguments = TrainingArguments(output_dir=str(tmp_path), **ARGUMENTS)
     checked.trainer_config_process(arguments)
@@ -60,7 +61,7 @@ def test_transformers_finds_the_numbers_of_every_stage_consistent(stage: int, tm
 
 def test_what_transformers_would_have_filled_in_is_what_stands_there(tmp_path: Path) -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=1, vocab_size=8))
-    config = zero_config(3, "cpu", "cpu") | WITH_OPTIMIZER
+    config = zero_config("3_offload_all") | WITH_OPTIMIZER
     filled = Checked(config)
     arguments = TrainingArguments(output_dir=str(tmp_path), **ARGUMENTS)
     filled.trainer_config_process(arguments)
@@ -71,18 +72,18 @@ def test_what_transformers_would_have_filled_in_is_what_stands_there(tmp_path: P
 
 
 def test_a_wrong_number_is_what_these_checks_find(tmp_path: Path) -> None:
-    exact = resolved(zero_config(2), ARGUMENTS, hidden_size=16) | {"train_batch_size": 13}
+    exact = resolved(zero_config("2"), ARGUMENTS, hidden_size=16) | {"train_batch_size": 13}
     checked = Checked(exact)
     checked.trainer_config_process(TrainingArguments(output_dir=str(tmp_path), **ARGUMENTS))
     assert len(checked.mismatches) == 1
 
 
 def test_all_ranks_count_in_the_global_batch() -> None:
-    assert resolved(zero_config(1), ARGUMENTS, ranks=4)["train_batch_size"] == 48
+    assert resolved(zero_config("1"), ARGUMENTS, ranks=4)["train_batch_size"] == 48
 
 
 def test_what_is_unknown_stays_auto_and_what_is_said_stays_said() -> None:
-    config = zero_config(3) | {"gradient_clipping": 0.25}
+    config = zero_config("3") | {"gradient_clipping": 0.25}
     exact = resolved(config, ARGUMENTS)
     assert autos(exact) == {
         "zero_optimization.reduce_bucket_size",
@@ -91,21 +92,3 @@ def test_what_is_unknown_stays_auto_and_what_is_said_stays_said() -> None:
     }
     assert exact["gradient_clipping"] == 0.25
     assert config["train_batch_size"] == AUTO, "the configuration that was handed in is left as it was"
-
-
-def test_what_is_moved_away_is_named_with_its_place() -> None:
-    zero = zero_config(3, "nvme", "cpu", nvme_path="/disk")["zero_optimization"]
-    assert zero["offload_optimizer"] == {"device": "nvme", "pin_memory": True, "nvme_path": "/disk"}
-    assert zero["offload_param"] == {"device": "cpu", "pin_memory": True}
-    read = Checked(zero_config(3, "nvme", "cpu"))
-    assert (read.is_zero3(), read.is_offload()) == (True, True)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [(4,), (0, "cpu"), (2, "nvme"), (2, "none", "cpu"), (3, "disk")],
-    ids=["no such stage", "nothing to share", "disk below stage 3", "parameters below stage 3", "no such place"],
-)
-def test_what_deepspeed_does_not_have_is_refused(asked: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match=r"ZeRO|stage|none of"):
-        zero_config(*asked)

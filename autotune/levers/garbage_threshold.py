@@ -10,8 +10,6 @@ from autotune.variables import allocator_settings, allocator_variable
 from autotune.workload import Workload
 
 SETTING = "garbage_collection_threshold"
-CLOSE = 1e-6
-"""The allocator may keep it as a float of 32 bits."""
 
 
 def _share(text: Any) -> float:
@@ -41,7 +39,7 @@ def _read_back(observed: Observed) -> Value | None:
     own = observed.allocator.get(SETTING)
     if own is None:
         return None
-    return "none" if own <= 0 else next((one for one in (0.6, 0.8) if abs(own - one) < CLOSE), round(float(own), 6))
+    return "none" if own <= 0 else round(float(own), 6)  # it is kept in 32 bits
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:

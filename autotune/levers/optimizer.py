@@ -141,7 +141,7 @@ LEVER = Lever(
     name="optimizer",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
-    summary="Fused, paged and 8-bit variants compute the same AdamW faster or with less state; others learn differently.",
+    summary="Fused and paged ones compute the same AdamW, 8-bit ones nearly, with less state; others learn differently.",
     read=_read,
     own=_own,
     apply=_apply,
@@ -154,6 +154,8 @@ LEVER = Lever(
     ),
     conflicts={ACCUMULATION: _beside_accumulation},
     differs=lambda value: (
-        "" if value in SAME_ADAMW else "another rule of updates than AdamW's: tune the learning rate anew"
+        ("" if value in _ADAMW else "the same rule with states of 8 or 4 bits")
+        if value in SAME_ADAMW
+        else "another rule of updates than AdamW's: tune the learning rate anew"
     ),
 )

@@ -25,9 +25,13 @@ def doctor_lines(environment: Environment) -> list[str]:
         "precisions": environment.precisions,
         "optimizers": environment.optimizers,
         "compiling": environment.compile_backends,
+        "4 bits": environment.quantizations,
+        "kernels": {"liger": environment.liger},
     }
     for title, table in tables.items():
         for number, (value, reason) in enumerate(table.items()):
             label = title if number == 0 else ""
-            lines.append(f"{label:11} {value:18} {'works' if reason is None else f'no: {reason}'}")
+            lines.append(f"{label:11} {value:28} {'works' if reason is None else f'no: {reason}'}")
+    found = ", ".join(environment.libraries) or "none found (apt install libjemalloc2 libtcmalloc-minimal4)"
+    lines.append(f"allocators  {found}")
     return lines

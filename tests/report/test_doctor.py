@@ -10,7 +10,7 @@ def test_a_cpu_s_facts_are_told_without_a_card_s() -> None:
     assert "6.00 GiB free of 8.00 GiB" in told
     assert "2, 2 compute threads" in told
     assert "torch 2.13.0" in told
-    assert "fp32               works" in told
+    assert "fp32                         works" in told
     assert "no: trains in fp32 on a CPU" in told
     assert "driver" not in told
 
