@@ -10,6 +10,7 @@ import typer
 from autotune.cli_common import INTERRUPTED
 from autotune.cli_common import plain_errors as _plain_errors
 from autotune.cli_common import shown as _shown
+from autotune.cli_common import study_folder as _study_folder
 from autotune.cli_common import whole as _whole
 from autotune.cli_explain import explain
 from autotune.cli_guide import guide
@@ -254,7 +255,7 @@ def report(
         from autotune.report.summary import summary
         from autotune.result import TuningResult
 
-        folder = Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+        folder = _study_folder(study, output_dir)
         result = TuningResult.load(folder)
         result.save(folder)
         print(json.dumps(result.to_dict(), indent=1) if as_json else summary(result.facts()))
@@ -271,7 +272,7 @@ def verify(
     with _plain_errors():
         from autotune.verify import verification_lines, verify_study
 
-        folder = Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+        folder = _study_folder(study, output_dir)
         verification = verify_study(
             folder,
             _whole("steps", steps),

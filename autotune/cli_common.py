@@ -36,6 +36,11 @@ def whole(name: str, text: str) -> int:
         ) from None
 
 
+def study_folder(study: str, output_dir: str) -> Path:
+    """The folder of a study that is named, or given by its folder."""
+    return Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+
+
 def shown(folder: Path | None) -> str:
     """The folder as one would type it from here."""
     if folder is None:

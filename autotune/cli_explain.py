@@ -2,12 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors
+from autotune.cli_common import plain_errors, study_folder, whole
 
 Option = typer.Option
 
@@ -15,8 +14,8 @@ Option = typer.Option
 def explain(
     study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
     rounds: Annotated[
-        int, Option(help="Rounds in which each configuration is measured; up to twice as many while it is uncertain.")
-    ] = 3,
+        str, Option(help="Rounds in which each configuration is measured; up to twice as many while it is uncertain.")
+    ] = "3",
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
     fresh: Annotated[bool, Option("--fresh", help="Measure anew what an earlier explanation measured.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the explanation as one JSON object.")] = False,
@@ -27,11 +26,11 @@ def explain(
         from autotune.explain import explanation
         from autotune.report.explained import explanation_lines
 
-        folder = Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
+        folder = study_folder(study, output_dir)
 
         def watch(line: str) -> None:
             if not quiet:
                 print(line, file=sys.stderr, flush=True)
 
-        told = explanation(folder, rounds, fresh, watch).to_dict()
+        told = explanation(folder, whole("rounds", rounds), fresh, watch).to_dict()
         print(json.dumps(told, indent=1) if as_json else "\n".join(explanation_lines(told)))

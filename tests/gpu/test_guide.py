@@ -4,21 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.probe.device import visible_cards
+from autotune.guide import run_guide
+from autotune.ladder import LADDER
 
 pytestmark = pytest.mark.gpu
-
-# Asked of NVML: asking torch would wake CUDA in this process.
-if not visible_cards():
-    pytest.skip("needs a CUDA GPU: NVML shows none that this process may use", allow_module_level=True)
-
-import torch  # noqa: E402
-
-if torch.version.cuda is None:
-    pytest.skip(f"needs a torch built for CUDA: this is {torch.__version__}", allow_module_level=True)
-
-from autotune.guide import run_guide  # noqa: E402
-from autotune.ladder import LADDER  # noqa: E402
 
 
 def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path) -> None:

@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 
-from autotune.probe.device import visible_cards
+from autotune.environment import Environment
+from autotune.levers import LEVERS
+from autotune.measurement import Measurement, Outcome
+from autotune.probe.launcher import ProbeHost
+from autotune.workflow import examine
+from autotune.workload import Workload
+from tests.probe.probes import configuration, make_order, measured
 
 pytestmark = pytest.mark.gpu
-
-if not visible_cards():
-    pytest.skip("needs a CUDA GPU: NVML shows none that this process may use", allow_module_level=True)
-
-from autotune.environment import Environment  # noqa: E402
-from autotune.levers import LEVERS  # noqa: E402
-from autotune.measurement import Measurement, Outcome  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
-from autotune.workflow import examine  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
-from tests.probe.probes import configuration, make_order, measured  # noqa: E402
 
 Train = Callable[..., Measurement]
 

@@ -15,6 +15,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from transformers import Trainer, TrainingArguments
 
+from autotune.probe.ranks import free_port
 from autotune.report.exports import Answer, exports
 from tests.report.exports.answers import EVERY, FULL, answer
 
@@ -81,7 +82,7 @@ def test_deepspeed_s_file_is_named_and_nothing_is_said_twice(tmp_path: Path) -> 
 
 def seen_by(folder: Path, command: list[str], ranks: int = 1) -> list[dict[str, Any]]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ACCELERATE_")}
-    set_first = {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29617", "HF_HUB_OFFLINE": "1"}
+    set_first = {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=folder, env=kept | set_first, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(ranks)]
@@ -119,7 +120,15 @@ def test_two_ranks_share_each_step(tmp_path: Path) -> None:
     """48 samples, 2 epochs, 4 x 3 x 2 a step: 4 steps, each rank 3 micro-batches in each."""
     of = EVERY["two ranks of a CPU"]
     folder = written(tmp_path, of)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29618"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
     assert "torchrun --nproc-per-node 2 accelerate_loop.py" in exports(of)["accelerate_config.yaml"]
     both = seen_by(folder, [*torchrun, str(DRIVE), str(folder)], ranks=2)
     for seen in both:
@@ -132,7 +141,7 @@ def test_two_ranks_share_each_step(tmp_path: Path) -> None:
 def test_with_another_number_of_ranks_the_loop_refuses(tmp_path: Path) -> None:
     """accelerate starts one process where its file says MULTI_CPU and there is no MPI: half the batch."""
     folder = written(tmp_path, EVERY["two ranks of a CPU"])
-    kept = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29619"}
+    kept = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
     done = subprocess.run(accelerate_launch(folder), cwd=folder, env=kept, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "1 rank(s) instead of 2: the batch would not be 24." in done.stderr
