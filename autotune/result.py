@@ -27,6 +27,7 @@ from autotune.training_arguments import (
     model_arguments,
     process_environment,
     processes,
+    torch_switches,
     training_arguments,
 )
 from autotune.trial import Trial
@@ -127,6 +128,10 @@ class TuningResult:
         """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers."""
         return data_arguments(self.best.configuration, self.environment)
 
+    def torch_switches(self) -> dict[str, bool]:
+        """Functions of `torch.backends.cuda` -> what to call them with before the training; mostly none."""
+        return torch_switches(self.best.configuration, self.environment)
+
     def adapter_arguments(self) -> dict[str, Any]:
         """Fields for `peft.LoraConfig`; empty where all weights are trained."""
         return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
@@ -149,6 +154,7 @@ class TuningResult:
             "launch": launch_lines(facts),
             "data_arguments": facts.data_answer,
             "adapter": facts.adapter,
+            "torch_switches": facts.switches,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -185,6 +191,7 @@ class TuningResult:
             processes=self.processes() if best else 1,
             data_answer=self.data_arguments() if best else {},
             adapter=self.adapter_arguments() if best else {},
+            switches=self.torch_switches() if best else {},
             model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
             task=workload.task,
             device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",

@@ -97,6 +97,11 @@ def data_arguments(configuration: Configuration, environment: Environment) -> di
     return dict(_settings(configuration, environment).data_arguments)
 
 
+def torch_switches(configuration: Configuration, environment: Environment) -> dict[str, bool]:
+    """Functions of `torch.backends.cuda` -> what to call them with before the training."""
+    return dict(_settings(configuration, environment).switches)
+
+
 def adapter_arguments(configuration: Configuration, environment: Environment, task: str) -> dict[str, Any]:
     """Fields for PEFT's `LoraConfig`; empty where all weights are trained."""
     fields = dict(_settings(configuration, environment).adapter)
@@ -123,6 +128,7 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
         host=joined(*(one.host for one in every)),
         data_arguments=_all_of([one.data_arguments for one in every]),
         adapter=_all_of([one.adapter for one in every]),
+        switches=_all_of([one.switches for one in every]),
     )
 
 

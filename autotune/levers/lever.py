@@ -20,6 +20,7 @@ class Settings:
     processes: that the launcher starts, one a rank (0: the value says nothing of that).
     data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`.
     adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
+    switches: functions of `torch.backends.cuda` -> what they are called with in the training process.
     A field whose value is a dict joins the user's own dict of that name, and those of other levers.
     """
 
@@ -32,6 +33,7 @@ class Settings:
     host: Mapping[str, str] = field(default_factory=dict)
     data_arguments: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
 
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -46,6 +48,7 @@ class Observed:
     tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
     started_with: variables that the process was started with. libraries: names of the library files in it.
     allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
+    sdpa_kernels: of scaled dot-product attention that torch may use (`flash`, `efficient`, `cudnn`, `math`).
     """
 
     trainer: Any
@@ -57,6 +60,7 @@ class Observed:
     libraries: frozenset[str] = frozenset()
     allocator: Mapping[str, Any] = field(default_factory=dict)
     graphs: int = 0
+    sdpa_kernels: frozenset[str] = frozenset()
 
 
 class Work(NamedTuple):

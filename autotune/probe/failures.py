@@ -83,6 +83,11 @@ _OTHER = (
     (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
     (
         Outcome.UNSUPPORTED,
+        r"No (?:available|viable) (?:kernel|backend)",
+        "an attention kernel cannot do this",
+    ),
+    (
+        Outcome.UNSUPPORTED,
         r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b",
         "compiling fails",
     ),

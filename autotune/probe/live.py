@@ -20,6 +20,7 @@ from autotune.training_arguments import (
     host_environment,
     model_arguments,
     process_environment,
+    torch_switches,
     training_arguments,
 )
 from autotune.workload import Workload
@@ -78,6 +79,7 @@ class LiveProbe:
                 "process_environment": process_environment(configuration, self.environment),
                 "host_environment": host_environment(configuration, self.environment),
                 "data_arguments": data_arguments(configuration, self.environment),
+                "switches": torch_switches(configuration, self.environment),
                 "adapter": adapter_arguments(configuration, self.environment, self.workload.task),
                 "workload": self.workload,
                 "environment": self.environment,

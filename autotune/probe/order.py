@@ -56,7 +56,7 @@ class Order:
     sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     process_environment: variables that the child sets; host_environment: those that it has to be started with.
     accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
-    data_arguments, adapter: see `Settings`; the adapter is empty where all weights are trained.
+    data_arguments, adapter, switches: see `Settings`; the adapter is empty where all weights are trained.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before, None on a CPU or where unknown.
     request: the own options of every other kind than `probe`.
     """
@@ -74,6 +74,7 @@ class Order:
     host_environment: Mapping[str, str] = field(default_factory=dict)
     data_arguments: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
     workload: Workload | None = None
     environment: Environment | None = None
     accumulation_steps_run: int = 1

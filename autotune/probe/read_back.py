@@ -84,6 +84,7 @@ class ReadBack:
             libraries(),
             _allocator(),
             graphs_compiled(),
+            _sdpa_kernels(),
         )
         asked = self._order.configuration.values
         shown = {name: LEVERS[name].read_back(observed) for name in asked}
@@ -134,3 +135,15 @@ def _in_tf32(backend: Any) -> bool:
     with contextlib.suppress(RuntimeError):
         return bool(getattr(backend, "allow_tf32", False))
     return False
+
+
+def _sdpa_kernels() -> frozenset[str]:
+    """Those that torch may use."""
+    of = torch.backends.cuda
+    allowed = {
+        "flash": of.flash_sdp_enabled(),
+        "efficient": of.mem_efficient_sdp_enabled(),
+        "cudnn": of.cudnn_sdp_enabled(),
+        "math": of.math_sdp_enabled(),
+    }
+    return frozenset(kernel for kernel, may in allowed.items() if may)

@@ -158,7 +158,7 @@ def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> Traini
 
 
 def take_variables(order: Order) -> None:
-    """Set the variables that the configuration asks of its process.
+    """Set the variables and switches that the configuration asks of its process.
 
     OpenMP reads its number of threads once, and in a fork that is over: torch is told. So is its device allocator, which
     may have read its variable when the host imported torch.
@@ -168,6 +168,8 @@ def take_variables(order: Order) -> None:
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
         if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
             _tell_allocator(settings)
+    for name, allowed in order.switches.items():
+        getattr(torch.backends.cuda, name)(allowed)
     if threads := order.process_environment.get(THREADS):
         torch.set_num_threads(int(threads))
 

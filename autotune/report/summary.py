@@ -33,7 +33,8 @@ class Facts:
 
     answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
     launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
-    data_answer: how samples become a batch. adapter: PEFT's fields.
+    data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
+    torch.backends.cuda -> what to call them with.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Facts:
     elsewhere: Answer | None = None
     data_answer: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
 
 
 def headline(facts: Facts) -> str:
@@ -132,6 +134,10 @@ def answer_lines(facts: Facts) -> list[str]:
         lines.append(f"  compiling {compiling_text(facts.best, facts.trials)}")
     if collator := collator_text(facts.task, facts.data_answer):
         lines.append(f"  batches   data_collator={collator}")
+    if facts.switches:
+        lines.append(
+            f"  switches  {', '.join(f'torch.backends.cuda.{name}({on})' for name, on in facts.switches.items())}"
+        )
     if facts.adapter:
         lines.append(f"  adapter   {adapter_text(facts.adapter)}")
     if facts.best is not None and facts.best.final.input_bound:
@@ -210,6 +216,8 @@ def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
         f'tuned = json.load(open("{where}/best_training_arguments.json"))',
         'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
+    if facts and facts.switches:
+        lines += ["import torch", *(f"torch.backends.cuda.{name}({on})" for name, on in facts.switches.items())]
     if facts and facts.adapter:
         lines += [
             "from peft import LoraConfig, get_peft_model",

@@ -14,6 +14,7 @@ from autotune.training_arguments import (
     host_environment,
     model_arguments,
     process_environment,
+    torch_switches,
     training_arguments,
 )
 from autotune.workload import Workload
@@ -59,6 +60,7 @@ def make_order(
             },
             "host_environment": host_environment(asked, environment),
             "data_arguments": data_arguments(asked, environment),
+            "switches": torch_switches(asked, environment),
             "adapter": adapter_arguments(asked, environment, workload.task),
             "workload": workload,
             "environment": environment,
