@@ -219,6 +219,7 @@ class TuningResult:
             variables=self.environment_variables(),
             adapter=self.adapter_arguments(),
             data_arguments=self.data_arguments(),
+            switches=self.torch_switches(),
             data_parallel_size=self.best.configuration.data_parallel_size,
             model=self.workload.name,
             auto_class=auto_class(self.workload.task),

@@ -213,6 +213,7 @@ def _unused(answer: Answer) -> str:
     lines = [f"# Not done by this loop, as the Trainer would: {name} = {value!r}" for name, value in left.items()]
     collating = {name: value for name, value in answer.data_arguments.items() if value}
     lines += [f"# your_collator must do it: {name} = {value!r}" for name, value in collating.items()]
+    lines += ["import torch", *answer.switch_lines] if answer.switches else []
     return "".join(f"{' '.join(line.split())}\n" for line in lines)
 
 

@@ -17,6 +17,7 @@ class Answer:
 
     training_arguments, model_arguments, variables: as in the best_*.json files. adapter: fields of `peft.LoraConfig`, empty
     where all weights are trained. data_arguments: how samples become batches, where that is no training argument.
+    switches: functions of torch.backends.cuda -> what to call them with.
     data_parallel_size: ranks. model: its name, for people. auto_class: `AutoModelFor...`. sequence_length: tokens of the
     longest sample, None for images. threads: of one operation on the CPU, as measured. hidden_size: None where unknown.
     """
@@ -26,6 +27,7 @@ class Answer:
     variables: Mapping[str, str] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     data_arguments: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
     data_parallel_size: int = 1
     model: str = ""
     auto_class: str = "AutoModel"
@@ -111,11 +113,17 @@ class Answer:
         every = {"OMP_NUM_THREADS": str(self.threads)} | dict(self.variables)
         return " ".join(f"{name}={shlex.quote(value)}" for name, value in every.items())
 
+    @property
+    def switch_lines(self) -> list[str]:
+        """What to call before the training, in Python."""
+        return [f"torch.backends.cuda.{name}({on})" for name, on in self.switches.items()]
+
     def others(self, *said: str) -> dict[str, Any]:
         """Model, data and adapter arguments that say something and are not among those said."""
         every = {**self.model_arguments, **self.data_arguments}
         every |= {f"adapter {name}": value for name, value in self.adapter.items()}
         every |= {f"quantization {name}": value for name, value in self.quantization.items()}
+        every |= {line: True for line in self.switch_lines}
         kept = (*said, "quantization_config")
         return {name: value for name, value in every.items() if name not in kept and value not in (None, False)}
 

@@ -129,3 +129,15 @@ def test_weights_in_16_bits_without_autocast_are_told_in_each_tools_word() -> No
     axolotl = values(of, "axolotl.yaml")
     assert (axolotl["bfloat16"], axolotl["bf16"]) == (True, False)
     assert values(of, "trl.yaml")["dtype"] == "bfloat16"
+
+
+def test_torchs_switches_are_called_in_the_loop_and_named_where_a_tool_has_no_word_for_them() -> None:
+    files = exports(answer(switches={"enable_flash_sdp": True, "enable_math_sdp": False}))
+    loop = files["accelerate_loop.py"]
+    compile(loop, "accelerate_loop.py", "exec")
+    assert (
+        "\nimport torch\ntorch.backends.cuda.enable_flash_sdp(True)\ntorch.backends.cuda.enable_math_sdp(False)\n"
+        in loop
+    )
+    for name in ("trl.yaml", "axolotl.yaml", "llama_factory.yaml"):
+        assert "no counterpart here: torch.backends.cuda.enable_math_sdp(False)" in files[name]
