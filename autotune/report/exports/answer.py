@@ -123,7 +123,7 @@ class Answer:
         every = {**self.model_arguments, **self.data_arguments}
         every |= {f"adapter {name}": value for name, value in self.adapter.items()}
         every |= {f"quantization {name}": value for name, value in self.quantization.items()}
-        every |= {line: True for line in self.switch_lines}
+        every |= dict.fromkeys(self.switch_lines, True)
         kept = (*said, "quantization_config")
         return {name: value for name, value in every.items() if name not in kept and value not in (None, False)}
 
