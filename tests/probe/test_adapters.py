@@ -11,7 +11,7 @@ from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.memory_estimate import memory_model
-from autotune.memory_wanted import update_key, wanted_traces
+from autotune.memory_wanted import UpdateKey, update_key, wanted_traces
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.workload import Workload
@@ -110,7 +110,7 @@ def test_only_the_adapter_has_gradients_and_states(traced: Callable[..., Any], e
         assert split.gradients <= adapter
     assert splits[2].optimizer_states >= 2 * 0.9 * splits[2].weights
     assert peaks[0].device_bytes < peaks[1].device_bytes < peaks[2].device_bytes
-    assert update_key(small, environment, {}) != update_key(whole, environment, {}) == "adamw_torch"
+    assert update_key(small, environment, {}) != update_key(whole, environment, {}) == UpdateKey("adamw_torch")
 
 
 def test_a_probe_of_an_adapter_takes_less_memory_than_one_of_all_weights(train: Callable[..., Measurement]) -> None:
