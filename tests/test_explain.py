@@ -520,13 +520,13 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
         only=only,
         fix={"precision": "fp32", "workers": 0},
         training_args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
-        n_trials=4,
+        n_trials=3,
         device="cpu",
-        sequence_length=16,
+        sequence_length=8,
         output_dir=str(tmp_path),
     )
     assert found.folder is not None
-    explained_twice = [explanation(found.folder) for _ in range(2)]
+    explained_twice = [explanation(found.folder, rounds=2) for _ in range(2)]
     first = explained_twice[0]
     assert first.to_dict() == explained_twice[1].to_dict(), "nothing is measured twice"
     assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)
