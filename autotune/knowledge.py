@@ -1,9 +1,9 @@
 """Everything that can be known before the first probe: estimates of memory, what the device can do, past studies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice, product
+from itertools import combinations, islice, product
 from typing import Any
 
 from autotune.calibration import Calibration, informed
@@ -24,8 +24,8 @@ UNTOUCHED_BYTES = 34 << 20
 """Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
 RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
 
-TRACED = 5000
-"""Combinations of values that are traced at the most; what is beyond has no estimate."""
+TRACED = 500
+"""Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
 
 
 def gather(
@@ -71,24 +71,38 @@ def expected_effects(
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:
-    """A configuration for each combination of the values that change memory."""
-    told = {name for name, lever in LEVERS.items() if "memory" in lever.changes and lever.traced}
-    values = {name: known if name in told else known[:1] for name, known in space.values.items()}
-    values[MICRO] = space.values[MICRO][-1:]
-    several = [
-        space.configuration(dict(zip(values, one, strict=True))) for one in islice(product(*values.values()), TRACED)
-    ]
-    return [space.baseline, *several]
+    """A configuration for each combination of the values that change memory, those near the baseline first."""
+    told = [name for name, one in LEVERS.items() if "memory" in one.changes and one.traced and name in space.values]
+    named = [name for name in told if name != MICRO]
+    return [space.baseline, *islice(dict.fromkeys(_combined(space, named)), TRACED)]
+
+
+def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:
+    """Ever more of these levers at another value than the baseline's; the last micro-batch size, all else as the baseline."""
+    own = {
+        name: one if one in space.values[name] else space.values[name][0] for name, one in space.baseline.values.items()
+    }
+    own[MICRO] = space.values[MICRO][-1]
+    others = {name: [value for value in space.values[name] if value != own[name]] for name in named}
+    for count in range(len(named) + 1):
+        for changed in combinations(named, count):
+            for values in product(*(others[name] for name in changed)):
+                yield space.configuration({**own, **dict(zip(changed, values, strict=True))})
 
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
-    """A configuration's peak bytes: traced; where that failed, as with the baseline's other levers at its micro-batch
-    size; and at the least weights and gradients."""
+    """A configuration's peak bytes: traced; where it was not, as with the baseline's other levers beside the space's core
+    levers, or at its micro-batch size; and at the least weights and gradients."""
 
     @cache
     def estimate(configuration: Configuration) -> float:
-        plain = space.configuration({**space.baseline.values, MICRO: configuration.micro_batch_size})
-        for one in (configuration, plain):
+        own, values = space.baseline.values, configuration.values
+        core = {name: values[name] for name in space.core}
+        for one in (
+            configuration,
+            space.configuration({**own, MICRO: values[MICRO], **core}),
+            space.configuration({**own, MICRO: values[MICRO]}),
+        ):
             try:
                 return float(model.peak(one).device_bytes)
             except (NotTraced, KeyError):

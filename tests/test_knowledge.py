@@ -8,7 +8,7 @@ import pytest
 
 from autotune.calibration import Calibration
 from autotune.environment import Environment
-from autotune.knowledge import UNTOUCHED_BYTES, gather
+from autotune.knowledge import UNTOUCHED_BYTES, _needs, gather
 from autotune.levers import Work
 from autotune.physics import Knowledge
 from autotune.prior import Effect
@@ -18,7 +18,7 @@ from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space
 from autotune.workload import Workload
-from tests.makers import MIB, space_file
+from tests.makers import MIB, space, space_file
 
 SPACE = """
 parameters:
@@ -125,3 +125,16 @@ def test_the_device_is_measured_once_and_remembered(
 
 def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:
     assert device_rates(host, replace(environment, device="cuda:7", precisions={"fp32": None})) == {}
+
+
+def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
+    among = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2))
+    needed = _needs(among)
+    assert [(one.values["checkpointing"], one.values["precision"]) for one in needed[1:]] == [
+        ("none", "fp32"),
+        ("full", "fp32"),
+        ("none", "bf16"),
+        ("full", "bf16"),
+    ]
+    assert {one.micro_batch_size for one in needed[1:]} == {8}
+    assert {one.values["workers"] for one in needed} == {0}, "workers take the host's memory, not what is traced"
