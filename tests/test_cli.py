@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from autotune import finishing
+from autotune import confirmation, finishing
 from autotune.cli import app
 from autotune.result import TuningResult
 
@@ -135,6 +135,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finishing, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
+        patch.setattr(confirmation, "FURTHER", -1.0)  # and so are further rounds
         code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], folder)
     assert code == 0
     (folder / "out.json").write_text(out)
