@@ -67,7 +67,8 @@ def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -
 
 def _same_kind(one: Configuration, other: Configuration) -> bool:
     """Whether they differ in sizes and in how data is loaded at the most."""
-    names = [name for name, lever in LEVERS.items() if not lever.ordered and lever.changes != {"speed"}]
+    ours = [name for name, lever in LEVERS.items() if not (lever.ordered or lever.of_process)]
+    names = [name for name in ours if LEVERS[name].changes != {"speed"}]
     return one.data_parallel_size == other.data_parallel_size and _same(one, other, *names)
 
 

@@ -130,6 +130,13 @@ def test_a_loss_that_is_not_finite_settles_its_own_precision() -> None:
     assert not settles(configuration(8, precision="fp16"), nan, configuration(8, precision="fp32"))
 
 
+def test_what_is_unsupported_is_so_whoever_hands_out_memory() -> None:
+    made = ended(Outcome.UNSUPPORTED, where="forward")
+    tried = configuration(8, sdpa_kernel="flash", cpu_allocator="jemalloc")
+    assert settles(tried, made, configuration(8, sdpa_kernel="flash", cpu_allocator="none"))
+    assert not settles(tried, made, configuration(8, sdpa_kernel="math", cpu_allocator="jemalloc"))
+
+
 def test_a_loss_that_is_not_finite_settles_only_itself_where_precision_is_no_choice() -> None:
     one, other = (Configuration.exact(48, micro, {"workers": 0}) for micro in (8, 16))
     assert not settles(one, ended(Outcome.NON_FINITE_LOSS), other)

@@ -46,4 +46,5 @@ LEVER = Lever(
     unavailable=_unavailable,
     traced=False,
     period=lambda value: 1 if value == "none" else int(value),
+    of_process=True,
 )

@@ -61,4 +61,5 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     traced=False,
+    of_process=True,
 )

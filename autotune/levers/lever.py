@@ -101,6 +101,7 @@ class Lever:
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
     period: steps after which what a value does comes round: a probe times as many at the least.
+    of_process: it only says who hands out memory: what a model or a library can do does not depend on it.
     traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
     spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
     """
@@ -126,6 +127,7 @@ class Lever:
     change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
     seconds: Callable[[Value], float] = lambda value: 0.0
     traced: bool = True
+    of_process: bool = False
     period: Callable[[Value], int] = lambda value: 1
 
     def learns_alike(self, one: Value, other: Value) -> bool:
