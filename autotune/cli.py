@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli_common import INTERRUPTED
-from autotune.cli_common import plain_errors as _plain_errors
-from autotune.cli_common import shown as _shown
-from autotune.cli_common import study_folder as _study_folder
-from autotune.cli_common import whole as _whole
+from autotune.cli_common import INTERRUPTED, plain_errors, shown, study_folder, whole
 from autotune.cli_explain import explain
 from autotune.cli_guide import guide
 from autotune.errors import AutotuneError
@@ -111,13 +107,13 @@ def search(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json", "quiet") and value is not None
     }
-    with _plain_errors():
+    with plain_errors():
         options |= {
-            name: _whole(name, options[name])
+            name: whole(name, options[name])
             for name in ("n_trials", "seed", "sequence_length", "training_steps")
             if name in options
         }
-        size = _whole("global_batch_size", global_batch_size)
+        size = whole("global_batch_size", global_batch_size)
         _run_search(model, size, options, as_json, quiet)
 
 
@@ -161,7 +157,7 @@ def _print_result(result: "TuningResult", as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
         return
-    folder = _shown(result.folder)
+    folder = shown(result.folder)
     print()
     facts = result.facts()
     print("\n".join(answer_lines(facts)))
@@ -199,10 +195,10 @@ def estimate(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json") and value is not None
     }
-    with _plain_errors():
+    with plain_errors():
         if "sequence_length" in options:
-            options["sequence_length"] = _whole("sequence_length", options["sequence_length"])
-        size = _whole("global_batch_size", global_batch_size)
+            options["sequence_length"] = whole("sequence_length", options["sequence_length"])
+        size = whole("global_batch_size", global_batch_size)
         from autotune.forecast import estimate as forecast_of
         from autotune.report.forecast import forecast_lines
 
@@ -215,7 +211,7 @@ def estimate(
 @app.command()
 def spaces() -> None:
     """List the search spaces that are shipped."""
-    with _plain_errors():
+    with plain_errors():
         from autotune.levers import LEVERS
         from autotune.space_file import describe_space, named_spaces, read_space
 
@@ -229,7 +225,7 @@ def spaces() -> None:
 @app.command()
 def studies(output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports") -> None:
     """List the studies in a folder: trials, best, speed-up."""
-    with _plain_errors():
+    with plain_errors():
         from autotune.report.summary import headline
         from autotune.result import TuningResult
 
@@ -251,11 +247,11 @@ def report(
     as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Write a study's report again and print its summary."""
-    with _plain_errors():
+    with plain_errors():
         from autotune.report.summary import summary
         from autotune.result import TuningResult
 
-        folder = _study_folder(study, output_dir)
+        folder = study_folder(study, output_dir)
         result = TuningResult.load(folder)
         result.save(folder)
         print(json.dumps(result.to_dict(), indent=1) if as_json else summary(result.facts()))
@@ -269,13 +265,13 @@ def verify(
     as_json: Annotated[bool, Option("--json", help="Print promised and got as one JSON object.")] = False,
 ) -> None:
     """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
-    with _plain_errors():
+    with plain_errors():
         from autotune.verify import verification_lines, verify_study
 
-        folder = _study_folder(study, output_dir)
+        folder = study_folder(study, output_dir)
         verification = verify_study(
             folder,
-            _whole("steps", steps),
+            whole("steps", steps),
             watch=lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True),
         )
         told = json.dumps(verification.to_dict(), indent=1) if as_json else "\n".join(verification_lines(verification))
@@ -290,7 +286,7 @@ def doctor(
     as_json: Annotated[bool, Option("--json", help="Print the facts as one JSON object.")] = False,
 ) -> None:
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
-    with _plain_errors():
+    with plain_errors():
         from autotune import workflow
         from autotune.report.doctor import doctor_lines
 

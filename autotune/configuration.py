@@ -74,7 +74,7 @@ class Configuration:
         ranks = f" x {self.data_parallel_size} ranks" if self.data_parallel_size > 1 else ""
         said = [f"{self.micro_batch_size} x {self.gradient_accumulation_steps}{ranks}"]
         known = base.values if base is not None else {}
-        said += [f"{name} {_word(value)}" for name, value in self.levers if name != RANKS and known.get(name) != value]
+        said += [f"{name} {word(value)}" for name, value in self.levers if name != RANKS and known.get(name) != value]
         return ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,5 +95,6 @@ class Configuration:
         )
 
 
-def _word(value: Value) -> str:
+def word(value: Value) -> str:
+    """A lever's value for people."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

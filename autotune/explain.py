@@ -173,7 +173,7 @@ class _Live:
             result.allowed_bytes,
             partial(probe_folder, self._place),
             result.request.objective,
-            device_used=(lambda: device.device_used(card)) if card else (lambda: None),
+            device_used=device.usage_of(card),
         )
 
     def _same_machine(self, here: Environment) -> None:

@@ -73,7 +73,7 @@ def run_guide(
                 {},
                 allowed,
                 partial(probe_folder, folder),
-                device_used=(lambda: device.device_used(card)) if card else (lambda: None),
+                device_used=device.usage_of(card),
                 timings=(TIMING, TIMING),
             )
             return climb(ladder, probe, folder, watch, request.probe_timeout_s)

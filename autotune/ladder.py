@@ -1,6 +1,5 @@
 """Ladder: the runs that the Hugging Face guides walk through on one GPU, what they read there, and what was read here."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from autotune.environment import Environment
 from autotune.interval import Interval
 from autotune.levers import LEVERS
 from autotune.trial import Trial
+from autotune.units import finite
 from autotune.workload import Workload
 
 MIB = 2**20
@@ -142,7 +142,7 @@ class Climbed:
             "seconds": self.seconds,
             "samples_per_second": speed and speed.value,
             "samples_per_second_low": speed and speed.low,
-            "samples_per_second_high": speed.high if speed and math.isfinite(speed.high) else None,
+            "samples_per_second_high": finite(speed and speed.high),
             "peak_bytes": self.peak_bytes,
             "speed_of_vanilla": self.of_vanilla[0],
             "peak_of_vanilla": self.of_vanilla[1],

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.configuration import RANKS, Configuration
+from autotune.configuration import RANKS, Configuration, word
 from autotune.plan import Progress
 from autotune.report.summary import outcome_text, speed_text
 from autotune.trial import Trial
@@ -163,13 +163,9 @@ def short(trial: Trial, base: Trial | None = None) -> str:
         words.append(
             str(value)
             if plain
-            else f"{name.replace('checkpointing', 'ckpt').replace('pin_memory', 'pin')}={_word(value)}"
+            else f"{name.replace('checkpointing', 'ckpt').replace('pin_memory', 'pin')}={word(value)}"
         )
     return " ".join(words)
-
-
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def _short_outcome(trial: Trial) -> str:

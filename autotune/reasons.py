@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autotune.attribution import gain_of
-from autotune.configuration import Configuration, Value
+from autotune.configuration import Configuration, Value, word
 from autotune.dominance import settled_by
 from autotune.interval import Interval
 from autotune.levers import LEVERS, MICRO
@@ -181,7 +180,7 @@ def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial]
 def change_text(levers: Sequence[str], before: Configuration, after: Configuration) -> str:
     """`precision fp32 -> bf16, micro_batch_size 4 -> 8`."""
     old, new = before.values, after.values
-    return ", ".join(f"{name} {_word(old[name])} -> {_word(new[name])}" for name in levers)
+    return ", ".join(f"{name} {word(old[name])} -> {word(new[name])}" for name in levers)
 
 
 def gain_text(gain: Interval | None) -> str:
@@ -199,7 +198,3 @@ def verdict(gain: Interval | None) -> str:
     if gain.low > 1:
         return "won"
     return "lost" if gain.high < 1 else "no difference beyond noise"
-
-
-def _word(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -3,7 +3,6 @@
 confirmed speed-up  ~  gain x gain x gain of the path's legs;  beside it each lever taken back alone, and why
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from autotune.reasons import Alternative, change_text, changes, gain_text, step_
 from autotune.report.summary import outcome_text
 from autotune.retracing import Retraced
 from autotune.trial import Trial
+from autotune.units import finite
 
 ORDER = (
     "first what the answer does not run without (what saves memory must come before what needs it), then by what the "
@@ -160,9 +160,8 @@ class Explanation:
 
 
 def _told_gain(name: str, gain: Interval | None) -> dict[str, float | None]:
-    # JSON has no infinity: one round alone has no upper bound.
-    high = gain.high if gain is not None and math.isfinite(gain.high) else None
-    return {name: None if gain is None else float(gain), f"{name}_low": gain and gain.low, f"{name}_high": high}
+    low, high = (None, None) if gain is None else (gain.low, finite(gain.high))
+    return {name: None if gain is None else float(gain), f"{name}_low": low, f"{name}_high": high}
 
 
 def _told_trial(trial: Trial) -> dict[str, Any]:

@@ -69,3 +69,8 @@ def format_interval(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 1
     return f"{value:.{digits}f} ± {half:.{digits}f}"
+
+
+def finite(number: float | None) -> float | None:
+    """The number as JSON can hold it, which has no infinity: one step alone has no upper bound."""
+    return float(number) if number is not None and math.isfinite(number) else None

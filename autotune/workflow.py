@@ -142,7 +142,7 @@ def _search(
         allowed,
         study.probe_folder,
         request.objective,
-        device_used=(lambda: device.device_used(card)) if card else (lambda: None),
+        device_used=device.usage_of(card),
     )
     known: dict[str, Any] = {}
     try:

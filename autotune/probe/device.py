@@ -3,8 +3,9 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autotune.errors import InvalidRequest
@@ -76,6 +77,11 @@ def driver_version() -> str | None:
     """The NVIDIA driver's version, None without one."""
     with _nvml() as nvml:
         return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
+
+
+def usage_of(card: Card | None) -> Callable[[], tuple[int, list[str]] | None]:
+    """What asks `device_used` of this card; without one nothing is known."""
+    return partial(device_used, card) if card else lambda: None
 
 
 def device_used(card: Card) -> tuple[int, list[str]] | None:

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autotune.configuration import word
 from autotune.units import format_bytes, format_interval
 
 WIDTH = 80
@@ -108,7 +109,7 @@ def _bounds(told: Told) -> list[str]:
 
 def _alternatives(every: Sequence[Told]) -> list[str]:
     return [
-        f"{one['lever']} {_word(one['value'])}: "
+        f"{one['lever']} {word(one['value'])}: "
         + (
             one["why"]
             if one["times_as_fast"] is None
@@ -120,10 +121,10 @@ def _alternatives(every: Sequence[Told]) -> list[str]:
 
 
 def _lever(name: str, one: Told) -> str:
-    value = _word(one["value"])
+    value = word(one["value"])
     was = "fixed" if one["fixed"] else "as you had it"
     if not one["fixed"] and one["value"] != one["baseline"]:
-        was = f"yours: {_word(one['baseline'])}"
+        was = f"yours: {word(one['baseline'])}"
     return f"{name} {value} ({was}). {one['summary']}"
 
 
@@ -200,7 +201,3 @@ def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
-
-
-def _word(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
