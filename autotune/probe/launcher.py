@@ -154,7 +154,7 @@ class ProbeHost:
         known = [(value, failure) for value, failure in ends if value is not None or failure is not None]
         failed = [failure for _, failure in known if failure is not None]
         if failed:
-            return None, failed[decisive([one.outcome for one in failed])]
+            return None, failed[decisive(failed)]
         values = [value for value, _ in known]
         if len(values) < order.ranks:
             return None, _failure(account, 0, _log_tail(folder))
@@ -270,7 +270,7 @@ def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
     ends = [end for rank in range(order.ranks) if (end := _end_of(order, rank, account, seconds)) is not None]
     completed = [end for end in ends if end.outcome is Outcome.COMPLETED]
     if len(completed) < order.ranks:
-        return ends[decisive([end.outcome for end in ends])]
+        return ends[decisive(ends)]
     return together(completed) if order.ranks > 1 else completed[0]
 
 

@@ -10,6 +10,7 @@ no rank ends that step without rank 0 having joined.
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,12 @@ GRAVEST = (
     Outcome.TIMED_OUT,
 )
 """What decides where ranks ended in different ways: one that meets a limit makes the others lose their connection."""
+
+LEFT_BY_OTHERS = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)( by peer)?|broken pipe|ncclRemoteError|remote process exited",
+    re.IGNORECASE,
+)
+"""How gloo (gloo/transport/tcp/pair.cc) and NCCL (its ncclRemoteError) say that another rank is gone."""
 
 _STOP = "last-step"
 
@@ -78,11 +85,16 @@ class LastStep:
 # Their answers as one ---------------------------------------------------------------------------------------------
 
 
-def decisive(ends: Sequence[Outcome]) -> int:
-    """Which of several ranks' ends decides: the first of the gravest; ranks that completed decide nothing."""
+def decisive(ends: Sequence[Measurement | Failure]) -> int:
+    """Which of several ranks' ends decides: the first of the gravest; ranks that completed decide nothing.
+
+    One that only lost its connection decides where no other failed: it tells of another rank's end, and may be noticed first.
+    """
     order = {outcome: at for at, outcome in enumerate(GRAVEST)}
-    able = [at for at, outcome in enumerate(ends) if outcome is not Outcome.COMPLETED] or [0]
-    return min(able, key=lambda at: order.get(ends[at], len(order)))
+    able = [at for at, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0]
+    return min(
+        able, key=lambda at: (order.get(ends[at].outcome, len(order)), bool(LEFT_BY_OTHERS.search(ends[at].reason)))
+    )
 
 
 def together(of_ranks: Sequence[Measurement]) -> Measurement:

@@ -16,6 +16,7 @@ from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
+from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Timing
 from autotune.probe.ranks import LastStep, decisive, together, value_together, variables
@@ -255,12 +256,32 @@ def test_a_process_alone_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not LastStep().reached(6)
 
 
+def ended(outcome: Outcome, reason: str = "") -> Failure:
+    return Failure(outcome, reason)
+
+
 def test_the_gravest_end_decides_and_among_equals_the_first() -> None:
-    completed, lost, full = Outcome.COMPLETED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY
+    done, lost, full = ended(Outcome.COMPLETED), ended(Outcome.CRASHED), ended(Outcome.OUT_OF_MEMORY)
     assert decisive([lost, full]) == 1
-    assert decisive([completed, lost]) == 1
+    assert decisive([done, lost]) == 1
     assert decisive([lost, lost]) == 0
-    assert decisive([Outcome.MISCONFIGURED, Outcome.NON_FINITE_LOSS, Outcome.CRASHED]) == 0
+    assert decisive([ended(Outcome.MISCONFIGURED), ended(Outcome.NON_FINITE_LOSS), lost]) == 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:51428: Connection reset by peer",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:51428",
+        "DistBackendError: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_a_rank_that_lost_its_connection_does_not_hide_the_one_that_ended(said: str) -> None:
+    left, killed = ended(Outcome.CRASHED, said), ended(Outcome.CRASHED, "ended by SIGKILL")
+    assert decisive([left, killed]) == 1
+    assert decisive([killed, left]) == 0
+    assert decisive([left, left]) == 0
 
 
 def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_doubts_and_joules() -> None:
