@@ -27,6 +27,7 @@ from autotune.probe.live import LiveProbe
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
+from autotune.saved import begin
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study
@@ -108,7 +109,7 @@ def _search(
     request, folder = unmeasured.request, unmeasured.folder
     assert folder is not None
     check_identity(folder, unmeasured.identity)
-    unmeasured.begin(folder)
+    begin(unmeasured, folder)
     plan = Plan(
         n_trials=request.n_trials,
         objective=request.objective,

@@ -76,8 +76,20 @@ FLOORS = (
         "anatomy",
         "report",
     ),
-    ("workflow", "result", "verify", "forecast", "guide", "explain", "reckoning"),
-    ("cli", "cli_common", "cli_guide", "cli_explain", "service", "live", "__main__", "__init__"),
+    ("workflow", "result", "found", "saved", "telling", "verify", "forecast", "guide", "explain", "reckoning"),
+    (
+        "cli",
+        "cli_common",
+        "cli_search",
+        "cli_estimate",
+        "cli_report",
+        "cli_guide",
+        "cli_explain",
+        "service",
+        "live",
+        "__main__",
+        "__init__",
+    ),
 )
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
 """What wakes devices or takes seconds to import: the parent never loads it by itself."""

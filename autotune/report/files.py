@@ -11,9 +11,10 @@ from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
+from autotune.report.facts import Facts
 from autotune.report.figures import speed_against_memory
 from autotune.report.loss_curves import loss_curves
-from autotune.report.summary import Facts, summary
+from autotune.report.summary import summary
 from autotune.report.table import frame
 from autotune.trial import Trial
 

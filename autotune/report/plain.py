@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.launch import accelerate_line, launch_line
-from autotune.report.summary import Facts
+from autotune.report.facts import Facts
 from autotune.trial import Trial
 from autotune.units import finite
 

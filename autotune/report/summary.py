@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.interval import Interval
 from autotune.launch import accelerate_line, launch_line
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
-from autotune.numerics import Numerics
 from autotune.objective import pays_from
-from autotune.rehearsal import Rehearsal
 from autotune.report.evidence import (
     input_bound_text,
     measurement_lines,
@@ -19,54 +16,13 @@ from autotune.report.evidence import (
     rehearsal_lines,
     verification_lines,
 )
-from autotune.report.exports import Answer, exports
+from autotune.report.exports import exports
+from autotune.report.facts import Facts
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
 SHORT = 8
 """Levers that one line can tell."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a report tells, as plain values. best is None where nothing fits.
-
-    answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
-    launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
-    data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
-    torch.backends.cuda -> what to call them with.
-    """
-
-    name: str
-    trials: Sequence[Trial]
-    best: Trial | None
-    baseline: Trial | None
-    speedup: Interval | None
-    speedup_reason: str
-    statement: str
-    answer: Mapping[str, Any]
-    model_answer: Mapping[str, Any]
-    variables: Mapping[str, str]
-    model: str
-    task: str
-    device: str
-    versions: Mapping[str, str]
-    data: str
-    objective: str
-    limit_bytes: int
-    allowed_bytes: int
-    ruled_out: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    answered_at_once: int = 0
-    device_note: str = ""
-    processes: int = 1
-    numerics: Numerics | None = None
-    rehearsal: Rehearsal | None = None
-    verification: Mapping[str, Any] | None = None
-    elsewhere: Answer | None = None
-    data_answer: Mapping[str, Any] = field(default_factory=dict)
-    adapter: Mapping[str, Any] = field(default_factory=dict)
-    switches: Mapping[str, bool] = field(default_factory=dict)
 
 
 def headline(facts: Facts) -> str:

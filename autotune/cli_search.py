@@ -1,0 +1,153 @@
+"""`autotune search`: a thin door on `autotune.workflow`."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli_common import INTERRUPTED, plain_errors, shown, whole
+
+if TYPE_CHECKING:
+    from autotune.result import TuningResult
+
+Option = typer.Option
+
+
+def search(
+    model: Annotated[
+        str, typer.Argument(help="A hub id, a folder, a config JSON, or a built-in name such as gpt2-mini.")
+    ],
+    global_batch_size: Annotated[
+        str,
+        Option(
+            help="Samples in one optimizer step, over all ranks: exact in every trial. "
+            "(Hugging Face calls it the effective or total train batch size.)"
+        ),
+    ],
+    task: Annotated[str | None, Option(help="causal-lm, masked-lm, ... Default: from the model's config.")] = None,
+    sequence_length: Annotated[str | None, Option(help="Tokens in the longest sample.")] = None,
+    dataset: Annotated[
+        str | None,
+        Option(
+            help="A local txt, csv, jsonl or parquet file or folder, or a hub id. Default: synthetic random tokens."
+        ),
+    ] = None,
+    dataset_split: Annotated[str, Option(help="Split of the dataset.")] = "train",
+    text_column: Annotated[str | None, Option(help="Column with the text.")] = None,
+    label_column: Annotated[str | None, Option(help="Column with the label.")] = None,
+    tokenizer: Annotated[
+        str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
+    ] = None,
+    space: Annotated[str, Option(help="Search space: a name from `autotune spaces`, or a YAML file.")] = "default",
+    fix: Annotated[list[str] | None, Option(help="NAME=VALUE: fix a lever. Repeatable.", metavar="NAME=VALUE")] = None,
+    only: Annotated[
+        list[str] | None, Option(help="NAME=A,B: search only these values of a lever. Repeatable.", metavar="NAME=A,B")
+    ] = None,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    memory_limit: Annotated[
+        str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
+    ] = None,
+    headroom: Annotated[str, Option(help="Share of the limit that must stay free.")] = "5%",
+    n_trials: Annotated[str, Option(help="Probes in all, the baseline's among them, confirmations not.")] = "20",
+    timeout: Annotated[str | None, Option(help="Stop searching after this long, as 90s, 10m or 1h.")] = None,
+    probe_timeout: Annotated[
+        str | None, Option(help="Deadline of one probe. Default: 10 x the baseline's, at least 60 s.")
+    ] = None,
+    sampler: Annotated[
+        str, Option(help="physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.")
+    ] = "physics",
+    margin: Annotated[
+        str, Option(help="Stop once nothing untried can beat the best by more than this share (sampler physics).")
+    ] = "1%",
+    training_steps: Annotated[
+        str | None, Option(help="Steps of the run this is for: a search that cannot save its own time ends.")
+    ] = None,
+    no_history: Annotated[
+        bool, Option("--no-history", help="Leave aside what past searches on this device taught.")
+    ] = False,
+    keep_numerics: Annotated[
+        bool, Option("--keep-numerics", help="Leave precision, optimizer, … as yours: nothing that learns differently.")
+    ] = False,
+    objective: Annotated[
+        str, Option(help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).")
+    ] = "samples_per_second",
+    seed: Annotated[str, Option(help="Seed of the sampler.")] = "0",
+    training_args: Annotated[
+        str | None, Option(help="Your own TrainingArguments, JSON or YAML: base of every trial, and the baseline.")
+    ] = None,
+    require_parity: Annotated[
+        bool, Option("--require-parity", help="What does not learn as fp32 does over 30 steps cannot win.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    output_dir: Annotated[str, Option(help="Where report folders go.")] = "reports",
+    study_name: Annotated[str | None, Option(help="Default: <model>-<task>-gb<N>-<device>.")] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Begin the study again instead of going on with it.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the answer as one JSON object on standard output.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print the answer only.")] = False,
+) -> None:
+    """Find the fastest configuration that fits, for MODEL at a global batch size."""
+    options = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("model", "global_batch_size", "as_json", "quiet") and value is not None
+    }
+    with plain_errors():
+        options |= {
+            name: whole(name, options[name])
+            for name in ("n_trials", "seed", "sequence_length", "training_steps")
+            if name in options
+        }
+        size = whole("global_batch_size", global_batch_size)
+        _run_search(model, size, options, as_json, quiet)
+
+
+def _run_search(model: str, global_batch_size: int, options: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from autotune import workflow
+    from autotune.live import watcher
+
+    console = Console(stderr=as_json)
+    seen: list[Any] = []
+    try:
+        with watcher(console, quiet or (as_json and not console.is_terminal)) as watch:
+
+            def both(progress: Any) -> None:
+                seen[:] = [progress]
+                watch(progress)
+
+            result = workflow.search(model, global_batch_size, watch=both, **options)
+    except KeyboardInterrupt:
+        _say_interrupted(seen)
+        raise typer.Exit(INTERRUPTED) from None
+    _print_result(result, as_json)
+
+
+def _say_interrupted(seen: list[Any]) -> None:
+    best = seen[0].best if seen else None
+    print("Interrupted; the same command goes on where this one stopped.", file=sys.stderr)
+    if best is not None:
+        from autotune.report.summary import speed_text
+
+        print(
+            f"Best so far: {best.configuration}: {speed_text(best)} samples/s (trial {best.number}, not confirmed)",
+            file=sys.stderr,
+        )
+
+
+def _print_result(result: "TuningResult", as_json: bool) -> None:
+    from autotune.report.summary import answer_lines, paste_lines
+
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=1))
+        return
+    folder = shown(result.folder)
+    print()
+    facts = result.facts()
+    print("\n".join(answer_lines(facts)))
+    print("\nPaste this:\n")
+    print("\n".join(f"    {line}" for line in paste_lines(folder, facts)))
+    print(f"\nReport: {folder}/summary.md")

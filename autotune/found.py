@@ -1,0 +1,139 @@
+"""Found: everything that an answer stands on, and what follows from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest, NothingFits
+from autotune.interval import Interval
+from autotune.numerics import Numerics
+from autotune.objective import best_trial, pareto_front, speed_up
+from autotune.rehearsal import Rehearsal
+from autotune.report.exports import Answer, auto_class
+from autotune.request import TuningRequest
+from autotune.search_space import RuledOut
+from autotune.training_arguments import (
+    adapter_arguments,
+    data_arguments,
+    host_environment,
+    model_arguments,
+    process_environment,
+    processes,
+    torch_switches,
+    training_arguments,
+)
+from autotune.trial import Trial
+from autotune.workload import Workload
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer of a search and everything it stands on; plain data, loaded without unpickling.
+
+    trials: in the order of their numbers, 0 the baseline. statement: why the search ended. ruled_out: values that were
+    never probed, with the reason. space_size: configurations that could be proposed. answered_at_once: proposals
+    that earlier trials already answered. allowed_bytes: limit x (1 - headroom). numerics: loss curves of the finalists and
+    of fp32; rehearsal: the winner's evaluation batch and checkpoint; verification: what `autotune verify` found; each
+    None where it was not made. folder: where the report is, if saved.
+    """
+
+    request: TuningRequest
+    workload: Workload
+    environment: Environment
+    trials: Sequence[Trial]
+    statement: str
+    memory_limit_bytes: int
+    allowed_bytes: int
+    space_size: int = 0
+    ruled_out: Sequence[RuledOut] = ()
+    notes: Sequence[str] = ()
+    answered_at_once: int = 0
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    rehearsal: Rehearsal | None = None
+    verification: Mapping[str, Any] | None = None
+    folder: Path | None = None
+
+    @property
+    def best(self) -> Trial:
+        """The recommended trial. Raises NothingFits where no configuration is feasible."""
+        best = best_trial(self.trials, self.request.objective)
+        if best is None:
+            raise NothingFits("No configuration that was tried fits.", "Raise --memory-limit or lower the headroom.")
+        return best
+
+    @property
+    def baseline(self) -> Trial:
+        """The user's own configuration, made exact: trial 0. Raises InvalidRequest where it was never probed."""
+        if not self.trials or self.trials[0].number != 0:
+            raise InvalidRequest("The search ended before its baseline was measured.", "Run the same command again.")
+        return self.trials[0]
+
+    @property
+    def speedup(self) -> Interval | None:
+        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`."""
+        return speed_up(self.best, self.baseline, self.request.objective)[0]
+
+    @property
+    def speedup_reason(self) -> str:
+        """Why there is no speed-up; empty where there is one."""
+        return speed_up(self.best, self.baseline, self.request.objective)[1]
+
+    @property
+    def pareto_front(self) -> list[Trial]:
+        """Trials that no other beats in both speed and memory, fastest first."""
+        return pareto_front(self.trials)
+
+    def training_argument_fields(self) -> dict[str, Any]:
+        """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
+
+        With the evaluation's batch size that was checked, where one was.
+        """
+        fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
+        checked = self.rehearsal.eval_batch_size if self.rehearsal else None
+        return fields if checked is None else fields | {"per_device_eval_batch_size": checked}
+
+    def model_arguments(self) -> dict[str, Any]:
+        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model."""
+        return model_arguments(self.best.configuration, self.environment)
+
+    def environment_variables(self) -> dict[str, str]:
+        """Variables to set before the training starts; mostly none."""
+        best = self.best.configuration
+        return host_environment(best, self.environment) | process_environment(best, self.environment)
+
+    def processes(self) -> int:
+        """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`."""
+        return processes(self.best.configuration, self.environment)
+
+    def data_arguments(self) -> dict[str, Any]:
+        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers."""
+        return data_arguments(self.best.configuration, self.environment)
+
+    def torch_switches(self) -> dict[str, bool]:
+        """Functions of `torch.backends.cuda` -> what to call them with before the training; mostly none."""
+        return torch_switches(self.best.configuration, self.environment)
+
+    def adapter_arguments(self) -> dict[str, Any]:
+        """Fields for `peft.LoraConfig`; empty where all weights are trained."""
+        return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
+
+    def for_other_tools(self) -> Answer:
+        """The answer as `autotune.report.exports` makes files of it."""
+        hidden = self.workload.model_config.get("hidden_size")
+        return Answer(
+            training_arguments=self.training_argument_fields(),
+            model_arguments=self.model_arguments(),
+            variables=self.environment_variables(),
+            adapter=self.adapter_arguments(),
+            data_arguments=self.data_arguments(),
+            switches=self.torch_switches(),
+            data_parallel_size=self.best.configuration.data_parallel_size,
+            model=self.workload.name,
+            auto_class=auto_class(self.workload.task),
+            sequence_length=self.workload.sequence_length,
+            threads=self.environment.threads,
+            hidden_size=hidden if isinstance(hidden, int) else None,
+        )

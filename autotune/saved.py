@@ -1,0 +1,99 @@
+"""A result in its folder: written when a search begins and ends, and read again."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest
+from autotune.found import Found
+from autotune.numerics import Numerics
+from autotune.probe.order import read_json
+from autotune.rehearsal import Rehearsal
+from autotune.report.files import write_question, write_report
+from autotune.report.plain import launch_lines, speedup_fields
+from autotune.request import TuningRequest
+from autotune.search_space import RuledOut
+from autotune.study_folder import REQUEST, VERIFICATION, read_trial
+from autotune.telling import facts_of
+from autotune.workload import Workload
+
+
+def begin(result: Found, folder: str | Path) -> None:
+    """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
+    record = {
+        "request": _without_places(result.request.to_dict()),
+        "workload": result.workload.to_dict() | {"weights": Path(result.workload.weights).name},
+        "identity": result.identity,
+        "memory_limit_bytes": result.memory_limit_bytes,
+        "allowed_bytes": result.allowed_bytes,
+        "space_size": result.space_size,
+        "ruled_out": [asdict(one) for one in result.ruled_out],
+        "notes": list(result.notes),
+    }
+    write_question(Path(folder), record, result.environment.to_dict())
+
+
+def save(result: Found, folder: str | Path) -> Path:
+    """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses."""
+    facts = facts_of(result)
+    ended = {
+        "statement": result.statement,
+        "best": facts.best and facts.best.number,
+        **speedup_fields(facts),
+        "launch": launch_lines(facts),
+        "answered_at_once": result.answered_at_once,
+        "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
+        "numerics": result.numerics and result.numerics.to_dict(),
+        "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+    }
+    begin(result, folder)
+    return write_report(Path(folder), facts, ended)
+
+
+def fields_of_saved(folder: str | Path) -> dict[str, Any]:
+    """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+    folder = Path(folder)
+    try:
+        record = read_json(folder / REQUEST)
+        ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
+        numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
+        known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+        request = TuningRequest.from_dict(record["request"])
+        known = [one and one.over(request.training_steps) for one in known]
+        barred = ended.get("barred", {})
+        numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
+        return {
+            "request": request,
+            "workload": Workload.from_dict(record["workload"]),
+            "environment": Environment.from_dict(read_json(folder / "environment.json")),
+            "trials": [replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
+            "statement": ended.get("statement", "the search was interrupted"),
+            "memory_limit_bytes": record["memory_limit_bytes"],
+            "allowed_bytes": record["allowed_bytes"],
+            "space_size": record["space_size"],
+            "ruled_out": [RuledOut(**one) for one in record["ruled_out"]],
+            "notes": record["notes"],
+            "identity": record["identity"],
+            "answered_at_once": ended.get("answered_at_once", 0),
+            "numerics": Numerics.from_dict(numerics) if numerics else None,
+            "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
+            "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
+            "folder": folder,
+        }
+    except FileNotFoundError as error:
+        raise InvalidRequest(f"There is no study in {folder}.", "`autotune studies` lists those there are.") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequest(
+            f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
+        ) from error
+
+
+def _without_places(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
+    kept = {name: Path(value).name if _is_place(value) else value for name, value in request.items()}
+    return kept | {"output_dir": "reports"}
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute()

@@ -1,0 +1,77 @@
+"""A result -> the facts that reports tell."""
+
+from pathlib import Path
+
+from autotune.environment import Environment
+from autotune.found import Found
+from autotune.objective import best_trial, speed_up
+from autotune.report.facts import Facts
+from autotune.request import TuningRequest
+from autotune.workload import Workload
+
+
+def facts_of(result: Found) -> Facts:
+    """What reports tell of this result, as plain values."""
+    best = best_trial(result.trials, result.request.objective)
+    first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
+    speedup, reason = (
+        (None, "there is nothing to compare")
+        if not (best and first)
+        else speed_up(best, first, result.request.objective)
+    )
+    environment, workload = result.environment, result.workload
+    return Facts(
+        name=result.request.default_study_name(workload.task, environment.device),
+        trials=result.trials,
+        best=best,
+        baseline=first,
+        speedup=speedup,
+        speedup_reason=reason,
+        statement=result.statement,
+        answer=result.training_argument_fields() if best else {},
+        model_answer=result.model_arguments() if best else {},
+        variables=result.environment_variables() if best else {},
+        processes=result.processes() if best else 1,
+        data_answer=result.data_arguments() if best else {},
+        adapter=result.adapter_arguments() if best else {},
+        switches=result.torch_switches() if best else {},
+        model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
+        task=workload.task,
+        device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",
+        versions=environment.versions,
+        data=_data_text(result.request, workload),
+        objective=result.request.objective,
+        limit_bytes=result.memory_limit_bytes,
+        allowed_bytes=result.allowed_bytes,
+        ruled_out=[str(one) for one in result.ruled_out],
+        notes=[*result.notes, *workload.notes],
+        answered_at_once=result.answered_at_once,
+        device_note=_device_note(environment, result.processes() if best else 1),
+        numerics=result.numerics,
+        rehearsal=result.rehearsal,
+        verification=result.verification,
+        elsewhere=result.for_other_tools() if best else None,
+    )
+
+
+def _data_text(request: TuningRequest, workload: Workload) -> str:
+    length = f", up to {workload.sequence_length} tokens" if workload.sequence_length else ""
+    if request.dataset:
+        return f"{Path(request.dataset).name}, {workload.samples} samples{length}; {workload.text_source}"
+    return f"{workload.text_source or 'synthetic random samples'}{length}"
+
+
+def _device_note(environment: Environment, ranks: int) -> str:
+    """How to start the real run where more GPUs are visible than it has ranks: alone the Trainer would wrap it in
+    nn.DataParallel."""
+    if environment.is_cpu or environment.device_count < 2:
+        return ""
+    if ranks > 1:
+        if ranks == environment.device_count:
+            return ""
+        cards = ",".join(environment.device_uuids[:ranks])
+        return f"{ranks} of {environment.device_count} GPUs were measured: CUDA_VISIBLE_DEVICES={cards}"
+    return (
+        f"one of {environment.device_count} GPUs was measured; start the real run with "
+        f"CUDA_VISIBLE_DEVICES={environment.device_uuid}, or the batch is multiplied by the number of GPUs"
+    )
