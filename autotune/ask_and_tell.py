@@ -16,9 +16,10 @@ from autotune.objective import value
 from autotune.physics import PhysicsSampler, taught
 from autotune.plan import Plan
 from autotune.proposals import configuration_of, distributions, parameters
+from autotune.prospect import Prospect
 from autotune.sampler import fixed_sampler
 from autotune.search_space import SearchSpace
-from autotune.study_folder import probe_folder
+from autotune.study_folder import keep_prospect, probe_folder
 from autotune.trial import Trial
 
 KNOWN_IN_A_ROW = 200
@@ -54,12 +55,16 @@ Asked = tuple[int, optuna.Trial, Configuration]
 def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     """(the next configuration that nothing answers for yet, the queue's first; or None and why the search ends).
 
-    A proposal that is known or settled is told at once, marked, and not counted. seconds: since this run began.
+    A proposal that is known or settled is told at once, marked, and not counted. seconds: since this run began. What the
+    untried could still win is written beside the last trial.
     """
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, seconds)
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
+        if study.trials:
+            prospect = Prospect(choice.could_win, choice.any_could_win, choice.untried)
+            keep_prospect(study.folder, study.trials[-1].number, prospect)
     if over:
         return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:

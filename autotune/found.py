@@ -8,8 +8,10 @@ from typing import Any
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.interval import Interval
+from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
+from autotune.prospect import Prospect
 from autotune.rehearsal import Rehearsal
 from autotune.report.exports import Answer, auto_class
 from autotune.request import TuningRequest
@@ -36,7 +38,8 @@ class Found:
     never probed, with the reason. space_size: configurations that could be proposed. answered_at_once: proposals
     that earlier trials already answered. allowed_bytes: limit x (1 - headroom). numerics: loss curves of the finalists and
     of fp32; rehearsal: the winner's evaluation batch and checkpoint; verification: what `autotune verify` found; each
-    None where it was not made. folder: where the report is, if saved.
+    None where it was not made. prospects: trial number -> what the untried could still win after it. estimated_peaks: of
+    baseline and best, by trial number, where they could be traced. folder: where the report is, if saved.
     """
 
     request: TuningRequest
@@ -54,6 +57,8 @@ class Found:
     numerics: Numerics | None = None
     rehearsal: Rehearsal | None = None
     verification: Mapping[str, Any] | None = None
+    prospects: Mapping[int, Prospect] = field(default_factory=dict)
+    estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
     folder: Path | None = None
 
     @property

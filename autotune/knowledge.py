@@ -1,8 +1,8 @@
 """Everything that can be known before the first probe: estimates of memory, what the device can do, past studies."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -12,12 +12,14 @@ from autotune.environment import Environment
 from autotune.errors import TracingFailed
 from autotune.levers import LEVERS, MICRO
 from autotune.memory_estimate import MemoryModel, NotTraced
+from autotune.memory_peak import MemoryPeak
 from autotune.physics import Knowledge, expected_work
 from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import SearchSpace
 from autotune.tracing import traced
+from autotune.trial import Trial
 from autotune.workload import Workload
 
 UNTOUCHED_BYTES = 34 << 20
@@ -44,7 +46,7 @@ def gather(
     if environment.is_cpu:
         prior = replace(prior, memory=CPU_MEMORY)
     estimate: Callable[[Configuration], float] | None = None
-    unknown = ""
+    unknown, model = "", None
     try:
         model = traced(host, workload, environment, _needs(space), base)
         estimate = estimates(model, space, workload)
@@ -55,7 +57,23 @@ def gather(
     except TracingFailed as failed:
         unknown = f"memory was not estimated before the probes, only learned from them: {failed.message}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
-    return Knowledge(max(1, allowed_bytes - untouched), estimate, informed(prior, space, past), unknown=unknown)
+    informed_prior = informed(prior, space, past)
+    return Knowledge(
+        max(1, allowed_bytes - untouched), estimate, informed_prior, unknown=unknown, peak=partial(_peak, model)
+    )
+
+
+def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial | None]) -> dict[int, MemoryPeak]:
+    """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
+    found = {one.number: knowledge.peak(one.configuration) for one in trials if one is not None}
+    return {number: peak for number, peak in found.items() if peak is not None}
+
+
+def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak | None:
+    try:
+        return model.peak(configuration) if model is not None else None
+    except (NotTraced, KeyError):
+        return None
 
 
 def expected_effects(

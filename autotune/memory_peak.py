@@ -1,5 +1,6 @@
 """MemoryPeak: the most memory a configuration needs, and what it is for."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,3 +57,8 @@ class MemoryPeak:
             "where": self.where,
             "split": self.split.to_dict(),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "MemoryPeak":
+        """What `to_dict` wrote."""
+        return cls(MemorySplit(**data["split"]), data["peak_reserved_bytes"], data["where"])

@@ -19,6 +19,7 @@ from autotune.dominance import settled_by
 from autotune.interval import Interval
 from autotune.levers import LEVERS, MICRO, Work
 from autotune.measurement import Measurement, Outcome
+from autotune.memory_peak import MemoryPeak
 from autotune.observation import Observation, observed
 from autotune.pool import POOL, pool
 from autotune.prior import MemoryPrior, Prior
@@ -41,6 +42,7 @@ class Knowledge:
 
     allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
+    peak: the estimate with what it is for, where the configuration was traced.
     core_probes: that a space's core levers may take before all the others are tried (`autotune.stages`).
     training_steps: of the run that is tuned for, over which what it spends at its start is spread.
     """
@@ -53,6 +55,7 @@ class Knowledge:
     unknown: str = ""
     core_probes: int = 0
     training_steps: int | None = None
+    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed

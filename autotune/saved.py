@@ -7,6 +7,7 @@ from typing import Any
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
+from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
 from autotune.probe.order import read_json
 from autotune.rehearsal import Rehearsal
@@ -14,7 +15,7 @@ from autotune.report.files import write_question, write_report
 from autotune.report.plain import launch_lines, speedup_fields
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut
-from autotune.study_folder import REQUEST, VERIFICATION, read_trial
+from autotune.study_folder import REQUEST, VERIFICATION, read_prospects, read_trial
 from autotune.telling import facts_of
 from autotune.workload import Workload
 
@@ -46,6 +47,7 @@ def save(result: Found, folder: str | Path) -> Path:
         "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+        "estimated_peaks": {str(number): one.to_dict() for number, one in result.estimated_peaks.items()},
     }
     begin(result, folder)
     return write_report(Path(folder), facts, ended)
@@ -61,7 +63,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
         request = TuningRequest.from_dict(record["request"])
         known = [one and one.over(request.training_steps) for one in known]
-        barred = ended.get("barred", {})
+        barred, peaks = ended.get("barred", {}), ended.get("estimated_peaks", {})
         numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
         return {
             "request": request,
@@ -79,6 +81,8 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "numerics": Numerics.from_dict(numerics) if numerics else None,
             "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
+            "prospects": read_prospects(folder),
+            "estimated_peaks": {int(at): MemoryPeak.from_dict(one) for at, one in peaks.items()},
             "folder": folder,
         }
     except FileNotFoundError as error:

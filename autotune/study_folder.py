@@ -4,6 +4,7 @@
          study.db                Optuna's own record, for its samplers
          probes/0007/            order, measurement and log of trial 7
          probes/0007/confirmation-1/
+         probes/0007/prospect.json   what the untried could still win after it
 """
 
 import contextlib
@@ -16,11 +17,14 @@ from typing import Any
 from autotune.configuration import Configuration
 from autotune.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement
-from autotune.probe.order import ANSWER, ORDER, read_json
+from autotune.probe.order import ANSWER, ORDER, read_json, write_json
+from autotune.prospect import Prospect
 from autotune.trial import Trial
 
 REQUEST, VERIFICATION = "request.json", "verification.json"
 """What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
+PROSPECT = "prospect.json"
+"""What the untried could still win, beside the trial after which it stood so."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
 FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION)
@@ -112,6 +116,22 @@ def read_trial(folder: Path, number: int) -> Trial | None:
         return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def keep_prospect(folder: Path, number: int, prospect: Prospect) -> None:
+    """Write what the untried could still win after this trial. Raises OSError where the disk refuses."""
+    place = probe_folder(folder, number)
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / PROSPECT, prospect.to_dict())
+
+
+def read_prospects(folder: Path) -> dict[int, Prospect]:
+    """Trial number -> what the untried could still win after it; without those that are missing or not whole."""
+    found: dict[int, Prospect] = {}
+    for path in sorted(folder.glob(f"probes/*/{PROSPECT}")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found[int(path.parent.name)] = Prospect.from_dict(read_json(path))
+    return found
 
 
 @contextlib.contextmanager

@@ -50,6 +50,8 @@ def facts_of(result: Found) -> Facts:
         numerics=result.numerics,
         rehearsal=result.rehearsal,
         verification=result.verification,
+        prospects=result.prospects,
+        estimated_peaks=result.estimated_peaks,
         elsewhere=result.for_other_tools() if best else None,
     )
 

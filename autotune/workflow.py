@@ -13,7 +13,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
-from autotune.knowledge import gather
+from autotune.knowledge import estimated_peaks, gather
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
 from autotune.measurement import Outcome
@@ -32,7 +32,7 @@ from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study
 from autotune.study import search as run_study
-from autotune.study_folder import check_identity, locked, remove_study
+from autotune.study_folder import check_identity, locked, read_prospects, remove_study
 from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -155,6 +155,9 @@ def _search(
         )
     finally:
         known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+        known |= {"prospects": read_prospects(folder)}
+        told = (*study.trials[:1], best_trial(study.trials, request.objective))
+        known |= {"estimated_peaks": estimated_peaks(knowledge, told)}
         result = dataclasses.replace(unmeasured, **known)
         result.save(folder)
     if best_trial(result.trials, request.objective) is None:

@@ -21,6 +21,7 @@ FLOORS = (
         "step",
         "measurement",
         "memory_peak",
+        "prospect",
         "numerics",
         "rehearsal",
         "trial",

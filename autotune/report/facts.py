@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.interval import Interval
+from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
+from autotune.prospect import Prospect
 from autotune.rehearsal import Rehearsal
 from autotune.report.exports import Answer
 from autotune.trial import Trial
@@ -18,7 +20,8 @@ class Facts:
     answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
     launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
-    torch.backends.cuda -> what to call them with.
+    torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
+    estimated_peaks: trial number -> what its memory is for, by the estimate; of baseline and best at the most.
     """
 
     name: str
@@ -51,3 +54,5 @@ class Facts:
     data_answer: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     switches: Mapping[str, bool] = field(default_factory=dict)
+    prospects: Mapping[int, Prospect] = field(default_factory=dict)
+    estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)

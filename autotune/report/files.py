@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from autotune.report.figures import speed_against_memory
 from autotune.report.loss_curves import loss_curves
 from autotune.report.summary import summary
 from autotune.report.table import frame
+from autotune.study_folder import PROSPECT, keep_prospect, probe_folder
 from autotune.trial import Trial
 
 
@@ -55,7 +56,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
         if numerics is not None and numerics.references:
             names = {trial.number: f"trial {trial.number}: {trial.configuration}" for trial in facts.trials}
             _whole(folder / "loss_curves.svg", lambda path: loss_curves(path, numerics, names))
-        _write_probes(folder, facts.trials)
+        _write_probes(folder, facts)
     return folder
 
 
@@ -87,14 +88,17 @@ def _write_exports(folder: Path, texts: Mapping[str, str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _write_probes(folder: Path, trials: Sequence[Trial]) -> None:
-    """Orders and measurements, where the search did not leave them here itself."""
-    for trial in trials:
+def _write_probes(folder: Path, facts: Facts) -> None:
+    """Orders, measurements and what was still to win, where the search did not leave them here itself."""
+    for trial in facts.trials:
         for place, measurement in _measurements(folder, trial):
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
                 write_json(place / ANSWER, measurement.to_dict())
+    for number, prospect in facts.prospects.items():
+        if not (probe_folder(folder, number) / PROSPECT).exists():
+            keep_prospect(folder, number, prospect)
 
 
 def _measurements(folder: Path, trial: Trial) -> list[tuple[Path, Measurement]]:
