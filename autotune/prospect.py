@@ -31,5 +31,5 @@ class Prospect:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Prospect":
-        shares = (data["could_win"], data["any_could_win"])
-        return cls(*(math.inf if share is None else float(share) for share in shares), int(data["untried"]))
+        likely, every = (math.inf if data[key] is None else float(data[key]) for key in ("could_win", "any_could_win"))
+        return cls(likely, every, int(data["untried"]))

@@ -12,8 +12,7 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
-from autotune.report.figures import speed_against_memory
-from autotune.report.loss_curves import loss_curves
+from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
 from autotune.study_folder import PROSPECT, keep_prospect, probe_folder
@@ -33,7 +32,6 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
 
     ended: what result.json holds. Raises StorageFailed.
     """
-    numerics = facts.numerics
     with _storage(folder):
         write_json(folder / "result.json", ended)
         answers = {"training_arguments": facts.answer, "model_arguments": facts.model_answer}
@@ -44,18 +42,12 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
                 write_json(path, answer)
             else:
                 path.unlink(missing_ok=True)  # an answer that was none
-        _write_exports(folder, exports(facts.elsewhere))
+        _write_texts(folder, dict.fromkeys(EXPORTS) | exports(facts.elsewhere))
         table = frame(facts.trials)
         _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
-        _whole(
-            folder / "speed_against_memory.svg",
-            lambda path: speed_against_memory(path, facts.trials, facts.best, facts.allowed_bytes, facts.name),
-        )
-        if numerics is not None and numerics.references:
-            names = {trial.number: f"trial {trial.number}: {trial.configuration}" for trial in facts.trials}
-            _whole(folder / "loss_curves.svg", lambda path: loss_curves(path, numerics, names))
+        _write_texts(folder, picture_files(facts))
         _write_probes(folder, facts)
     return folder
 
@@ -79,11 +71,11 @@ def _storage(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _write_exports(folder: Path, texts: Mapping[str, str]) -> None:
-    """The same answer for other tools; files of an earlier answer that has no such part any more are taken away."""
-    for name in EXPORTS:
-        if name in texts:
-            _whole(folder / name, lambda path, text=texts[name]: path.write_text(text, encoding="utf-8"))
+def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
+    """Files of text; those of an earlier report that this one has no text for are taken away."""
+    for name, text in texts.items():
+        if text is not None:
+            _whole(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
         else:
             (folder / name).unlink(missing_ok=True)
 

@@ -1,8 +1,40 @@
 """Every figure of a report as text that goes into a page."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.report.facts import Facts
+from autotune.report.figures import (
+    bars,
+    heat_map,
+    importance,
+    loss_curves,
+    memory_parts,
+    search_progress,
+    speed_against_memory,
+    step_time,
+)
+from autotune.report.figures.canvas import Drawing, file_svg, manner, page_svg
+
+Draw = Callable[[Facts], Drawing | None]
+
+IN_TURN: tuple[Draw, ...] = (
+    speed_against_memory.draw,
+    bars.draw,
+    heat_map.draw,
+    step_time.draw,
+    memory_parts.draw,
+    search_progress.draw,
+    importance.draw,
+    loss_curves.draw,
+)
+"""As they are read."""
+
+FILES: dict[str, Draw] = {
+    "speed_against_memory.svg": speed_against_memory.draw,
+    "loss_curves.svg": loss_curves.draw,
+}
+"""Figures that are files of their own too."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +50,15 @@ class Picture:
     svg: str
 
 
-def pictures(facts: Facts) -> list[Picture]:  # noqa: ARG001
+def pictures(facts: Facts) -> list[Picture]:
     """The figures that these facts allow, in the order in which they are read."""
-    return []
+    with manner():
+        drawn = [draw(facts) for draw in IN_TURN]
+        return [Picture(one.name, one.title, one.caption, page_svg(one)) for one in drawn if one is not None]
+
+
+def picture_files(facts: Facts) -> dict[str, str | None]:
+    """File name -> a whole SVG file with the study's name above it; None where the facts do not allow it."""
+    with manner():
+        drawn = {name: draw(facts) for name, draw in FILES.items()}
+        return {name: None if one is None else file_svg(one, facts.name) for name, one in drawn.items()}

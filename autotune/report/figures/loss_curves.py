@@ -1,50 +1,54 @@
-"""The losses of the finalists beside those of float32, as SVG."""
+"""The losses of the finalists beside those of float32."""
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from autotune.numerics import DEVIATIONS, JUDGED, Curve, Numerics
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
+from autotune.report.figures.words import told
 
-COLORS = ("#4878a8", "#d1495b", "#66a182", "#edae49", "#8d5a97", "#7a5230")
-GREY = "#8c8c8c"
 
+def draw(facts: Facts) -> Drawing | None:
+    """Loss over optimizer steps, grey for float32's seeds and a colour for each trial; None where none was compared.
 
-def loss_curves(path: Path, numerics: Numerics, names: Mapping[int, str]) -> None:
-    """Write an SVG: loss over optimizer steps, grey for float32's seeds and a colour for each trial.
-
-    The band over the last steps is what the mean of the losses there may be. names: trial number -> what to call it; a
-    flagged one is called so. What goes far from float32 leaves the picture. Raises OSError where the file
-    cannot be written.
+    The band over the last steps is what the mean of the losses there may be; a flagged trial is called so. What goes far
+    from float32 leaves the picture.
     """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4 + 0.22 * len(numerics.curves)), layout="constrained")
+    numerics = facts.numerics
+    if numerics is None or not any(one.losses for one in numerics.references):
+        return None
+    names = {trial.number: told(facts, trial) for trial in facts.trials}
+    figure = new_figure(3.2 + 0.2 * len(numerics.curves))
     axes = figure.add_subplot()
+    _curves(axes, numerics, names)
+    axes.set(xlabel="optimizer step", ylabel="training loss")
+    if limits := _limits(numerics):
+        axes.set_ylim(*limits)
+    axes.grid()
+    legend_below(figure, 1)
+    said = f"The same steps on the same data with {numerics.weights}: grey are float32's seeds, whose spread is what a training "
+    said += "may differ by without anything being wrong. A cross ends a curve whose next loss was not finite."
+    return Drawing("loss-curves", "Losses of the numerics check", said, figure)
+
+
+def _curves(axes: Any, numerics: Numerics, names: Mapping[int, str]) -> None:
     for place, curve in enumerate(one for one in numerics.references if one.losses):
         label = None if place else f"fp32, {len(numerics.references)} seeds"
-        axes.plot(_steps(curve), curve.losses, color=GREY, linewidth=1, label=label)
+        axes.plot(_steps(curve), curve.losses, color=MUTED, linewidth=1, label=label)
     if numerics.band:
         last = len(numerics.references[0].losses)
         label = f"mean of the last {JUDGED} losses: fp32's ± {DEVIATIONS:g} standard deviations"
         window = [max(1, last - JUDGED + 1), last]
-        axes.fill_between(window, *numerics.band, color=GREY, alpha=0.25, linewidth=0, label=label)
+        axes.fill_between(window, *numerics.band, color=MUTED, alpha=0.25, linewidth=0, label=label)
     for place, (number, curve) in enumerate(numerics.curves.items()):
         if curve.losses:
             flagged = " (flagged)" if numerics.flag(number) else ""
             name = names.get(number, f"trial {number}") + flagged
-            axes.plot(_steps(curve), curve.losses, color=COLORS[place % len(COLORS)], linewidth=1.5, label=name)
-            _mark_the_end(axes, curve, COLORS[place % len(COLORS)])
-    axes.set(xlabel="optimizer step", ylabel="training loss", title=f"Loss of the same steps ({numerics.weights})")
-    if limits := _limits(numerics):
-        axes.set_ylim(*limits)
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(frameon=False, loc="outside lower center", ncols=1, fontsize="small")
-    figure.set_canvas(FigureCanvasSVG(figure))
-    figure.savefig(path, format="svg", metadata={"Date": None})
+            colour = PARTS[place % len(PARTS)]
+            axes.plot(_steps(curve), curve.losses, color=colour, linewidth=1.5, label=name)
+            _mark_the_end(axes, curve, colour)
 
 
 def _steps(curve: Curve) -> list[int]:

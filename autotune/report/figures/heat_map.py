@@ -1,0 +1,133 @@
+"""Heat maps of speed by micro-batch size and each lever, a panel a lever, with what ran out of memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.configuration import RANKS, Value, word
+from autotune.measurement import Outcome
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL, WIDTH, Drawing, new_figure
+from autotune.report.figures.words import listed, number, speed_value
+from autotune.trial import Trial
+
+MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
+"""Levers, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
+
+LABELS, CELL, HEAD, FOOT = 1.25, 0.27, 0.26, 0.3
+"""Inches: the width of a row's label, the height of a cell, and what stands above and below the cells of a panel."""
+
+DARKEST = 0.6
+"""Opacity of the fastest cell's colour: what stands on it is read in light and dark."""
+
+Place = tuple[Value, int]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One lever's cells. rows: its values; columns: micro-batch sizes; cells: (value, size) -> best speed, 0 where all ran
+    out of memory, None where they ended otherwise."""
+
+    lever: str
+    rows: Sequence[Value]
+    columns: Sequence[int]
+    cells: Mapping[Place, float | None]
+
+
+def draw(facts: Facts) -> Drawing | None:
+    """The best speed seen with each lever's value at each micro-batch size; None where no lever took two values."""
+    every = _levers(facts.trials)
+    panels = [_panel(name, facts.trials) for name in every[:MOST_PANELS]]
+    if not panels or not any(map(speed_value, facts.trials)):
+        return None
+    height = sum(HEAD + CELL * len(one.rows) + FOOT for one in panels) + 0.2
+    figure = new_figure(height, layout=None)
+    axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left corner
+    axes.set(xlim=(0, WIDTH), ylim=(height, 0))
+    axes.set_axis_off()
+    fastest = max(map(speed_value, facts.trials))
+    top = 0.0
+    for panel in panels:
+        _draw(axes, panel, top, fastest)
+        top += HEAD + CELL * len(panel.rows) + FOOT
+    axes.text(WIDTH, top + 0.08, "columns: micro-batch size", fontsize=SMALL, color=MUTED, ha="right", va="center")
+    return Drawing("speed-by-lever", "Speed by micro-batch size and lever", _caption(facts, every), figure)
+
+
+def _levers(trials: Sequence[Trial]) -> list[str]:
+    """Levers of which more than one value was tried, those that part the fastest speeds most first."""
+    best: dict[str, dict[Value, float]] = {}
+    for trial in trials:
+        for name, value in trial.configuration.levers:
+            known = best.setdefault(name, {})
+            known[value] = max(known.get(value, 0.0), speed_value(trial))
+    spread = {name: max(known.values()) - min(known.values()) for name, known in best.items() if len(known) > 1}
+    return sorted(spread, key=lambda name: -spread[name])
+
+
+def _panel(lever: str, trials: Sequence[Trial]) -> _Panel:
+    cells: dict[Place, float | None] = {}
+    rows: dict[Value, None] = {}
+    columns: dict[int, None] = {}
+    for trial in sorted(trials, key=lambda one: -speed_value(one)):
+        place = (trial.configuration.values[lever], trial.configuration.micro_batch_size)
+        rows[place[0]] = columns[place[1]] = None
+        speed = speed_value(trial)
+        lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
+        if place not in cells or (lost and cells[place] is None):
+            cells[place] = speed or (0.0 if lost else None)
+    shown = list(rows)[:MOST_VALUES]
+    return _Panel(lever, sorted(shown, key=_order), sorted(list(columns)[:MOST_SIZES]), cells)
+
+
+def _order(value: Value) -> tuple[bool, float, str]:
+    """Numbers by size, then words by letters."""
+    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
+
+
+def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_rgba
+
+    axes.text(0.02, top + HEAD - 0.08, panel.lever, fontweight="bold", va="baseline")
+    wide = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
+    size = SMALL if wide > 0.4 else 7
+    filled, faces, lost = [], [], []
+    for row, value in enumerate(panel.rows):
+        y = top + HEAD + CELL * row
+        label = word(value)
+        label = label if len(label) <= 17 else f"{label[:16]}…"
+        axes.text(LABELS - 0.06, y + CELL / 2, label, fontsize=SMALL, ha="right", va="center")
+        for column, micro in enumerate(panel.columns):
+            x = LABELS + wide * column
+            cell = [(x, y), (x + wide, y), (x + wide, y + CELL), (x, y + CELL)]
+            tried = (value, micro) in panel.cells
+            speed = panel.cells.get((value, micro))
+            filled.append(cell)
+            faces.append(to_rgba(ACCENT, 0.06 + (DARKEST - 0.06) * speed / fastest) if speed else (0.0, 0.0, 0.0, 0.0))
+            if tried:
+                text, colour = (
+                    ("failed", MUTED) if speed is None else ("OOM", BAD) if not speed else (number(speed), INK)
+                )
+                weight = "bold" if text == "OOM" else "normal"
+                middle = (x + wide / 2, y + CELL / 2)
+                axes.text(*middle, text, fontsize=size, ha="center", va="center", color=colour, fontweight=weight)
+                lost += [cell] if speed == 0 else []
+    axes.add_collection(PolyCollection(filled, facecolors=faces, edgecolors=GRID, linewidths=0.8))
+    if lost:
+        axes.add_collection(
+            PolyCollection(lost, facecolors="none", edgecolors=BAD, linewidths=0.8, hatch="////", alpha=0.4)
+        )
+    for column, micro in enumerate(panel.columns):
+        x, y = LABELS + wide * (column + 0.5), top + HEAD + CELL * len(panel.rows) + 0.11
+        axes.text(x, y, str(micro), fontsize=size, color=MUTED, ha="center", va="center")
+
+
+def _caption(facts: Facts, every: Sequence[str]) -> str:
+    said = "Each cell is the best samples / second of all trials with this value at this micro-batch size, whatever their other "
+    said += "levers. OOM: every trial there ran out of memory; empty: not tried."
+    if facts.baseline is not None and any(name == RANKS for name in every):
+        said += f" {RANKS} is the number of ranks."
+    if left := every[MOST_PANELS:]:
+        said += f" Not shown, as they part the speeds least: {listed(left)}."
+    return said

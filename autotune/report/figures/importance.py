@@ -1,0 +1,104 @@
+"""Which levers decide about speed: their importance on the trials that fit."""
+
+import warnings
+from collections.abc import Sequence
+
+from autotune.configuration import Value
+from autotune.objective import speed
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import ACCENT, SMALL, Drawing, new_figure
+from autotune.trial import Trial
+
+LEAST = 8
+"""Trials that fit from which on anything is said."""
+
+LEAST_ABOVE, TENTH, HALF = 5, 0.1, 0.5
+"""The best trials that are compared with all others: a tenth, but at least five (as Optuna advises), at most half."""
+
+MOST = 12
+"""Levers that are shown."""
+
+
+def draw(facts: Facts) -> Drawing | None:
+    """PED-ANOVA's importance of the micro-batch size and each lever; None where too few trials fit or nothing differs."""
+    able = [one for one in facts.trials if one.feasible and _value(one, facts.objective)]
+    names = _varied(able)
+    if len(able) < LEAST or len(names) < 1:
+        return None
+    share = min(HALF, max(TENTH, LEAST_ABOVE / len(able)))
+    found = importances(able, names, facts.objective, share)
+    if not found:
+        return None
+    shown = list(found.items())[:MOST]
+    figure = new_figure(0.3 * len(shown) + 0.75)
+    axes = figure.add_subplot()
+    bars = axes.barh([name.replace("_", " ") for name, _ in shown], [value for _, value in shown], 0.66, color=ACCENT)
+    axes.bar_label(bars, [f"{value:.0%}" for _, value in shown], padding=4, fontsize=SMALL)
+    axes.invert_yaxis()
+    axes.set(xticks=[], xlabel="importance, shares of 100 %")
+    axes.set_xlim(0, 1.15 * max(value for _, value in shown))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["bottom"].set_visible(False)
+    what = "leanest" if facts.objective == "memory" else "fastest"
+    said = f"How much each lever decides whether a trial is among the {what} {share:.0%}, by PED-ANOVA on the {len(able)} trials "
+    said += "that fit. It speaks of the trials that were made, and a search makes more of them where it expects to win."
+    return Drawing("importance", "Which levers matter", said, figure)
+
+
+def importances(able: Sequence[Trial], names: Sequence[str], objective: str, share: float) -> dict[str, float]:
+    """Lever -> its share of 1, largest first; empty where nothing tells the best of these trials from the others.
+
+    able: trials with a value for the objective. share: of the trials, those that count as best. Two computations of the
+    same trials are equal: nothing is drawn.
+    """
+    import optuna
+    from optuna.distributions import CategoricalDistribution
+    from optuna.importance import PedAnovaImportanceEvaluator
+
+    known = {name: list(dict.fromkeys(_text(one, name) for one in able)) for name in names}
+    spaces = {name: CategoricalDistribution(values) for name, values in known.items()}
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(direction="minimize" if objective == "memory" else "maximize")
+        study.add_trials(
+            [
+                optuna.trial.create_trial(
+                    params={name: _text(one, name) for name in names},
+                    distributions=spaces,
+                    value=_value(one, objective),
+                )
+                for one in able
+            ]
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+    finally:
+        optuna.logging.set_verbosity(before)
+    total = sum(found.values())
+    return {name: value / total for name, value in found.items()} if total > 0 else {}
+
+
+def _text(trial: Trial, name: str) -> str:
+    """A value as a category of its own: True is not 1."""
+    return repr(trial.configuration.values[name])
+
+
+def _varied(able: Sequence[Trial]) -> list[str]:
+    values: dict[str, set[tuple[type, Value]]] = {}
+    for trial in able:
+        for name, value in trial.configuration.values.items():
+            values.setdefault(name, set()).add((type(value), value))
+    return [
+        name
+        for name, known in values.items()
+        if len(known) > 1 and all(name in one.configuration.values for one in able)
+    ]
+
+
+def _value(trial: Trial, objective: str) -> float:
+    if objective == "memory":
+        return float(trial.peak_bytes or 0)
+    return float(speed(trial.final, objective) or 0.0)

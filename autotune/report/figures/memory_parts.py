@@ -1,0 +1,39 @@
+"""What memory is for at its peak, by the estimate, beside the measured peak: baseline and best."""
+
+from autotune.measurement import Outcome
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import Drawing
+from autotune.report.figures.stacked import stacked
+from autotune.report.figures.words import listed, memory_unit, told
+from autotune.trial import Trial
+from autotune.units import format_bytes
+
+
+def draw(facts: Facts) -> Drawing | None:
+    """Estimated bytes by what they are for, a bar a trial, the measured peak as a line; None where nothing was traced."""
+    known = [one for one in (facts.baseline, facts.best) if one is not None and one.number in facts.estimated_peaks]
+    rows = list({one.number: one for one in known}.values())
+    if not rows:
+        return None
+    peaks = [facts.estimated_peaks[one.number] for one in rows]
+    measured = [one.peak_bytes or 0 for one in rows]
+    name, unit = memory_unit([*measured, *(one.device_bytes for one in peaks)])
+    parts = [{part.replace("_", " "): size / unit for part, size in one.split.to_dict().items()} for one in peaks]
+    # What the allocator holds and does not use is nobody's part.
+    for part, peak in zip(parts, peaks, strict=True):
+        part["unused by the allocator"] = max(0, peak.device_bytes - peak.split.total) / unit
+    figure = stacked([told(facts, one) for one in rows], parts, f"estimated {name}", [one / unit for one in measured])
+    said = "The parts are estimated from the model's traced step, not measured. "
+    said += f"{'; '.join(_sides(facts, one) for one in rows)}."
+    return Drawing("memory-parts", "What memory is for", said, figure)
+
+
+def _sides(facts: Facts, trial: Trial) -> str:
+    roles = {"the baseline": facts.baseline, "the best": facts.best}
+    who = listed(role for role, one in roles.items() if one is not None and one.number == trial.number)
+    measured = f"measured peak {format_bytes(trial.peak_bytes)}"
+    if trial.peak_bytes is None:
+        lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
+        measured = "it ran out of memory" if lost else "no peak was measured"
+    estimated = format_bytes(facts.estimated_peaks[trial.number].device_bytes)
+    return f"{who[0].upper()}{who[1:]}: estimated peak {estimated}; {measured}"

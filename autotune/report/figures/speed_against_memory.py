@@ -1,0 +1,101 @@
+"""Speed against memory: every trial, the Pareto front, what did not fit, and what was allowed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.measurement import Outcome
+from autotune.objective import pareto_front
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, Drawing, legend_below, new_figure
+from autotune.report.figures.words import memory_unit, wanted_bytes
+from autotune.trial import Trial
+from autotune.units import format_bytes
+
+MOST_INTERVALS = 40
+"""Trials up to which each shows its interval."""
+
+
+def draw(facts: Facts) -> Drawing | None:
+    """Samples / second over peak memory, one mark a trial; None where no trial has either.
+
+    Trials that ran out of memory stand at speed 0, where what they held and what was refused lies together; above what
+    was allowed. What wanted far more stands at the edge.
+    """
+    able = [trial for trial in facts.trials if trial.feasible and trial.samples_per_second and trial.peak_bytes]
+    over = [trial for trial in facts.trials if not trial.feasible and trial.samples_per_second and trial.peak_bytes]
+    lost = [one for one in facts.trials if one.final.outcome is Outcome.OUT_OF_MEMORY and wanted_bytes(one)]
+    if not (able or over or lost):
+        return None
+    most = max([one.peak_bytes or 0 for one in (*able, *over)], default=0)
+    near = bool(lost) or facts.limit_bytes < 2 * most
+    edge = 1.25 * max(most, facts.limit_bytes if near else 0)
+    name, unit = memory_unit([edge / 1.25])
+    figure = new_figure()
+    axes = figure.add_subplot()
+    _trials(axes, facts, able, unit)
+    if over:
+        places = [(one.peak_bytes or 0) / unit for one in over]
+        axes.scatter(
+            places, _speeds(over), 28, facecolors="none", edgecolors=BAD, label="ran, but not within what is allowed"
+        )
+    if lost:
+        places = [min(wanted_bytes(one), edge) / unit for one in lost]
+        what = {"color": BAD, "clip_on": False, "linestyle": "none", "label": "out of memory (held + refused)"}
+        axes.plot(places, [0] * len(lost), "x", markersize=6, markeredgewidth=1.5, zorder=5, **what)
+    if near:
+        for size, style, said in (
+            (facts.allowed_bytes, "--", "allowed"),
+            (facts.limit_bytes, "-", "limit"),
+        ):
+            label = f"{said} {format_bytes(size)}"
+            axes.axvline(size / unit, color=BAD, linestyle=style, linewidth=1.2, label=label, zorder=1)
+        axes.axvspan(facts.limit_bytes / unit, 1.02 * edge / unit, color=BAD, alpha=0.08, linewidth=0)
+    axes.set(xlabel=f"peak memory, {name}", ylabel="samples / second")
+    axes.set_xlim(right=1.02 * edge / unit)
+    axes.set_ylim(bottom=0)
+    axes.grid()
+    legend_below(figure, 2)
+    return Drawing("speed-against-memory", "Speed against peak memory", _caption(facts, near, len(lost)), figure)
+
+
+def _trials(axes: Any, facts: Facts, able: Sequence[Trial], unit: int) -> None:
+    roles = [("best", facts.best, "*", 190, BEST), ("baseline", facts.baseline, "s", 55, BASELINE)]
+    special = {one.number for _, one, *_ in roles if one is not None}
+    others = [one for one in able if one.number not in special]
+    if len(able) <= MOST_INTERVALS and able:
+        lows = [one.samples_per_second.low for one in able if one.samples_per_second]
+        highs = [min(one.samples_per_second.high, 2 * one.samples_per_second) for one in able if one.samples_per_second]
+        axes.vlines([(one.peak_bytes or 0) / unit for one in able], lows, highs, ACCENT, alpha=0.45, linewidth=1.2)
+    for early, label in ((False, "trials"), (True, "trials that ended early")):
+        some = [one for one in others if one.measurement.ended_early is early]
+        if some:
+            how = {"alpha": 0.35} if early else {}
+            axes.scatter([(one.peak_bytes or 0) / unit for one in some], _speeds(some), 24, ACCENT, label=label, **how)
+    front = pareto_front(facts.trials)[::-1]
+    if len(front) > 1:
+        memory = [(one.peak_bytes or 0) / unit for one in front]
+        axes.step(
+            memory, _speeds(front), where="post", color=ACCENT, linewidth=1.2, alpha=0.7, zorder=1, label="Pareto front"
+        )
+    for name, one, mark, size, colour in roles:
+        if one is not None and one.number in {trial.number for trial in able}:
+            axes.scatter(
+                [(one.peak_bytes or 0) / unit], _speeds([one]), size, colour, marker=mark, label=name, zorder=4
+            )
+
+
+def _speeds(trials: Sequence[Trial]) -> list[float]:
+    return [float(one.samples_per_second or 0) for one in trials]
+
+
+def _caption(facts: Facts, near: bool, lost: int) -> str:
+    said = "Higher is faster, further left is leaner. "
+    if near:
+        said += "Right of the dashed line is the headroom, right of the solid line is more than the limit. "
+    else:
+        sizes = f"{format_bytes(facts.allowed_bytes)} of {format_bytes(facts.limit_bytes)}"
+        said += f"Allowed are {sizes}, far right of the picture. "
+    if lost:
+        said += "A cross is a trial that ran out of memory, where what it held and what it was refused lie together; "
+        said += "one at the right edge wanted more than the picture shows. "
+    return said + "No trial beats one of the Pareto front in both speed and memory."

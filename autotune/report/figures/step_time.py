@@ -1,0 +1,33 @@
+"""How a step's time divides, for the best, the baseline and the other finalists."""
+
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import Drawing
+from autotune.report.figures.stacked import stacked
+from autotune.report.figures.words import told
+from autotune.trial import Trial
+
+PARTS = {
+    "data wait": "data_wait_s",
+    "forward": "forward_time_s",
+    "backward": "backward_time_s",
+    "optimizer": "optimizer_step_time_s",
+    "overhead": "overhead_time_s",
+}
+
+
+def draw(facts: Facts) -> Drawing | None:
+    """Mean milliseconds of a step and its parts, a bar a trial; None where no trial's forward and backward were timed."""
+    first = [one for one in (facts.baseline, facts.best) if one is not None]
+    finalists = [one for one in facts.trials if one.confirmed and one.feasible]
+    rows = [one for one in {one.number: one for one in (*first, *finalists)}.values() if one.feasible and _timed(one)]
+    if not rows:
+        return None
+    parts = [{name: 1000 * (getattr(one.final, part) or 0.0) for name, part in PARTS.items()} for one in rows]
+    figure = stacked([told(facts, one) for one in rows], parts, "milliseconds of an optimizer step")
+    said = "The mean of the timed steps. Data wait is time in which the training stands still for its next batch; overhead is "
+    said += "the Trainer's own work between the parts. Behind each bar stands the whole step."
+    return Drawing("step-time", "How a step's time divides", said, figure)
+
+
+def _timed(trial: Trial) -> bool:
+    return bool(trial.final.forward_time_s or trial.final.backward_time_s)

@@ -1,0 +1,70 @@
+"""What figures call trials and numbers, and which trials of many they name."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from autotune.objective import pareto_front
+from autotune.report.facts import Facts
+from autotune.report.figures.canvas import ACCENT, BASELINE, BEST
+from autotune.trial import Trial
+
+MOST_NAMED = 10
+"""Trials that a figure names, of however many: best, baseline, the Pareto front and the fastest others."""
+
+
+def told(facts: Facts, trial: Trial, letters: int = 66) -> str:
+    """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline, cut off after so many letters."""
+    base = facts.baseline
+    is_base, is_best = _is(trial, base), _is(trial, facts.best)
+    role = ", ".join(["baseline"] * is_base + ["best"] * is_best)
+    what = trial.configuration.unlike(None if is_base or base is None else base.configuration)
+    text = f"{trial.number}{f' ({role})' if role else ''}: {what}"
+    return text if len(text) <= letters else f"{text[: letters - 1].rstrip(' ,')}…"
+
+
+def colour_of(facts: Facts, trial: Trial) -> str:
+    """The best's colour, the baseline's, or that of all others."""
+    return BEST if _is(trial, facts.best) else BASELINE if _is(trial, facts.baseline) else ACCENT
+
+
+def named(facts: Facts) -> list[Trial]:
+    """The trials that a figure has room to name, fastest first, then those without a speed in their order."""
+    trials = list(facts.trials)
+    first = [one for one in (facts.best, facts.baseline) if one is not None]
+    fast = sorted(trials, key=lambda one: -speed_value(one))
+    if len(trials) > MOST_NAMED:
+        wanted = [*first, *pareto_front(trials), *(one for one in fast if speed_value(one))]
+        kept = list(dict.fromkeys(one.number for one in wanted))[:MOST_NAMED]
+        fast = [one for one in fast if one.number in kept]
+    return fast
+
+
+def speed_value(trial: Trial) -> float:
+    """Samples / second of a trial that fits, else 0."""
+    speed = trial.samples_per_second if trial.feasible else None
+    return float(speed) if speed is not None else 0.0
+
+
+def wanted_bytes(trial: Trial) -> int:
+    """What an out-of-memory held and was refused, bytes; 0 where neither is known."""
+    return (trial.final.held_bytes or 0) + (trial.final.refused_bytes or 0)
+
+
+def memory_unit(sizes: Iterable[float | None]) -> tuple[str, int]:
+    """The name and bytes of the unit in which the largest of these sizes is told."""
+    return ("GiB", 2**30) if max((size or 0 for size in sizes), default=0) >= 2**30 else ("MiB", 2**20)
+
+
+def number(value: float) -> str:
+    """Three digits that count, and never an exponent."""
+    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 100 else f"{value:.0f}"
+
+
+def listed(names: Iterable[Any]) -> str:
+    """`a, b and c`."""
+    *most, last = map(str, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _is(trial: Trial, other: Trial | None) -> bool:
+    return other is not None and trial.number == other.number
