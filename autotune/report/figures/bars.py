@@ -5,88 +5,78 @@ from typing import Any
 
 from autotune.measurement import Outcome
 from autotune.report.facts import Facts
-from autotune.report.figures.canvas import BAD, INK, SMALL, Drawing, new_figure
+from autotune.report.figures.canvas import BAD, INK, SMALL, WIDTH, Drawing, new_figure
+from autotune.report.figures.rows import BAR, MARGIN, Row, axes_of, rows_of, write_names
 from autotune.report.figures.words import colour_of, memory_unit, named, number, speed_value, told, wanted_bytes
 from autotune.trial import Trial
 
-ROW = 0.42
-"""Inches of a trial: its name and below it two bars."""
+FOOT = 0.3
+"""Inches below the rows, for the names of the two sides."""
 
 
 def draw(facts: Facts) -> Drawing | None:
-    """Peak memory at the left and samples / second at the right of the trials that are named; None without trials.
+    """Peak memory at the left and samples / second at the right of the trials that are named; None without either.
 
     A trial that ran out of memory shows what it wanted, hatched; one that ended in another way says how.
     """
-    rows = named(facts)
-    if not any(speed_value(one) or _memory(one) for one in rows):
+    trials = named(facts)
+    if not any(speed_value(one) or _memory(one) for one in trials):
         return None
-    name, unit = memory_unit(map(_memory, rows))
-    height = ROW * len(rows) + 0.62
-    figure = new_figure(height, layout=None)
-    bottom, top = 0.45 / height, 1 - 0.05 / height
-    memory = figure.add_axes((0.02, bottom, 0.45, top - bottom))
-    speed = figure.add_axes((0.52, bottom, 0.45, top - bottom))
-    for row, trial in enumerate(rows):
-        weight = "bold" if trial.number in _marked(facts) else "normal"
-        memory.text(0, row - 0.32, told(facts, trial), fontsize=SMALL, va="center", fontweight=weight, clip_on=False)
-    colours = [colour_of(facts, one) for one in rows]
-    _side(memory, [_memory(one) / unit for one in rows], colours, rows)
-    _side(speed, [speed_value(one) for one in rows], colours, rows)
-    _intervals(speed, rows)
-    for row, trial in enumerate(rows):
-        if not speed_value(trial):
-            speed.text(0, row + 0.15, _ending(trial), fontsize=SMALL, va="center", color=BAD)
-    for axes, label in ((memory, f"peak memory, {name}"), (speed, "samples / second")):
-        axes.set(ylim=(len(rows) - 0.5, -0.6), yticks=[], xticks=[])
-        axes.set_xlim(0, 1.3 * (axes.get_xlim()[1] / 1.05 or 1))
-        axes.set_xlabel(label)
+    name, unit = memory_unit(map(_memory, trials))
+    rows = rows_of([told(facts, one) for one in trials])
+    figure = new_figure(rows[-1].bottom + FOOT, layout=None)
+    half = WIDTH / 2 - MARGIN
+    marked = {one.number for one in (facts.best, facts.baseline) if one is not None}
+    sides = [
+        (axes_of(figure, rows, MARGIN, half), [_memory(one) / unit for one in trials], f"peak memory, {name}"),
+        (axes_of(figure, rows, MARGIN + WIDTH / 2, half), [speed_value(one) for one in trials], "samples / second"),
+    ]
+    write_names(sides[0][0], rows, [one.number in marked for one in trials])
+    colours = [colour_of(facts, one) for one in trials]
+    for axes, values, label in sides:
+        _bars(axes, rows, trials, values, colours)
+        axes.set(xlim=(0, 1.3 * max([*values, 1e-12])), xticks=[], xlabel=label)
         axes.spines["bottom"].set_visible(False)
-    return Drawing("memory-and-speed", "Memory and speed by configuration", _caption(facts, rows), figure)
+    for row, trial in zip(rows, trials, strict=True):
+        _speed_said(sides[1][0], row, trial)
+    return Drawing("memory-and-speed", "Memory and speed by configuration", _caption(facts, trials), figure)
 
 
-def _side(axes: Any, values: Sequence[float], colours: Sequence[str], trials: Sequence[Trial]) -> None:
-    for row, (value, colour, trial) in enumerate(zip(values, colours, trials, strict=True)):
-        lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
-        how = {"facecolor": "none", "edgecolor": BAD, "hatch": "////"} if lost else {"color": colour}
+def _bars(
+    axes: Any, rows: Sequence[Row], trials: Sequence[Trial], values: Sequence[float], colours: Sequence[str]
+) -> None:
+    for row, trial, value, colour in zip(rows, trials, values, colours, strict=True):
         if value:
-            axes.barh(row + 0.15, value, 0.42, linewidth=0.8, **how)
-            sign = "> " if lost else ""
-            axes.annotate(
-                f"{sign}{number(value)}",
-                (value, row + 0.15),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=SMALL,
-            )
+            lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
+            how = {"facecolor": "none", "edgecolor": BAD, "hatch": "////"} if lost else {"color": colour}
+            axes.barh(row.middle, value, BAR, linewidth=0.8, **how)
+            text, place = f"{'> ' if lost else ''}{number(value)}", (value, row.middle)
+            axes.annotate(text, place, (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
-def _intervals(axes: Any, trials: Sequence[Trial]) -> None:
-    for row, trial in enumerate(trials):
-        speed = trial.samples_per_second
-        if speed_value(trial) and speed is not None:
-            axes.hlines(row + 0.41, max(0.0, speed.low), min(speed.high, 1.2 * speed), INK, linewidth=1.2, alpha=0.6)
+def _speed_said(axes: Any, row: Row, trial: Trial) -> None:
+    """The speed's interval as a thin line below its bar; for want of a speed, why there is none."""
+    speed = trial.samples_per_second
+    if speed_value(trial) and speed is not None:
+        ends = (max(0.0, speed.low), min(speed.high, 1.2 * speed))
+        axes.hlines(row.middle + BAR / 2 + 0.02, *ends, INK, linewidth=1.2, alpha=0.6)
+    else:
+        ran = trial.final.outcome is Outcome.COMPLETED
+        why = "more than allowed" if ran else trial.final.outcome.value.replace("_", " ")
+        axes.text(0, row.middle, why, fontsize=SMALL, va="center", color=BAD)
 
 
-def _memory(trial: Trial) -> float:
-    return trial.peak_bytes or wanted_bytes(trial) or 0.0
+def _memory(trial: Trial) -> int:
+    lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
+    return (wanted_bytes(trial) if lost else 0) or trial.peak_bytes or 0
 
 
-def _marked(facts: Facts) -> set[int]:
-    return {one.number for one in (facts.best, facts.baseline) if one is not None}
-
-
-def _ending(trial: Trial) -> str:
-    if trial.final.outcome is Outcome.COMPLETED:
-        return "more than allowed"
-    return trial.final.outcome.value.replace("_", " ")
-
-
-def _caption(facts: Facts, rows: Sequence[Trial]) -> str:
+def _caption(facts: Facts, trials: Sequence[Trial]) -> str:
     said = "Each trial by its number, its micro-batch size x accumulation steps, and what differs from the baseline. "
-    if len(rows) < len(facts.trials):
-        said = f"{len(rows)} of {len(facts.trials)} trials: baseline, best, the Pareto front and the fastest others. {said}"
-    if any(one.final.outcome is Outcome.OUT_OF_MEMORY for one in rows):
+    if len(trials) < len(facts.trials):
+        said = (
+            f"{len(trials)} of {len(facts.trials)} trials: baseline, best, Pareto front and the fastest others. {said}"
+        )
+    if any(one.final.outcome is Outcome.OUT_OF_MEMORY for one in trials):
         said += "Hatched is what a trial held and was refused when it ran out of memory. "
     return said + "The thin line below a speed is its 95 % interval, cut off where it is very wide."

@@ -1,6 +1,6 @@
 """Heat maps of speed by micro-batch size and each lever, a panel a lever, with what ran out of memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
 LABELS, CELL, HEAD, FOOT = 1.25, 0.27, 0.26, 0.3
 """Inches: the width of a row's label, the height of a cell, and what stands above and below the cells of a panel."""
 
+CORNER = 0.08
+"""Inches of the corner of a cell in which some, not all, ran out of memory."""
+
 DARKEST = 0.6
 """Opacity of the fastest cell's colour: what stands on it is read in light and dark."""
 
@@ -26,12 +29,13 @@ Place = tuple[Value, int]
 @dataclass(frozen=True)
 class _Panel:
     """One lever's cells. rows: its values; columns: micro-batch sizes; cells: (value, size) -> best speed, 0 where all ran
-    out of memory, None where they ended otherwise."""
+    out of memory, None where they ended otherwise. out_of_memory: places where any did."""
 
     lever: str
     rows: Sequence[Value]
     columns: Sequence[int]
     cells: Mapping[Place, float | None]
+    out_of_memory: Collection[Place]
 
 
 def draw(facts: Facts) -> Drawing | None:
@@ -67,17 +71,20 @@ def _levers(trials: Sequence[Trial]) -> list[str]:
 
 def _panel(lever: str, trials: Sequence[Trial]) -> _Panel:
     cells: dict[Place, float | None] = {}
+    out_of_memory: set[Place] = set()
     rows: dict[Value, None] = {}
     columns: dict[int, None] = {}
-    for trial in sorted(trials, key=lambda one: -speed_value(one)):
+    able = (one for one in trials if lever in one.configuration.values)
+    for trial in sorted(able, key=lambda one: -speed_value(one)):
         place = (trial.configuration.values[lever], trial.configuration.micro_batch_size)
         rows[place[0]] = columns[place[1]] = None
         speed = speed_value(trial)
         lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
         if place not in cells or (lost and cells[place] is None):
             cells[place] = speed or (0.0 if lost else None)
+        out_of_memory |= {place} if lost else set()
     shown = list(rows)[:MOST_VALUES]
-    return _Panel(lever, sorted(shown, key=_order), sorted(list(columns)[:MOST_SIZES]), cells)
+    return _Panel(lever, sorted(shown, key=_order), sorted(list(columns)[:MOST_SIZES]), cells, out_of_memory)
 
 
 def _order(value: Value) -> tuple[bool, float, str]:
@@ -92,7 +99,7 @@ def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
     axes.text(0.02, top + HEAD - 0.08, panel.lever, fontweight="bold", va="baseline")
     wide = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
     size = SMALL if wide > 0.4 else 7
-    filled, faces, lost = [], [], []
+    filled, faces, lost, corners = [], [], [], []
     for row, value in enumerate(panel.rows):
         y = top + HEAD + CELL * row
         label = word(value)
@@ -113,11 +120,15 @@ def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
                 middle = (x + wide / 2, y + CELL / 2)
                 axes.text(*middle, text, fontsize=size, ha="center", va="center", color=colour, fontweight=weight)
                 lost += [cell] if speed == 0 else []
+            if speed and (value, micro) in panel.out_of_memory:
+                corners.append([(x + wide - CORNER, y), (x + wide, y), (x + wide, y + CORNER)])
     axes.add_collection(PolyCollection(filled, facecolors=faces, edgecolors=GRID, linewidths=0.8))
     if lost:
         axes.add_collection(
             PolyCollection(lost, facecolors="none", edgecolors=BAD, linewidths=0.8, hatch="////", alpha=0.4)
         )
+    if corners:
+        axes.add_collection(PolyCollection(corners, facecolors=BAD, edgecolors="none"))
     for column, micro in enumerate(panel.columns):
         x, y = LABELS + wide * (column + 0.5), top + HEAD + CELL * len(panel.rows) + 0.11
         axes.text(x, y, str(micro), fontsize=size, color=MUTED, ha="center", va="center")
@@ -125,7 +136,7 @@ def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
 
 def _caption(facts: Facts, every: Sequence[str]) -> str:
     said = "Each cell is the best samples / second of all trials with this value at this micro-batch size, whatever their other "
-    said += "levers. OOM: every trial there ran out of memory; empty: not tried."
+    said += "levers. OOM: no trial there ran, and some ran out of memory; a red corner: some did, others ran; empty: not tried."
     if facts.baseline is not None and any(name == RANKS for name in every):
         said += f" {RANKS} is the number of ranks."
     if left := every[MOST_PANELS:]:

@@ -1,6 +1,7 @@
 """The losses of the finalists beside those of float32."""
 
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,9 @@ from autotune.numerics import DEVIATIONS, JUDGED, Curve, Numerics
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
 from autotune.report.figures.words import told
+
+LETTERS = 58
+"""Of a line of the legend."""
 
 
 def draw(facts: Facts) -> Drawing | None:
@@ -20,7 +24,7 @@ def draw(facts: Facts) -> Drawing | None:
     if numerics is None or not any(one.losses for one in numerics.references):
         return None
     names = {trial.number: told(facts, trial) for trial in facts.trials}
-    figure = new_figure(3.2 + 0.2 * len(numerics.curves))
+    figure = new_figure(3.3 + 0.25 * len(numerics.curves))
     axes = figure.add_subplot()
     _curves(axes, numerics, names)
     axes.set(xlabel="optimizer step", ylabel="training loss")
@@ -45,7 +49,7 @@ def _curves(axes: Any, numerics: Numerics, names: Mapping[int, str]) -> None:
     for place, (number, curve) in enumerate(numerics.curves.items()):
         if curve.losses:
             flagged = " (flagged)" if numerics.flag(number) else ""
-            name = names.get(number, f"trial {number}") + flagged
+            name = textwrap.fill(names.get(number, f"trial {number}") + flagged, LETTERS)
             colour = PARTS[place % len(PARTS)]
             axes.plot(_steps(curve), curve.losses, color=colour, linewidth=1.5, label=name)
             _mark_the_end(axes, curve, colour)

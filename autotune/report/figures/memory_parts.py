@@ -3,7 +3,7 @@
 from autotune.measurement import Outcome
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import Drawing
-from autotune.report.figures.stacked import stacked
+from autotune.report.figures.rows import stacked
 from autotune.report.figures.words import listed, memory_unit, told
 from autotune.trial import Trial
 from autotune.units import format_bytes
@@ -22,9 +22,11 @@ def draw(facts: Facts) -> Drawing | None:
     # What the allocator holds and does not use is nobody's part.
     for part, peak in zip(parts, peaks, strict=True):
         part["unused by the allocator"] = max(0, peak.device_bytes - peak.split.total) / unit
-    figure = stacked([told(facts, one) for one in rows], parts, f"estimated {name}", [one / unit for one in measured])
+    ends = [format_bytes(one.device_bytes) for one in peaks]
+    marks = [one / unit for one in measured]
+    figure = stacked([told(facts, one) for one in rows], parts, f"estimated {name}", ends, marks)
     said = "The parts are estimated from the model's traced step, not measured. "
-    said += f"{'; '.join(_sides(facts, one) for one in rows)}."
+    said += " ".join(_sides(facts, one) for one in rows)
     return Drawing("memory-parts", "What memory is for", said, figure)
 
 
@@ -36,4 +38,4 @@ def _sides(facts: Facts, trial: Trial) -> str:
         lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
         measured = "it ran out of memory" if lost else "no peak was measured"
     estimated = format_bytes(facts.estimated_peaks[trial.number].device_bytes)
-    return f"{who[0].upper()}{who[1:]}: estimated peak {estimated}; {measured}"
+    return f"{who[0].upper()}{who[1:]}: estimated peak {estimated}, {measured}."

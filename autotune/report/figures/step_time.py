@@ -2,8 +2,8 @@
 
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import Drawing
-from autotune.report.figures.stacked import stacked
-from autotune.report.figures.words import told
+from autotune.report.figures.rows import stacked
+from autotune.report.figures.words import number, told
 from autotune.trial import Trial
 
 PARTS = {
@@ -23,7 +23,8 @@ def draw(facts: Facts) -> Drawing | None:
     if not rows:
         return None
     parts = [{name: 1000 * (getattr(one.final, part) or 0.0) for name, part in PARTS.items()} for one in rows]
-    figure = stacked([told(facts, one) for one in rows], parts, "milliseconds of an optimizer step")
+    ends = [f"{number(1000 * (one.final.step_time_s or 0.0))} ms" for one in rows]
+    figure = stacked([told(facts, one) for one in rows], parts, "milliseconds of an optimizer step", ends)
     said = "The mean of the timed steps. Data wait is time in which the training stands still for its next batch; overhead is "
     said += "the Trainer's own work between the parts. Behind each bar stands the whole step."
     return Drawing("step-time", "How a step's time divides", said, figure)

@@ -12,14 +12,13 @@ MOST_NAMED = 10
 """Trials that a figure names, of however many: best, baseline, the Pareto front and the fastest others."""
 
 
-def told(facts: Facts, trial: Trial, letters: int = 66) -> str:
-    """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline, cut off after so many letters."""
+def told(facts: Facts, trial: Trial) -> str:
+    """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline."""
     base = facts.baseline
     is_base, is_best = _is(trial, base), _is(trial, facts.best)
     role = ", ".join(["baseline"] * is_base + ["best"] * is_best)
     what = trial.configuration.unlike(None if is_base or base is None else base.configuration)
-    text = f"{trial.number}{f' ({role})' if role else ''}: {what}"
-    return text if len(text) <= letters else f"{text[: letters - 1].rstrip(' ,')}…"
+    return f"{trial.number}{f' ({role})' if role else ''}: {what}"
 
 
 def colour_of(facts: Facts, trial: Trial) -> str:
