@@ -24,6 +24,8 @@ DARKEST = 0.6
 """Opacity of the fastest cell's colour: what stands on it is read in light and dark."""
 
 Place = tuple[Value, int]
+Tried = tuple[float, Trial]
+"""Samples / second, 0 where it does not fit, and the trial; the fastest first."""
 
 
 @dataclass(frozen=True)
@@ -40,45 +42,46 @@ class _Panel:
 
 def draw(facts: Facts) -> Drawing | None:
     """The best speed seen with each lever's value at each micro-batch size; None where no lever took two values."""
-    every = _levers(facts.trials)
-    panels = [_panel(name, facts.trials) for name in every[:MOST_PANELS]]
-    if not panels or not any(map(speed_value, facts.trials)):
+    tried = sorted(((speed_value(one), one) for one in facts.trials), key=lambda pair: -pair[0])
+    every = _levers(tried)
+    panels = [_panel(name, tried) for name in every[:MOST_PANELS]]
+    if not panels or not tried[0][0]:
         return None
     height = sum(HEAD + CELL * len(one.rows) + FOOT for one in panels) + 0.2
     figure = new_figure(height, layout=None)
     axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left corner
     axes.set(xlim=(0, WIDTH), ylim=(height, 0))
     axes.set_axis_off()
-    fastest = max(map(speed_value, facts.trials))
     top = 0.0
     for panel in panels:
-        _draw(axes, panel, top, fastest)
+        _draw(axes, panel, top, tried[0][0])
         top += HEAD + CELL * len(panel.rows) + FOOT
     axes.text(WIDTH, top + 0.08, "columns: micro-batch size", fontsize=SMALL, color=MUTED, ha="right", va="center")
     return Drawing("speed-by-lever", "Speed by micro-batch size and lever", _caption(facts, every), figure)
 
 
-def _levers(trials: Sequence[Trial]) -> list[str]:
+def _levers(tried: Sequence[Tried]) -> list[str]:
     """Levers of which more than one value was tried, those that part the fastest speeds most first."""
     best: dict[str, dict[Value, float]] = {}
-    for trial in trials:
+    for speed, trial in tried:
         for name, value in trial.configuration.levers:
             known = best.setdefault(name, {})
-            known[value] = max(known.get(value, 0.0), speed_value(trial))
+            known[value] = max(known.get(value, 0.0), speed)
     spread = {name: max(known.values()) - min(known.values()) for name, known in best.items() if len(known) > 1}
     return sorted(spread, key=lambda name: -spread[name])
 
 
-def _panel(lever: str, trials: Sequence[Trial]) -> _Panel:
+def _panel(lever: str, tried: Sequence[Tried]) -> _Panel:
     cells: dict[Place, float | None] = {}
     out_of_memory: set[Place] = set()
     rows: dict[Value, None] = {}
     columns: dict[int, None] = {}
-    able = (one for one in trials if lever in one.configuration.values)
-    for trial in sorted(able, key=lambda one: -speed_value(one)):
-        place = (trial.configuration.values[lever], trial.configuration.micro_batch_size)
+    for speed, trial in tried:
+        values = trial.configuration.values
+        if lever not in values:
+            continue
+        place = (values[lever], trial.configuration.micro_batch_size)
         rows[place[0]] = columns[place[1]] = None
-        speed = speed_value(trial)
         lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
         if place not in cells or (lost and cells[place] is None):
             cells[place] = speed or (0.0 if lost else None)

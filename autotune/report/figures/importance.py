@@ -1,7 +1,7 @@
 """Which levers decide about speed: their importance on the trials that fit."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune.configuration import Value
 from autotune.objective import speed
@@ -21,18 +21,19 @@ MOST = 12
 
 def draw(facts: Facts) -> Drawing | None:
     """PED-ANOVA's importance of the micro-batch size and each lever; None where too few trials fit or nothing differs."""
-    able = [one for one in facts.trials if one.feasible and _value(one, facts.objective)]
+    values = {one.number: _value(one, facts.objective) for one in facts.trials if one.feasible}
+    able = [one for one in facts.trials if values.get(one.number)]
     names = _varied(able)
     if len(able) < LEAST or len(names) < 1:
         return None
     share = min(HALF, max(TENTH, LEAST_ABOVE / len(able)))
-    found = importances(able, names, facts.objective, share)
+    found = importances(able, names, values, facts.objective == "memory", share)
     if not found:
         return None
     shown = list(found.items())[:MOST]
     figure = new_figure(0.3 * len(shown) + 0.75)
     axes = figure.add_subplot()
-    bars = axes.barh([name.replace("_", " ") for name, _ in shown], [value for _, value in shown], 0.66, color=ACCENT)
+    bars = axes.barh([name for name, _ in shown], [value for _, value in shown], 0.66, color=ACCENT)
     axes.bar_label(bars, [f"{value:.0%}" for _, value in shown], padding=4, fontsize=SMALL)
     axes.invert_yaxis()
     axes.set(xticks=[], xlabel="importance, shares of 100 %")
@@ -45,11 +46,13 @@ def draw(facts: Facts) -> Drawing | None:
     return Drawing("importance", "Which levers matter", said, figure)
 
 
-def importances(able: Sequence[Trial], names: Sequence[str], objective: str, share: float) -> dict[str, float]:
+def importances(
+    able: Sequence[Trial], names: Sequence[str], values: Mapping[int, float], smallest: bool, share: float
+) -> dict[str, float]:
     """Lever -> its share of 1, largest first; empty where nothing tells the best of these trials from the others.
 
-    able: trials with a value for the objective. share: of the trials, those that count as best. Two computations of the
-    same trials are equal: nothing is drawn.
+    values: of each trial, by its number, of which the largest are best, or the smallest. share: of the trials, those that
+    count as best. Nothing is drawn by chance: the same trials have the same importances.
     """
     import optuna
     from optuna.distributions import CategoricalDistribution
@@ -60,13 +63,13 @@ def importances(able: Sequence[Trial], names: Sequence[str], objective: str, sha
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        study = optuna.create_study(direction="minimize" if objective == "memory" else "maximize")
+        study = optuna.create_study(direction="minimize" if smallest else "maximize")
         study.add_trials(
             [
                 optuna.trial.create_trial(
                     params={name: _text(one, name) for name in names},
                     distributions=spaces,
-                    value=_value(one, objective),
+                    value=values[one.number],
                 )
                 for one in able
             ]

@@ -19,6 +19,9 @@ AXIS, LEGEND = 0.45, 0.17
 MARGIN = 0.1
 """Inches left of the bars."""
 
+LETTER = 0.018
+"""Width of a letter behind a bar, as a share of the axis."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -78,7 +81,7 @@ def stacked(
     shown = [name for name in parts[0] if any(one[name] for one in parts)]
     legend = -(-(len(shown) + any(marks)) // 3) * LEGEND + 0.1
     figure = new_figure(rows[-1].bottom + AXIS + legend, layout=None)
-    axes = axes_of(figure, rows, MARGIN, WIDTH - 2 * MARGIN)
+    axes = axes_of(figure, rows, MARGIN, WIDTH - 3 * MARGIN)
     write_names(axes, rows, [False] * len(rows))
     middles = [row.middle for row in rows]
     left = [0.0] * len(rows)
@@ -86,15 +89,15 @@ def stacked(
         lengths = [one[part] for one in parts]
         axes.barh(middles, lengths, BAR, left, color=colour, label=part)
         left = [before + length for before, length in zip(left, lengths, strict=True)]
-    reach = [max(both) for both in zip(left, marks or left, strict=True)]
-    for x, y, end in zip(reach, middles, ends, strict=True):
-        axes.annotate(end, (x, y), (5, 0), textcoords="offset points", va="center", fontsize=SMALL)
+    most = max([*left, *marks, 1e-12]) * (1 + LETTER * max(map(len, ends)))
+    for row, (length, end) in enumerate(zip(left, ends, strict=True)):
+        mark = marks[row] if marks else 0.0
+        in_the_way = length < mark < length + LETTER * (len(end) + 1) * most
+        place = (mark if in_the_way else length, middles[row])
+        axes.annotate(end, place, (5, 0), textcoords="offset points", va="center", fontsize=SMALL)
     if any(marks):
         known = [(mark, y - 0.13, y + 0.13) for mark, y in zip(marks, middles, strict=True) if mark]
         axes.vlines(*zip(*known, strict=True), color=INK, linewidth=2, label="measured peak")
-    letters = max(map(len, ends))
-    axes.set_xlim(0, max([*reach, 1e-12]) * (1 + 0.02 * letters))
-    axes.set_xlabel(label)
-    axes.grid(axis="x")
+    axes.set(xlim=(0, most), xlabel=label)
     figure.legend(loc="lower center", ncols=3, handlelength=1.6, columnspacing=1.2, borderaxespad=0.1)
     return figure

@@ -28,11 +28,11 @@ def colour_of(facts: Facts, trial: Trial) -> str:
 
 def named(facts: Facts) -> list[Trial]:
     """The trials that a figure has room to name, fastest first, then those without a speed in their order."""
-    trials = list(facts.trials)
-    first = [one for one in (facts.best, facts.baseline) if one is not None]
-    fast = sorted(trials, key=lambda one: -speed_value(one))
-    if len(trials) > MOST_NAMED:
-        wanted = [*first, *pareto_front(trials), *(one for one in fast if speed_value(one))]
+    speeds = {one.number: speed_value(one) for one in facts.trials}
+    fast = sorted(facts.trials, key=lambda one: -speeds[one.number])
+    if len(fast) > MOST_NAMED:
+        first = [one for one in (facts.best, facts.baseline) if one is not None]
+        wanted = [*first, *pareto_front(fast), *(one for one in fast if speeds[one.number])]
         kept = list(dict.fromkeys(one.number for one in wanted))[:MOST_NAMED]
         fast = [one for one in fast if one.number in kept]
     return fast

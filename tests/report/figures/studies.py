@@ -1,0 +1,87 @@
+"""Whole studies for figures: hundreds of plausible trials, with everything a report may tell of them; and SVG read again."""
+
+import math
+import random
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+from autotune.configuration import Configuration
+from autotune.measurement import Measurement, Outcome
+from autotune.memory_peak import MemoryPeak, MemorySplit
+from autotune.numerics import Curve, Numerics
+from autotune.probe.replay import recorded
+from autotune.prospect import Prospect
+from autotune.report.facts import Facts
+from autotune.trial import Trial
+from tests.makers import ALLOWED, MIB, configuration, ended, result
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96)
+SHARES = {"data_wait_s": 0.06, "forward_s": 0.28, "backward_s": 0.5, "optimizer_s": 0.1}
+"""Of a step's seconds; the rest is overhead."""
+
+
+def many(number: int) -> Facts:
+    """A study of so many trials: some out of memory, ended early or not finite, finalists confirmed, bounds, losses, peaks."""
+    chance = random.Random(number)
+    chosen = {configuration(8, 96): None}
+    while len(chosen) < number:
+        levers = {
+            "checkpointing": chance.choice(["none", "full", "offload"]),
+            "precision": chance.choice(["fp32", "bf16", "tf32"]),
+            "optimizer": chance.choice(["adamw_torch_fused", "adafactor", "sgd", "adamw_bnb_8bit"]),
+            "workers": chance.choice([0, 2, 4]),
+            "pin_memory": chance.choice([True, False]),
+        }
+        chosen[configuration(chance.choice(SIZES), 96, **levers)] = None
+    trials = [Trial(at, one, _measured(at, one, chance)) for at, one in enumerate(chosen)]
+    whole = [one for one in trials if one.feasible and not one.measurement.ended_early]
+    whole.sort(key=lambda one: -float(one.samples_per_second or 0))
+    for one in (trials[0], *whole[:3]):
+        trials[one.number] = replace(one, confirmations=(one.measurement,) * 3)
+    best = whole[0].number
+    falling = [Curve(tuple(8 + at / 50 + math.exp(-step / 8) for step in range(30))) for at in range(3)]
+    return result(
+        trials,
+        prospects={at: Prospect(1.2 / (1 + at), 2.0 / (1 + at), number - at) for at in range(number)},
+        estimated_peaks={0: peak(500), best: peak(600)},
+        numerics=Numerics(tuple(falling), {best: falling[1]}),
+    ).facts()
+
+
+def _measured(number: int, of: Configuration, chance: random.Random) -> Measurement:
+    if number and chance.random() < 0.03:
+        return ended(Outcome.NON_FINITE_LOSS)
+    full, bf16 = of.values["checkpointing"] == "full", of.values["precision"] == "bf16"
+    speed = 10 * of.micro_batch_size**0.5 * (0.8 if full else 1.0) * (1.5 if bf16 else 1.0) * chance.uniform(0.95, 1.05)
+    bytes_ = int((100 + 20 * of.micro_batch_size * (0.5 if full else 1.0)) * MIB)
+    made = recorded(of, speed, bytes_, ALLOWED, chance.uniform(0.005, 0.03))
+    return divided(replace(made, ended_early=bool(number and made.steps and chance.random() < 0.4)))
+
+
+def divided(measurement: Measurement) -> Measurement:
+    """The same with every step's time divided as SHARES say."""
+    steps = [
+        replace(step, **{name: share * step.seconds for name, share in SHARES.items()}) for step in measurement.steps
+    ]
+    return replace(measurement, steps=tuple(steps))
+
+
+def peak(mib: int) -> MemoryPeak:
+    """An estimate of so many MiB, of which the allocator leaves a tenth unused."""
+    tenth = mib * MIB // 10
+    return MemoryPeak(MemorySplit(tenth, tenth, 2 * tenth, 4 * tenth, tenth, 0), 10 * tenth, "forward and backward")
+
+
+def drawn_points(figure: Any) -> dict[str, list[tuple[float, float]]]:
+    """Label of each mark -> the points that are drawn with it, of the figure's first axes."""
+    axes = figure.axes[0]
+    found = {one.get_label(): [(float(x), float(y)) for x, y in one.get_offsets()] for one in axes.collections}
+    lines = {line.get_label(): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.lines}
+    return found | lines
+
+
+def texts(svg: str) -> list[str]:
+    """Every text that an SVG shows, its title left out."""
+    return [one.text or "" for one in ElementTree.fromstring(svg).iter() if re.fullmatch(r"(\{.*\})?text", one.tag)]
