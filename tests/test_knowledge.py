@@ -8,7 +8,7 @@ import pytest
 
 from autotune.calibration import Calibration
 from autotune.environment import Environment
-from autotune.knowledge import UNTOUCHED_BYTES, _needs, gather
+from autotune.knowledge import UNTOUCHED_BYTES, _needs, estimated_peaks, gather
 from autotune.levers import Work
 from autotune.physics import Knowledge
 from autotune.prior import Effect
@@ -17,8 +17,9 @@ from autotune.rates import device_rates, known_rates
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space
+from autotune.trial import Trial
 from autotune.workload import Workload
-from tests.makers import MIB, space, space_file
+from tests.makers import MIB, completed, space, space_file
 
 SPACE = """
 parameters:
@@ -61,6 +62,15 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
             if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
+
+
+def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchSpace, Knowledge]) -> None:
+    space, knowledge = made
+    found = estimated_peaks(knowledge, [Trial(0, space.baseline, completed(space.baseline)), None])
+    assert knowledge.estimate is not None
+    assert found[0].device_bytes == knowledge.estimate(space.baseline)
+    split = found[0].split.to_dict()
+    assert all(split[part] > MIB for part in ("weights", "gradients", "optimizer_states", "activations"))
 
 
 def test_what_a_cpu_training_reserves_without_touching_it_is_not_there_for_its_peak(
@@ -106,6 +116,7 @@ def test_a_callers_own_model_has_no_estimate(
     workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
     found = gather(host, environment, workload, made[0], {}, 10**9)
     assert found.estimate is None
+    assert not estimated_peaks(found, [Trial(0, made[0].baseline, completed(made[0].baseline))])
     assert found.unknown.startswith("memory was not estimated before the probes")
     assert found.prior.effects == {}
 

@@ -1,16 +1,20 @@
 """What a search found: each method one call downwards, saved and loaded without loss."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Outcome
+from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER
+from autotune.prospect import Prospect
 from autotune.request import tuning_request
 from autotune.result import TuningResult
-from autotune.study_folder import REQUEST
+from autotune.study_folder import PROSPECT, REQUEST
 from autotune.trial import Trial
 from autotune.workflow import read_training_args
 from tests.makers import configuration, cpu, ended, out_of_memory, result, trial
@@ -97,6 +101,18 @@ def test_a_saved_result_is_loaded_without_loss(tmp_path: Path) -> None:
     assert (again.statement, list(again.notes)) == (made.statement, list(made.notes))
     assert again.to_dict() == made.to_dict() | {"folder": str(tmp_path / "study")}
     assert again.to_frame().equals(made.to_frame())
+
+
+def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tmp_path: Path) -> None:
+    peak = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step")
+    prospects = {0: Prospect(math.inf, math.inf, 20), 1: Prospect(0.25, 0.5, 19)}
+    made = result(prospects=prospects, estimated_peaks={0: peak, 1: replace(peak, reserved_bytes=30)})
+    first = made.save(tmp_path / "first")
+    again = TuningResult.load(TuningResult.load(first).save(tmp_path / "second"))
+    assert again.prospects == made.prospects == again.facts().prospects
+    assert again.estimated_peaks == made.estimated_peaks == again.facts().estimated_peaks
+    (first / "probes" / "0001" / PROSPECT).write_text("{")
+    assert TuningResult.load(first).prospects == {0: prospects[0]}, "one that is not whole is none"
 
 
 def test_a_report_written_from_a_loaded_result_is_the_same(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
 from autotune.study import adopt, open_study, search
-from autotune.study_folder import REQUEST, check_identity, locked, read_trial, remove_study
+from autotune.study_folder import REQUEST, check_identity, locked, read_prospects, read_trial, remove_study
 from autotune.trial import Trial
 from tests import makers
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
@@ -367,6 +367,26 @@ def test_a_larger_budget_goes_on_with_nothing_probed_twice(tmp_path: Path, sampl
     assert len(set(probed(probe))) == 6
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4, 5]
     assert [trial.configuration for trial in study.trials] == probed(probe)
+
+
+def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, sampler="physics")
+    first = read_prospects(tmp_path)
+    assert sorted(first) == [0, 1, 2]
+    assert all(one.any_could_win >= one.could_win >= 0 for one in first.values())
+    study, statement = run(tmp_path, replay(), n_trials=5, sampler="physics")
+    again = read_prospects(tmp_path)
+    assert sorted(again) == [trial.number for trial in study.trials]
+    assert [again[number] for number in (0, 1)] == [first[number] for number in (0, 1)]
+    if statement.startswith("the budget"):
+        assert f"at most {again[4].any_could_win:.{1 if again[4].any_could_win < 0.1 else 0}%}" in statement
+    remove_study(tmp_path, [])
+    assert not read_prospects(tmp_path)
+
+
+def test_other_samplers_promise_nothing(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, sampler="tpe")
+    assert not read_prospects(tmp_path)
 
 
 def test_a_search_that_is_over_is_over_again_at_once(tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert loaded.trials == list(searched.trials)
     assert loaded.best.number == searched.best.number
     assert loaded.speedup == searched.speedup
+    assert sorted(loaded.prospects) == list(range(len(searched.trials)))
+    assert {0, searched.best.number} == set(loaded.estimated_peaks)
+    assert loaded.estimated_peaks == searched.estimated_peaks
 
 
 def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:

@@ -3,20 +3,19 @@
 import csv
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from transformers import TrainingArguments
 
 from autotune.errors import StorageFailed
+from autotune.numerics import Curve, Numerics
 from autotune.report import FILES
 from autotune.report.exports import EXPORTS
-from autotune.report.figures import speed_against_memory
 from autotune.report.table import frame
 from autotune.request import tuning_request
 from autotune.trial import Trial
-from tests.makers import ALLOWED, configuration, out_of_memory, result, trial, workload
+from tests.makers import configuration, out_of_memory, result, workload
 
 
 def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
@@ -105,19 +104,9 @@ def test_a_folder_that_cannot_be_written_is_said_so_in_one_line(tmp_path: Path) 
         assert caught.value.advice
 
 
-@pytest.mark.parametrize(
-    "trials",
-    [
-        [],
-        [trial(0)],
-        [trial(0), trial(1, 20.0, ALLOWED), trial(2, 30.0)],
-        [trial(0, steps=trial(0).measurement.steps[:1])],
-        [Trial(0, configuration(), out_of_memory(configuration(), held_bytes=None, refused_bytes=None))],
-        [trial(0, peak_device_bytes=None)],
-    ],
-    ids=["none", "one", "three", "one step", "no memory", "unknown peak"],
-)
-def test_the_picture_of_any_trials_is_a_picture(tmp_path: Path, trials: list[Trial]) -> None:
-    path = tmp_path / "picture.svg"
-    speed_against_memory(path, trials, trials[0] if trials else None, ALLOWED, "a $title & <more>")
-    assert ElementTree.parse(path).getroot().tag.endswith("svg")
+def test_a_picture_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
+    numerics = Numerics((Curve((9.0, 8.0)),) * 3, {0: Curve((9.0, 8.0))})
+    folder = result(numerics=numerics).save(tmp_path)
+    assert (folder / "loss_curves.svg").exists()
+    result().save(tmp_path)
+    assert not (folder / "loss_curves.svg").exists()

@@ -99,7 +99,7 @@ def _sizes(one: Trial) -> tuple[int, int, int]:
 
 def test_what_is_not_known_has_no_figure() -> None:
     facts = result().facts()
-    assert [one.name for one in pictures(facts)] == EVERY[:3] + ["search-progress"]
+    assert [one.name for one in pictures(facts)] == [*EVERY[:3], "search-progress"]
     assert not pictures(replace(facts, trials=[], best=None, baseline=None))
 
 

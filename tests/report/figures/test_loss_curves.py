@@ -1,14 +1,16 @@
 """The picture of the losses: every curve and the band are in it, whatever the losses are."""
 
 import math
-import re
-from pathlib import Path
-from xml.etree import ElementTree
+from dataclasses import replace
 
 import pytest
 
 from autotune.numerics import Curve, Numerics
-from autotune.report.loss_curves import loss_curves
+from autotune.report.figures.canvas import manner, page_svg
+from autotune.report.figures.loss_curves import draw
+from autotune.trial import Trial
+from tests.makers import configuration, result, trial
+from tests.report.figures.studies import texts
 
 
 def falling(to: float, steps: int = 30) -> Curve:
@@ -18,28 +20,25 @@ def falling(to: float, steps: int = 30) -> Curve:
 REFERENCES = (falling(8.0), falling(8.02), falling(8.04))
 
 
-def drawn(path: Path, numerics: Numerics, names: dict[int, str]) -> str:
-    """The picture's text and comments: matplotlib names each text that it draws as paths in a comment."""
-    loss_curves(path, numerics, names)
-    text = path.read_text(encoding="utf-8")
-    assert ElementTree.fromstring(text).tag.endswith("svg")
-    return " ".join(re.findall(r"<!-- (.*?) -->", text))
+def drawn(numerics: Numerics, trials: list[Trial]) -> list[str]:
+    """The texts of the figure; none where there is no figure."""
+    facts = replace(result(trials).facts(), numerics=numerics)
+    with manner():
+        made = draw(facts)
+        return texts(page_svg(made)) if made else []
 
 
-def test_every_curve_and_the_band_have_their_name(tmp_path: Path) -> None:
+def test_every_curve_and_the_band_have_their_name() -> None:
     numerics = Numerics(REFERENCES, {3: falling(8.01), 5: falling(8.6)})
-    said = drawn(tmp_path / "one.svg", numerics, {3: "trial 3: bf16", 5: "trial 5: sgd"})
+    trials = [trial(0), trial(3, 20.0, of=configuration(precision="bf16")), trial(5, of=configuration(optimizer="sgd"))]
+    said = drawn(numerics, trials)
     for words in (
         "fp32, 3 seeds",
-        "± 3 standard deviations",
-        "trial 3: bf16",
-        "trial 5: sgd (flagged)",
-        "random weights",
+        "mean of the last 10 losses: fp32's ± 3 standard deviations",
+        "3 (best): 8 x 6, precision bf16",
+        "5: 8 x 6, optimizer sgd (flagged)",
     ):
         assert words in said
-    assert "trial 3: bf16 (flagged)" not in said
-    loss_curves(tmp_path / "two.svg", numerics, {3: "trial 3: bf16", 5: "trial 5: sgd"})
-    assert len((tmp_path / "one.svg").read_text()) == len((tmp_path / "two.svg").read_text())
 
 
 @pytest.mark.parametrize(
@@ -57,13 +56,16 @@ def test_every_curve_and_the_band_have_their_name(tmp_path: Path) -> None:
         Numerics(REFERENCES, {number: falling(8 + number / 100) for number in range(20)}),
     ],
 )
-def test_no_losses_are_too_strange_to_draw(tmp_path: Path, numerics: Numerics) -> None:
-    drawn(tmp_path / "losses.svg", numerics, {})
+def test_no_losses_are_too_strange_to_draw(numerics: Numerics) -> None:
+    said = drawn(numerics, [trial(0), trial(1)])
+    assert bool(said) == any(one.losses for one in numerics.references)
 
 
-def test_one_that_runs_away_does_not_flatten_the_others(tmp_path: Path) -> None:
-    from autotune.report.loss_curves import _limits
-
-    low, high = _limits(Numerics(REFERENCES, {1: Curve(tuple(10.0**step for step in range(30)))})) or (0, 0)
+def test_one_that_runs_away_does_not_flatten_the_others() -> None:
+    runs_away = Numerics(REFERENCES, {1: Curve(tuple(10.0**step for step in range(30)))})
+    with manner():
+        made = draw(replace(result().facts(), numerics=runs_away))
+    assert made
+    low, high = made.figure.axes[0].get_ylim()
     assert 6.5 < low < 8.0
     assert 9.0 < high < 10.5

@@ -1,0 +1,53 @@
+"""The bars of memory and speed: their lengths and the words beside them."""
+
+from dataclasses import replace
+
+from autotune.measurement import Outcome
+from autotune.report.figures.bars import draw
+from autotune.report.figures.canvas import manner, page_svg
+from autotune.trial import Trial
+from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
+from tests.report.figures.studies import many, texts
+
+
+def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
+    lost = out_of_memory(configuration(48), held_bytes=560 * MIB, refused_bytes=13 * MIB)
+    trials = [
+        trial(0, 10.0, 300 * MIB),
+        trial(1, 41.5, 800 * MIB, of=configuration(16, precision="bf16")),
+        Trial(2, configuration(48), lost),
+        Trial(3, configuration(4), ended(Outcome.NON_FINITE_LOSS)),
+    ]
+    with manner():
+        made = draw(result(trials).facts())
+        assert made
+        shown = texts(page_svg(made))
+    for words in (
+        "1 (best): 16 x 3, precision bf16",
+        "800",
+        "41.5",
+        "300",
+        "10.0",
+        "2: 48 x 1",
+        "> 573",
+        "out of memory",
+    ):
+        assert words in shown
+    assert "non finite loss" in shown
+    lengths = [[round(bar.get_width(), 3) for bar in axes.patches] for axes in made.figure.axes]
+    assert lengths == [[800.0, 300.0, 573.0], [41.5, 10.0]]
+    assert [bool(bar.get_hatch()) for bar in made.figure.axes[0].patches] == [False, False, True]
+
+
+def test_of_500_trials_ten_are_shown_and_the_caption_says_so() -> None:
+    with manner():
+        made = draw(many(120))
+    assert made
+    assert len(made.figure.axes[0].patches) == 10
+    assert made.caption.startswith("10 of 120 trials")
+
+
+def test_without_memory_and_speed_there_are_no_bars() -> None:
+    facts = result([Trial(0, configuration(), ended(Outcome.UNSUPPORTED))]).facts()
+    assert draw(facts) is None
+    assert draw(replace(facts, trials=[])) is None

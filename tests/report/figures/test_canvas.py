@@ -1,0 +1,48 @@
+"""The manner in which figures are drawn: text that is text, and SVG that says no more than it must."""
+
+import re
+
+from autotune.report.figures.canvas import ACCENT, BAD, Drawing, file_svg, manner, new_figure, page_svg
+from tests.report.figures.studies import texts
+
+
+def drawing() -> Drawing:
+    figure = new_figure()
+    axes = figure.add_subplot()
+    axes.scatter(range(300), range(300), 20, ACCENT)
+    axes.bar(5, 5, facecolor="none", edgecolor=BAD, hatch="//")
+    axes.set_xlabel("$x_1$ of <b> & 統計")
+    return Drawing("some-name", "A title", "A caption.", figure)
+
+
+def test_text_is_written_as_text_in_the_reader_s_own_font() -> None:
+    with manner():
+        svg = page_svg(drawing())
+    assert "$x_1$ of <b> & 統計" in texts(svg)
+    assert "DejaVu" not in svg
+    assert svg.count("font-family") == 1
+
+
+def test_many_marks_of_one_kind_say_their_colour_once() -> None:
+    with manner():
+        svg = page_svg(drawing())
+    marks = re.findall(r"<use [^>]*>", svg)
+    assert len(marks) >= 300
+    assert sum("style" in mark for mark in marks) < 20
+    assert "var(--accent)" in svg
+
+
+def test_hatches_and_marks_refer_to_what_is_there() -> None:
+    with manner():
+        svg = page_svg(drawing())
+    referred = set(re.findall(r"#(some-name-[\w-]+)", svg))
+    assert referred
+    assert referred == set(re.findall(r'id="([^"]+)"', svg))
+
+
+def test_a_file_of_its_own_carries_its_title_and_its_size() -> None:
+    with manner():
+        svg = file_svg(drawing(), "the study")
+    assert "the study" in texts(svg)
+    assert "var(" not in svg
+    assert re.search(r'<svg[^>]* width="360pt"', svg)

@@ -1,0 +1,55 @@
+"""What figures call trials and numbers."""
+
+import pytest
+
+from autotune.report.figures.words import MOST_NAMED, listed, memory_unit, named, number, told
+from tests.makers import GIB, MIB, result
+from tests.report.figures.studies import many
+
+
+def test_a_trial_is_told_by_what_differs_from_the_baseline() -> None:
+    facts = result().facts()
+    assert told(facts, facts.trials[1]) == "1 (best): 16 x 3, precision bf16"
+    assert told(facts, facts.trials[0]).startswith("0 (baseline): 8 x 6, checkpointing none, precision fp32")
+    assert told(facts, facts.trials[2]) == "2: 48 x 1"
+
+
+def test_few_trials_are_all_named_the_fastest_first() -> None:
+    assert [one.number for one in named(result().facts())] == [1, 0, 2]
+
+
+def test_of_many_the_best_the_baseline_and_the_front_are_named() -> None:
+    facts = many(100)
+    chosen = [one.number for one in named(facts)]
+    assert len(chosen) == MOST_NAMED
+    assert facts.best
+    assert {facts.best.number, 0} <= set(chosen)
+    speeds = [float(one.samples_per_second or 0) for one in named(facts)]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123, "0.0123"),
+        (1.0, "1.00"),
+        (54.19, "54.2"),
+        (99.99, "100"),
+        (123.4, "123"),
+        (123456.7, "123457"),
+        (0, "0"),
+    ],
+)
+def test_numbers_have_three_digits_that_count_and_no_exponent(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_sizes_are_told_in_the_unit_of_the_largest() -> None:
+    assert memory_unit([5 * MIB, None]) == ("MiB", MIB)
+    assert memory_unit([5 * MIB, 3 * GIB]) == ("GiB", GIB)
+    assert memory_unit([]) == ("MiB", MIB)
+
+
+def test_names_are_listed_as_people_do() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
