@@ -16,7 +16,7 @@ def draw(facts: Facts) -> Drawing | None:
     if not rows:
         return None
     peaks = [facts.estimated_peaks[one.number] for one in rows]
-    measured = [one.peak_bytes or 0 for one in rows]
+    measured = [0 if _lost(one) else one.peak_bytes or 0 for one in rows]
     name, unit = memory_unit([*measured, *(one.device_bytes for one in peaks)])
     parts = [{part.replace("_", " "): size / unit for part, size in one.split.to_dict().items()} for one in peaks]
     # What the allocator holds and does not use is nobody's part.
@@ -33,9 +33,12 @@ def draw(facts: Facts) -> Drawing | None:
 def _sides(facts: Facts, trial: Trial) -> str:
     roles = {"the baseline": facts.baseline, "the best": facts.best}
     who = listed(role for role, one in roles.items() if one is not None and one.number == trial.number)
-    measured = f"measured peak {format_bytes(trial.peak_bytes)}"
-    if trial.peak_bytes is None:
-        lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
-        measured = "it ran out of memory" if lost else "no peak was measured"
+    known = f"measured peak {format_bytes(trial.peak_bytes)}" if trial.peak_bytes else "no peak was measured"
+    measured = "it ran out of memory" if _lost(trial) else known
     estimated = format_bytes(facts.estimated_peaks[trial.number].device_bytes)
     return f"{who[0].upper()}{who[1:]}: estimated peak {estimated}, {measured}."
+
+
+def _lost(trial: Trial) -> bool:
+    """Whether it ran out of memory: what it had reached by then is no peak."""
+    return trial.final.outcome is Outcome.OUT_OF_MEMORY

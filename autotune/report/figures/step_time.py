@@ -14,17 +14,22 @@ PARTS = {
     "overhead": "overhead_time_s",
 }
 
+LONG_S = 3.0
+"""Seconds of a step from which on they are told as such."""
+
 
 def draw(facts: Facts) -> Drawing | None:
-    """Mean milliseconds of a step and its parts, a bar a trial; None where no trial's forward and backward were timed."""
+    """Mean time of a step and its parts, a bar a trial; None where no trial's forward and backward were timed."""
     first = [one for one in (facts.baseline, facts.best) if one is not None]
     finalists = [one for one in facts.trials if one.confirmed and one.feasible]
     rows = [one for one in {one.number: one for one in (*first, *finalists)}.values() if one.feasible and _timed(one)]
     if not rows:
         return None
-    parts = [{name: 1000 * (getattr(one.final, part) or 0.0) for name, part in PARTS.items()} for one in rows]
-    ends = [f"{number(1000 * (one.final.step_time_s or 0.0))} ms" for one in rows]
-    figure = stacked([told(facts, one) for one in rows], parts, "milliseconds of an optimizer step", ends)
+    steps = [one.final.step_time_s or 0.0 for one in rows]
+    scale, unit, name = (1, "s", "seconds") if max(steps) >= LONG_S else (1000, "ms", "milliseconds")
+    parts = [{part: scale * (getattr(one.final, key) or 0.0) for part, key in PARTS.items()} for one in rows]
+    ends = [f"{number(scale * one)} {unit}" for one in steps]
+    figure = stacked([told(facts, one) for one in rows], parts, f"{name} of an optimizer step", ends)
     said = "The mean of the timed steps. Data wait is time in which the training stands still for its next batch; overhead is "
     said += "the Trainer's own work between the parts. Behind each bar stands the whole step."
     return Drawing("step-time", "How a step's time divides", said, figure)

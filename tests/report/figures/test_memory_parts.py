@@ -32,12 +32,13 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
 
 
 def test_a_baseline_that_ran_out_of_memory_shows_what_it_would_need() -> None:
-    lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
+    lost = Trial(0, configuration(48), out_of_memory(configuration(48), peak_device_bytes=700 * MIB))
     facts = replace(result([lost, trial(1)]).facts(), estimated_peaks={0: peak(5000)})
     with manner():
         made = draw(facts)
     assert made
     assert made.caption.endswith("The baseline: estimated peak 4.88 GiB, it ran out of memory.")
+    assert not made.figure.axes[0].collections, "what it had reached by then is no peak"
 
 
 def test_where_nothing_was_traced_there_is_no_figure() -> None:

@@ -29,8 +29,8 @@ def test_the_parts_of_baseline_best_and_finalists_make_up_the_step() -> None:
     assert len(bars) == 3 * 5, "five parts of three finalists; the fourth trial is none"
     for row, one in enumerate(trials):
         parts = [bar.get_width() for bar in bars[row::3]]
-        assert sum(parts) == pytest.approx(1000 * (one.final.step_time_s or 0))
-        assert parts[1] == pytest.approx(1000 * (one.final.forward_time_s or 0))
+        assert sum(parts) == pytest.approx(one.final.step_time_s or 0), "in seconds: a step takes four and more"
+        assert parts[1] == pytest.approx(one.final.forward_time_s or 0)
 
 
 def test_without_timed_parts_there_is_no_figure() -> None:
