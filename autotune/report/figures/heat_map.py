@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.configuration import RANKS, Value, word
+from autotune.configuration import Value, word
 from autotune.measurement import Outcome
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL, WIDTH, Drawing, new_figure
@@ -20,8 +20,11 @@ LABELS, CELL, HEAD, FOOT = 1.25, 0.27, 0.26, 0.3
 CORNER = 0.08
 """Inches of the corner of a cell in which some, not all, ran out of memory."""
 
-DARKEST = 0.6
-"""Opacity of the fastest cell's colour: what stands on it is read in light and dark."""
+PALEST, DARKEST = 0.06, 0.6
+"""Opacity of the colour of a cell that is hardly fast and of the fastest: what stands on it is read in light and dark."""
+
+LETTERS = 17
+"""Of a value's name."""
 
 Place = tuple[Value, int]
 Tried = tuple[float, Trial]
@@ -57,7 +60,7 @@ def draw(facts: Facts) -> Drawing | None:
         _draw(axes, panel, top, tried[0][0])
         top += HEAD + CELL * len(panel.rows) + FOOT
     axes.text(WIDTH, top + 0.08, "columns: micro-batch size", fontsize=SMALL, color=MUTED, ha="right", va="center")
-    return Drawing("speed-by-lever", "Speed by micro-batch size and lever", _caption(facts, every), figure)
+    return Drawing("speed-by-lever", "Speed by micro-batch size and lever", _caption(every), figure)
 
 
 def _levers(tried: Sequence[Tried]) -> list[str]:
@@ -96,52 +99,70 @@ def _order(value: Value) -> tuple[bool, float, str]:
 
 
 def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
+    """The panel with its upper edge at top, inches; fastest: the speed of the darkest colour."""
+    axes.text(0.02, top + HEAD - 0.08, panel.lever, fontweight="bold", va="baseline")
+    wide = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
+    small = {"fontsize": SMALL if wide > 0.4 else 7, "ha": "center", "va": "center"}
+    places = {
+        (value, micro): (LABELS + wide * column, top + HEAD + CELL * row)
+        for row, value in enumerate(panel.rows)
+        for column, micro in enumerate(panel.columns)
+    }
+    _fill(axes, panel, places, wide, fastest)
+    for place, (x, y) in places.items():
+        if place in panel.cells:
+            axes.text(x + wide / 2, y + CELL / 2, **_said(panel.cells[place]), **small)
+    for value in panel.rows:
+        label, (_, y) = word(value), places[value, panel.columns[0]]
+        label = label if len(label) <= LETTERS else f"{label[: LETTERS - 1]}…"
+        axes.text(LABELS - 0.06, y + CELL / 2, label, fontsize=SMALL, ha="right", va="center")
+    for micro in panel.columns:
+        x, y = places[panel.rows[-1], micro]
+        axes.text(x + wide / 2, y + CELL + 0.11, str(micro), color=MUTED, **small)
+
+
+def _fill(axes: Any, panel: _Panel, places: Mapping[Place, tuple[float, float]], wide: float, fastest: float) -> None:
+    """The cells without their text. places: where the upper left corner of each is; wide: inches of a cell."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
-    axes.text(0.02, top + HEAD - 0.08, panel.lever, fontweight="bold", va="baseline")
-    wide = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
-    size = SMALL if wide > 0.4 else 7
-    filled, faces, lost, corners = [], [], [], []
-    for row, value in enumerate(panel.rows):
-        y = top + HEAD + CELL * row
-        label = word(value)
-        label = label if len(label) <= 17 else f"{label[:16]}…"
-        axes.text(LABELS - 0.06, y + CELL / 2, label, fontsize=SMALL, ha="right", va="center")
-        for column, micro in enumerate(panel.columns):
-            x = LABELS + wide * column
-            cell = [(x, y), (x + wide, y), (x + wide, y + CELL), (x, y + CELL)]
-            tried = (value, micro) in panel.cells
-            speed = panel.cells.get((value, micro))
-            filled.append(cell)
-            faces.append(to_rgba(ACCENT, 0.06 + (DARKEST - 0.06) * speed / fastest) if speed else (0.0, 0.0, 0.0, 0.0))
-            if tried:
-                text, colour = (
-                    ("failed", MUTED) if speed is None else ("OOM", BAD) if not speed else (number(speed), INK)
-                )
-                weight = "bold" if text == "OOM" else "normal"
-                middle = (x + wide / 2, y + CELL / 2)
-                axes.text(*middle, text, fontsize=size, ha="center", va="center", color=colour, fontweight=weight)
-                lost += [cell] if speed == 0 else []
-            if speed and (value, micro) in panel.out_of_memory:
-                corners.append([(x + wide - CORNER, y), (x + wide, y), (x + wide, y + CORNER)])
-    axes.add_collection(PolyCollection(filled, facecolors=faces, edgecolors=GRID, linewidths=0.8))
-    if lost:
-        axes.add_collection(
-            PolyCollection(lost, facecolors="none", edgecolors=BAD, linewidths=0.8, hatch="////", alpha=0.4)
-        )
+    cells = {at: [(x, y), (x + wide, y), (x + wide, y + CELL), (x, y + CELL)] for at, (x, y) in places.items()}
+    speeds = {at: panel.cells.get(at) or 0.0 for at in cells}
+    nothing = (0.0, 0.0, 0.0, 0.0)
+    faces = [
+        to_rgba(ACCENT, PALEST + (DARKEST - PALEST) * speed / fastest) if speed else nothing
+        for speed in speeds.values()
+    ]
+    axes.add_collection(PolyCollection([*cells.values()], facecolors=faces, edgecolors=GRID, linewidths=0.8))
+    if lost := [cell for at, cell in cells.items() if panel.cells.get(at) == 0]:
+        hatched: dict[str, Any] = {
+            "facecolors": "none",
+            "edgecolors": BAD,
+            "linewidths": 0.8,
+            "hatch": "////",
+            "alpha": 0.4,
+        }
+        axes.add_collection(PolyCollection(lost, **hatched))
+    corners = [
+        [(x + wide - CORNER, y), (x + wide, y), (x + wide, y + CORNER)]
+        for at, (x, y) in places.items()
+        if speeds[at] and at in panel.out_of_memory
+    ]
     if corners:
         axes.add_collection(PolyCollection(corners, facecolors=BAD, edgecolors="none"))
-    for column, micro in enumerate(panel.columns):
-        x, y = LABELS + wide * (column + 0.5), top + HEAD + CELL * len(panel.rows) + 0.11
-        axes.text(x, y, str(micro), fontsize=size, color=MUTED, ha="center", va="center")
 
 
-def _caption(facts: Facts, every: Sequence[str]) -> str:
+def _said(speed: float | None) -> dict[str, Any]:
+    """What stands in a cell, and how."""
+    if speed is None:
+        return {"s": "failed", "color": MUTED}
+    return {"s": number(speed), "color": INK} if speed else {"s": "OOM", "color": BAD, "fontweight": "bold"}
+
+
+def _caption(every: Sequence[str]) -> str:
     said = "Each cell is the best samples / second of all trials with this value at this micro-batch size, whatever their other "
-    said += "levers. OOM: no trial there ran, and some ran out of memory; a red corner: some did, others ran; empty: not tried."
-    if facts.baseline is not None and any(name == RANKS for name in every):
-        said += f" {RANKS} is the number of ranks."
+    said += "levers. OOM: none of them fits, and some ran out of memory; a red corner: some did, others fit; failed: they took "
+    said += "more than is allowed or ended otherwise; empty: not tried."
     if left := every[MOST_PANELS:]:
         said += f" Not shown, as they part the speeds least: {listed(left)}."
     return said
