@@ -6,6 +6,7 @@ from autotune.environment import Environment
 from autotune.found import Found
 from autotune.objective import best_trial, speed_up
 from autotune.report.facts import Facts
+from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
 from autotune.workload import Workload
 
@@ -51,6 +52,7 @@ def facts_of(result: Found) -> Facts:
         rehearsal=result.rehearsal,
         verification=result.verification,
         elsewhere=result.for_other_tools() if best else None,
+        logs=log_tails(result.trials, result.folder),
     )
 
 

@@ -18,7 +18,7 @@ class Facts:
     answer, model_answer: Hugging Face's fields. variables: of the training process's environment. processes: that the
     launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
-    torch.backends.cuda -> what to call them with.
+    torch.backends.cuda -> what to call them with. logs: trial number -> the end of what it wrote, of those that failed.
     """
 
     name: str
@@ -51,3 +51,4 @@ class Facts:
     data_answer: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     switches: Mapping[str, bool] = field(default_factory=dict)
+    logs: Mapping[int, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
 from autotune.report.figures import speed_against_memory
+from autotune.report.html import page
 from autotune.report.loss_curves import loss_curves
 from autotune.report.summary import summary
 from autotune.report.table import frame
@@ -48,6 +49,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
         _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
+        _whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
         _whole(
             folder / "speed_against_memory.svg",
             lambda path: speed_against_memory(path, facts.trials, facts.best, facts.allowed_bytes, facts.name),
