@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from autotune.configuration import RANKS, word
 from autotune.measurement import Outcome
@@ -23,7 +23,7 @@ from autotune.trial import Trial
 from autotune.units import format_bytes
 
 ROOM_FOR_LOGS = 400_000
-"""Letters of all logs together; a page with hundreds of failed trials stays small, and says where the rest lies."""
+"""Letters of all logs together, as they stand in the page; a page with hundreds of failed trials stays small, and says where the rest lies."""
 
 IN_TABLE = ("best", "baseline", "", "doubt")
 """Labels of the answer that the page shows in another way than as a line."""
@@ -182,7 +182,7 @@ def _failures(facts: Facts) -> list[Failure]:
     for trial in facts.trials:
         if trial.final.outcome is Outcome.COMPLETED:
             continue
-        log = facts.logs.get(trial.number, "")
+        log = escape(facts.logs.get(trial.number, ""))
         fits = len(log) <= room
         room -= len(log) if fits else 0
         elsewhere = "" if fits else f"probes/{trial.number:04d}/log.txt"

@@ -19,7 +19,7 @@ USUAL = (
 LAST = ("where", "reason", "doubts", "repeated_because", "barred")
 """Long texts, which stand behind the numbers."""
 
-LONGEST = 300
+LONGEST = 160
 """Letters of a text that a cell shows."""
 
 

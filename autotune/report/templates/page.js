@@ -75,7 +75,9 @@
   }
 
   function filterTable(body) {
-    const said = new Map([...body.rows].map((row) => [row, row.textContent.toLowerCase()]));
+    // Whole texts and whole values, also of columns that are not shown.
+    const textOf = (row) => [...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.value ?? ""}`).join(" ");
+    const said = new Map([...body.rows].map((row) => [row, textOf(row).toLowerCase()]));
     const filter = () => {
       const wanted = one("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
       const outcome = one("#outcome").value;
