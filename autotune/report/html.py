@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,7 +22,8 @@ from autotune.trial import Trial
 from autotune.units import format_bytes
 
 ROOM_FOR_LOGS = 400_000
-"""Letters of all logs together, as they stand in the page; a page with hundreds of failed trials stays small, and says where the rest lies."""
+"""Letters of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where
+the rest lies."""
 
 IN_TABLE = ("best", "baseline", "", "doubt")
 """Labels of the answer that the page shows in another way than as a line."""
@@ -94,9 +94,7 @@ def page(facts: Facts) -> str:
 @cache
 def _templates() -> Environment:
     loader = PackageLoader("autotune.report", "templates")
-    return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 @cache

@@ -13,7 +13,9 @@ from autotune.trial import Trial
 LINES, LETTERS = 40, 4000
 """What is kept of the end of a log."""
 
-_LIBRARY = re.compile(r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)")
+_LIBRARY = re.compile(
+    r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
+)
 _FOLDERS = re.compile(r"(?<![\w./:-])(?:/[^\s/:'\"<>|]+){2,}/")
 _TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
@@ -39,5 +41,7 @@ def _tail(trial: Trial, folder: Path | None) -> str:
 
 
 def _fit_to_show(text: str) -> str:
-    kept = "\n".join(text[-LETTERS:].strip().splitlines()[-LINES:])
+    cut = len(text.encode()) >= LETTERS  # its first line is a part of one, and may be the end of a path
+    whole = text[-LETTERS:].partition("\n")[2] if cut else text
+    kept = "\n".join(whole.strip().splitlines()[-LINES:])
     return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", kept)))

@@ -1,7 +1,7 @@
 """The table of trials as a page shows it: every column of trials.csv, rounded for people, whole for machines."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def _title(name: str) -> str:
     return said.replace("_", " ")
 
 
-def _cell(name: str, value: Any, row: dict[str, Any]) -> Cell:
+def _cell(name: str, value: Any, row: Mapping[Hashable, Any]) -> Cell:
     if value is None:
         return Cell("")
     if isinstance(value, bool):

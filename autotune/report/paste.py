@@ -97,12 +97,10 @@ def _flags(fields: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     for name, value in fields.items():
         if value is None:
             continue
-        if isinstance(value, Mapping) and name not in AS_JSON:
-            unsaid.append(name)
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name in AS_JSON:
             flags.append(f"--{name} {shlex.quote(json.dumps(value))}")
-        elif isinstance(value, list | tuple):
-            flags.append(" ".join([f"--{name}", *(shlex.quote(str(one)) for one in value)]))
+        elif isinstance(value, Mapping | list | tuple):
+            unsaid.append(name)
         else:
             flags.append(f"--{name} {shlex.quote(str(value))}")
     return flags, unsaid

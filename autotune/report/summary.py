@@ -191,7 +191,14 @@ def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
 
 def summary(facts: Facts) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
-    parts = [f"# {facts.name}", "", headline(facts), "", "With pictures, for a browser: [report.html](report.html).", ""]
+    parts = [
+        f"# {facts.name}",
+        "",
+        headline(facts),
+        "",
+        "With pictures, for a browser: [report.html](report.html).",
+        "",
+    ]
     if facts.best is not None:
         parts += ["```", *answer_lines(facts)[1:], "```", "", "## What to paste", "", "```python"]
         parts += [*paste_lines(".", facts), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]

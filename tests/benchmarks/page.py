@@ -1,6 +1,6 @@
 """How long the page of a large study takes to make, and how large it is; prints seconds and bytes.
 
-    python tests/benchmarks/page.py [TRIALS]
+python tests/benchmarks/page.py [TRIALS]
 """
 
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autotune.report.html import page  # noqa: E402
-from tests.report.studies import large  # noqa: E402
+from autotune.report.html import page
+from tests.report.studies import large
 
 
 def main() -> None:

@@ -8,23 +8,26 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from autotune.measurement import Outcome
 from autotune.report import html
 from autotune.report.facts import Facts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
 from autotune.report.summary import answer_parts, doubts, evidence_lines, headline
-from autotune.measurement import Outcome
 from autotune.request import tuning_request
 from autotune.trial import Trial
 from tests.makers import configuration, ended, out_of_memory, result, trial
-from tests.report.studies import HOSTILE, large
+from tests.report.studies import HOSTILE
 
 EMPTY = ("meta", "link", "input", "br", "img", "circle")
-FIGURE = Picture("first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--c1)"/></svg>')
+FIGURE = Picture(
+    "first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--c1)"/></svg>'
+)
 
 
 class Read(HTMLParser):
@@ -100,7 +103,9 @@ def test_every_cell_of_the_table_is_that_of_trials_csv(tmp_path: Path) -> None:
 def test_each_number_of_the_answer_is_the_csv_s_rounded(tmp_path: Path) -> None:
     folder = result([trial(0, 9.87654, confirmed=9.87654), trial(1, 41.2345, of=configuration(16), confirmed=41.2345)])
     folder = folder.save(tmp_path)
-    written = {line["number"]: line for line in lines_of(folder)} | {"": json.loads((folder / "result.json").read_text())}
+    written = {line["number"]: line for line in lines_of(folder)} | {
+        "": json.loads((folder / "result.json").read_text())
+    }
     shown = [(a, text) for a, text in Read((folder / "report.html").read_text()).named("span") if "data-of" in a]
     assert {a["data-of"] for a, _ in shown} == {
         *("samples_per_second", "peak_bytes", "speedup", "speedup_low", "speedup_high"),
@@ -134,7 +139,7 @@ def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytes
     ]
     levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     targets = {attributes["id"] for _, attributes, _ in read.elements if "id" in attributes}
     links = [attributes["href"] for attributes, _ in read.named("a") if attributes["href"].startswith("#")]
     assert {link[1:] for link in links} <= targets
@@ -152,7 +157,9 @@ def test_every_form_and_every_other_tool_s_file_is_there_to_copy(tmp_path: Path)
     folder = result().save(tmp_path)
     read = Read((folder / "report.html").read_text())
     shown = {attributes["id"]: text for attributes, text in read.named("pre") if "id" in attributes}
-    assert {attributes["data-copy"] for attributes, _ in read.named("button") if "data-copy" in attributes} == set(shown)
+    assert {attributes["data-copy"] for attributes, _ in read.named("button") if "data-copy" in attributes} == set(
+        shown
+    )
     assert json.loads(shown["paste-json"]) == json.loads((folder / "best_training_arguments.json").read_text())
     for name in ("accelerate_config.yaml", "accelerate_loop.py", "trl.yaml", "axolotl.yaml", "llama_factory.yaml"):
         assert (folder / name).read_text() in shown.values()
@@ -175,7 +182,9 @@ def test_the_policy_lets_this_script_run_and_nothing_load(hostile_page: str) -> 
     policy = next(a["content"] for a, _ in read.named("meta") if a.get("http-equiv") == "Content-Security-Policy")
     digest = base64.b64encode(hashlib.sha256(read.named("script")[0][1].encode()).digest()).decode()
     assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}';")
-    outside = [a for _, a, _ in read.elements if any(":" in a.get(name, "").partition("?")[0] for name in ("href", "src"))]
+    outside = [
+        a for _, a, _ in read.elements if any(":" in a.get(name, "").partition("?")[0] for name in ("href", "src"))
+    ]
     assert outside == [{"rel": "icon", "href": "data:,"}]
     assert "url(" not in hostile_page.partition("</style>")[0]
     assert "@import" not in hostile_page
@@ -192,7 +201,11 @@ def test_where_nothing_fits_the_page_says_so_and_has_nothing_to_paste() -> None:
 
 @pytest.mark.parametrize("trials", [[], [trial(0)], [trial(0, 20.0), trial(1, 5.0)]], ids=["none", "one", "own best"])
 def test_any_study_makes_a_page(trials: list[Trial]) -> None:
-    facts = replace(result([trial(0)]).facts(), trials=[], best=None, baseline=None) if not trials else result(trials).facts()
+    facts = (
+        replace(result([trial(0)]).facts(), trials=[], best=None, baseline=None)
+        if not trials
+        else result(trials).facts()
+    )
     assert Read(page(facts)).named("h1")
 
 
@@ -228,7 +241,9 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
 def colours() -> dict[str, tuple[str, str]]:
     """Name -> (light, dark) of every colour of the page."""
     style = resources.files("autotune.report").joinpath("templates/page.css").read_text()
-    return {name: (light, dark) for name, light, dark in re.findall(r"--([\w]+): light-dark\((#\w{6}), (#\w{6})\)", style)}
+    return {
+        name: (light, dark) for name, light, dark in re.findall(r"--([\w]+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    }
 
 
 def contrast(one: str, other: str) -> float:

@@ -93,7 +93,7 @@
       }
       one("#count").textContent = `${shown} of ${said.size} trials`;
     };
-    one("#filter").addEventListener("input", filter);
+    for (const event of ["input", "change"]) one("#filter").addEventListener(event, filter);
     one("#filter").addEventListener("submit", (event) => event.preventDefault());
     filter();
   }
