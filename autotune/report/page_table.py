@@ -14,7 +14,7 @@ USUAL = (
     *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps"),
     *("samples_per_second", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "doubts"),
 )
-"""Columns that are shown at first, beside the levers that differ between trials."""
+"""Columns that are shown at first where they say anything, beside the levers that differ between trials."""
 
 LAST = ("where", "reason", "doubts", "repeated_because", "barred")
 """Long texts, which stand behind the numbers."""
@@ -63,7 +63,10 @@ class Table:
 def table_of(trials: Sequence[Trial]) -> Table:
     """The table of these trials; its values are those of `report.table.frame`."""
     whole = frame(trials)
-    names = [*(name for name in whole.columns if name not in LAST), *(name for name in whole.columns if name in LAST)]
+    first = [name for name in whole.columns if name not in AFTER and name not in LAST]
+    names = list(
+        dict.fromkeys([*first, *(name for name in USUAL if name not in LAST), *whole.columns.drop(list(LAST)), *LAST])
+    )
     plain = whole.astype(object).where(whole.notna(), None)
     columns = [_column(name, str(whole[name].dtype), list(plain[name])) for name in names]
     rows = [[_cell(column.name, row[column.name], row) for column in columns] for row in plain.to_dict("records")]
@@ -78,7 +81,8 @@ def _column(name: str, dtype: str, values: list[Any]) -> Column:
         numeric=dtype.lower().startswith(("int", "float")),
         falls="per_second" in name,
         long=name in LAST,
-        usual=name in USUAL or ((lever or name == "data_parallel_size") and len(set(values)) > 1),
+        usual=(name in USUAL and any(value not in (None, "") for value in values))
+        or ((lever or name == "data_parallel_size") and len(set(values)) > 1),
     )
 
 

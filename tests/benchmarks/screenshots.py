@@ -22,9 +22,6 @@ SCREENS = {"phone": 390, "desktop": 1280}
 TALLEST = 9000
 """CSS pixels of a page that a picture shows at the most."""
 
-COLOURS = 128
-"""Of the PNG's palette: a page has few, and the file stays small."""
-
 
 def main() -> None:
     study = Path(sys.argv[1])
@@ -45,7 +42,7 @@ def main() -> None:
             for place, one in enumerate(shots):
                 beside.paste(one, (place * width, 0))
             path = folder / f"report-{name}.png"
-            beside.quantize(COLOURS).save(path, optimize=True)
+            beside.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
             print(f"{path}: {beside.width} x {beside.height}, {path.stat().st_size:,} bytes")
 
 
