@@ -252,7 +252,9 @@ def test_print_shows_what_is_folded_and_nothing_to_press(opened: WebDriver) -> N
 
 def test_a_failed_trial_leads_to_what_it_said(opened: WebDriver) -> None:
     opened.find_element(By.CSS_SELECTOR, "#trials tbody th a").click()
-    assert opened.find_element(By.ID, "trial-4").get_property("open")
+    told = opened.find_element(By.ID, "trial-4")
+    WebDriverWait(opened, PATIENCE_S).until(lambda _: told.get_property("open"))
+    assert "you tried to allocate 4718592 bytes" in told.text
 
 
 def test_without_a_script_the_page_is_whole_and_has_nothing_dead_to_press(opened: WebDriver, real_page: Path) -> None:
