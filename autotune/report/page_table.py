@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.configuration import word
-from autotune.report.table import AFTER, BEFORE, frame
+from autotune.report.table import frame
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval
 
@@ -63,26 +63,27 @@ class Table:
 def table_of(trials: Sequence[Trial]) -> Table:
     """The table of these trials; its values are those of `report.table.frame`."""
     whole = frame(trials)
-    first = [name for name in whole.columns if name not in AFTER and name not in LAST]
-    names = list(
-        dict.fromkeys([*first, *(name for name in USUAL if name not in LAST), *whole.columns.drop(list(LAST)), *LAST])
-    )
+    levers = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.levers)}
+    said = list(whole.columns[: whole.columns.get_loc("samples_per_second")])
+    order = dict.fromkeys([*said, *USUAL, *whole.columns])
     plain = whole.astype(object).where(whole.notna(), None)
-    columns = [_column(name, str(whole[name].dtype), list(plain[name])) for name in names]
+    columns = [
+        _column(name, str(whole[name].dtype), list(plain[name]), name in levers)
+        for name in [*(name for name in order if name not in LAST), *LAST]
+    ]
     rows = [[_cell(column.name, row[column.name], row) for column in columns] for row in plain.to_dict("records")]
     return Table(columns, list(zip(trials, rows, strict=True)))
 
 
-def _column(name: str, dtype: str, values: list[Any]) -> Column:
-    lever = name not in BEFORE and name not in AFTER
+def _column(name: str, dtype: str, values: list[Any], lever: bool) -> Column:
+    says_something = any(value not in (None, "") for value in values)
     return Column(
         name=name,
         title=_title(name),
         numeric=dtype.lower().startswith(("int", "float")),
         falls="per_second" in name,
         long=name in LAST,
-        usual=(name in USUAL and any(value not in (None, "") for value in values))
-        or ((lever or name == "data_parallel_size") and len(set(values)) > 1),
+        usual=(name in USUAL and says_something) or (lever and len(set(values)) > 1),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.report.exports import switch_lines
+from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.facts import Facts
 from autotune.report.plain import launch_lines
 from autotune.report.summary import adapter_text, collator_text
@@ -111,6 +112,4 @@ def _command(line: str, flags: list[str]) -> str:
 
 
 def _yaml(fields: Mapping[str, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(json.loads(json.dumps(fields)), sort_keys=False, width=1000)).rstrip("\n")
+    return commented_yaml([], fields).rstrip("\n")
