@@ -150,4 +150,4 @@ def _print_result(result: "TuningResult", as_json: bool) -> None:
     print("\n".join(answer_lines(facts)))
     print("\nPaste this:\n")
     print("\n".join(f"    {line}" for line in paste_lines(folder, facts)))
-    print(f"\nReport: {folder}/summary.md")
+    print(f"\nReport: {folder}/report.html (in short: summary.md)")

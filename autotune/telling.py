@@ -6,6 +6,7 @@ from autotune.environment import Environment
 from autotune.found import Found
 from autotune.objective import best_trial, speed_up
 from autotune.report.facts import Facts
+from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
 from autotune.workload import Workload
 
@@ -53,6 +54,7 @@ def facts_of(result: Found) -> Facts:
         prospects=result.prospects,
         estimated_peaks=result.estimated_peaks,
         elsewhere=result.for_other_tools() if best else None,
+        logs=log_tails(result.trials, result.folder),
     )
 
 

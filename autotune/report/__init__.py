@@ -14,6 +14,7 @@ FILES = (
     "best_data_arguments.json",
     "best_adapter.json",
     "summary.md",
+    "report.html",
     "speed_against_memory.svg",
     "loss_curves.svg",
     "verification.json",

@@ -22,6 +22,7 @@ class Facts:
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
     estimated_peaks: trial number -> what its memory is for, by the estimate; of baseline and best at the most.
+    logs: trial number -> the end of what it wrote, of those that failed.
     """
 
     name: str
@@ -56,3 +57,4 @@ class Facts:
     switches: Mapping[str, bool] = field(default_factory=dict)
     prospects: Mapping[int, Prospect] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
+    logs: Mapping[int, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
+from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
@@ -47,6 +48,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
         _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
         _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
+        _whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
         _write_texts(folder, picture_files(facts))
         _write_probes(folder, facts)
     return folder

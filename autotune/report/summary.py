@@ -16,7 +16,7 @@ from autotune.report.evidence import (
     rehearsal_lines,
     verification_lines,
 )
-from autotune.report.exports import exports
+from autotune.report.exports import exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
@@ -69,44 +69,49 @@ def speed_text(trial: Trial) -> str:
 
 def answer_lines(facts: Facts) -> list[str]:
     """The end of a search for a terminal: headline, both configurations, doubts."""
-    lines = [headline(facts)]
+    told = [f"  {label:<10}{text}" for label, text in answer_parts(facts)]
+    return [headline(facts), *told, f"Why it ended: {facts.statement}."]
+
+
+def answer_parts(facts: Facts) -> list[tuple[str, str]]:
+    """What is said under the headline, as (label, text); without a label it goes on from the one before."""
+    parts: list[tuple[str, str]] = []
     if facts.best is not None:
-        lines += [
-            f"  best      {_best_text(facts.best, facts.baseline)}",
-            f"            {speed_text(facts.best)} samples/s, peak {format_bytes(facts.best.peak_bytes)} "
-            f"of {format_bytes(facts.allowed_bytes)} allowed"
-            f"{'' if facts.best.confirmed else '; not confirmed'}",
+        parts += [
+            ("best", _best_text(facts.best, facts.baseline)),
+            (
+                "",
+                f"{speed_text(facts.best)} samples/s, peak {format_bytes(facts.best.peak_bytes)} "
+                f"of {format_bytes(facts.allowed_bytes)} allowed{'' if facts.best.confirmed else '; not confirmed'}",
+            ),
         ]
     if facts.baseline is not None:
         how = f"{speed_text(facts.baseline)} samples/s, peak {format_bytes(facts.baseline.peak_bytes)}"
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
-        lines += [f"  baseline  {_baseline_text(facts.best, facts.baseline)}", f"            {how}"]
+        parts += [("baseline", _baseline_text(facts.best, facts.baseline)), ("", how)]
     if facts.variables or facts.processes > 1:
-        lines.append(f"  with      {launch_line(facts.processes, facts.variables)}")
+        parts.append(("with", launch_line(facts.processes, facts.variables)))
     if facts.processes > 1:
-        lines.append(f"  or with   {accelerate_line(facts.processes, facts.variables)}")
+        parts.append(("or with", accelerate_line(facts.processes, facts.variables)))
     if facts.best is not None and facts.best.measurement.compile_s:
-        lines.append(f"  compiling {compiling_text(facts.best, facts.trials)}")
+        parts.append(("compiling", compiling_text(facts.best, facts.trials)))
     if collator := collator_text(facts.task, facts.data_answer):
-        lines.append(f"  batches   data_collator={collator}")
+        parts.append(("batches", f"data_collator={collator}"))
     if facts.switches:
-        lines.append(
-            f"  switches  {', '.join(f'torch.backends.cuda.{name}({on})' for name, on in facts.switches.items())}"
-        )
+        parts.append(("switches", ", ".join(switch_lines(facts.switches))))
     if facts.adapter:
-        lines.append(f"  adapter   {adapter_text(facts.adapter)}")
+        parts.append(("adapter", adapter_text(facts.adapter)))
     if facts.best is not None and facts.best.final.input_bound:
-        lines.append(f"  data      {input_bound_text(facts.best.final)}")
-    lines += [f"  losses    {line}" for line in numerics_lines(facts.numerics, facts.best)]
-    lines += [f"  also      {line}" for line in rehearsal_lines(facts.rehearsal)]
-    lines += [f"  doubt     {doubt}" for doubt in doubts(facts)]
+        parts.append(("data", input_bound_text(facts.best.final)))
+    parts += [("losses", line) for line in numerics_lines(facts.numerics, facts.best)]
+    parts += [("also", line) for line in rehearsal_lines(facts.rehearsal)]
+    parts += [("doubt", doubt) for doubt in doubts(facts)]
     if learned := changed_learning(facts):
-        lines.append(f"  note      learns differently from your settings: {learned}")
+        parts.append(("note", f"learns differently from your settings: {learned}"))
     if facts.device_note:
-        lines.append(f"  note      {facts.device_note}")
-    lines.append(f"Why it ended: {facts.statement}.")
-    return lines
+        parts.append(("note", facts.device_note))
+    return parts
 
 
 def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
@@ -173,7 +178,7 @@ def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
         'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
     if facts and facts.switches:
-        lines += ["import torch", *(f"torch.backends.cuda.{name}({on})" for name, on in facts.switches.items())]
+        lines += ["import torch", *switch_lines(facts.switches)]
     if facts and facts.adapter:
         lines += [
             "from peft import LoraConfig, get_peft_model",
@@ -186,7 +191,14 @@ def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
 
 def summary(facts: Facts) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
-    parts = [f"# {facts.name}", "", headline(facts), ""]
+    parts = [
+        f"# {facts.name}",
+        "",
+        headline(facts),
+        "",
+        "With pictures, for a browser: [report.html](report.html).",
+        "",
+    ]
     if facts.best is not None:
         parts += ["```", *answer_lines(facts)[1:], "```", "", "## What to paste", "", "```python"]
         parts += [*paste_lines(".", facts), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
@@ -202,7 +214,7 @@ def summary(facts: Facts) -> str:
         files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere))
         parts += [f"For other tools: {files}.", ""]
     if facts.best is not None:
-        parts += ["## How it was measured", "", *(f"- {line}" for line in _evidence(facts, facts.best)), ""]
+        parts += ["## How it was measured", "", *(f"- {line}" for line in evidence_lines(facts, facts.best)), ""]
         if facts.numerics and facts.numerics.references:
             parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
     parts += ["## Trials", "", *_trials_table(facts), ""]
@@ -218,7 +230,8 @@ def summary(facts: Facts) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _evidence(facts: Facts, best: Trial) -> list[str]:
+def evidence_lines(facts: Facts, best: Trial) -> list[str]:
+    """What the best trial's numbers stand on: steps, memory, losses, evaluation, a verification."""
     return [
         *measurement_lines(best),
         *(f"losses: {line}" for line in numerics_lines(facts.numerics, best)),

@@ -50,6 +50,7 @@ AFTER = {
     "repeated_because": "string",
     "barred": "string",
     "compile_s": "float64",
+    "peak_bytes": "Int64",
 }
 
 
@@ -57,7 +58,7 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row a trial, in the order of the numbers; the levers' columns stand between sizes and speeds.
 
     A confirmed trial's speeds are its confirmation's, its peaks the highest of all its probes. Unknown numbers are
-    missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds.
+    missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit speaks of.
     """
     levers = list(
         dict.fromkeys(name for trial in trials for name, _ in trial.configuration.levers if name not in BEFORE)
@@ -115,6 +116,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "repeated_because": "; ".join(final.repeated_because),
         "barred": trial.barred,
         "compile_s": trial.measurement.compile_s,
+        "peak_bytes": trial.peak_bytes,
     }
 
 

@@ -116,7 +116,7 @@ class Answer:
     @property
     def switch_lines(self) -> list[str]:
         """What to call before the training, in Python."""
-        return [f"torch.backends.cuda.{name}({on})" for name, on in self.switches.items()]
+        return switch_lines(self.switches)
 
     def others(self, *said: str) -> dict[str, Any]:
         """Model, data and adapter arguments that say something and are not among those said."""
@@ -130,6 +130,11 @@ class Answer:
     def without(self, names: Collection[str]) -> dict[str, Any]:
         """The training arguments that say something and are not among these."""
         return {name: value for name, value in self.fields.items() if name not in names}
+
+
+def switch_lines(switches: Mapping[str, bool]) -> list[str]:
+    """What to call before the training, in Python; switches: functions of torch.backends.cuda -> their argument."""
+    return [f"torch.backends.cuda.{name}({on})" for name, on in switches.items()]
 
 
 def auto_class(task: str) -> str:

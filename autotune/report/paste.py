@@ -1,0 +1,115 @@
+"""The answer in every form that people paste: Python, a command line, JSON, YAML."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.report.exports import switch_lines
+from autotune.report.exports.commented_yaml import commented_yaml
+from autotune.report.facts import Facts
+from autotune.report.plain import launch_lines
+from autotune.report.summary import adapter_text, collator_text
+
+AS_JSON = (
+    *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
+    *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs"),
+)
+"""Fields that take a dict as JSON on a command line: `TrainingArguments._VALID_DICT_FIELDS`."""
+
+
+@dataclass(frozen=True)
+class Paste:
+    """One form. name: short, for links; title, note: plain text for people; text: what goes to the clipboard."""
+
+    name: str
+    title: str
+    text: str
+    note: str = ""
+
+
+def pastes(facts: Facts) -> list[Paste]:
+    """The answer in every form, the usual one first; empty where nothing fits.
+
+    JSON and YAML hold the fields of `TrainingArguments` alone, as `HfArgumentParser` reads them from a file.
+    """
+    if facts.best is None:
+        return []
+    fields = dict(facts.answer)
+    besides = "; ".join(_besides(facts))
+    note = f"What no training argument holds: {besides}." if besides else ""
+    flags, unsaid = _flags(fields)
+    left_out = f" No flag takes {', '.join(unsaid)}: set it in the script." if unsaid else ""
+    return [
+        Paste("python", "Python", _python(facts)),
+        Paste(
+            "command",
+            "Command line",
+            "\n\n".join(_command(line, flags) for line in launch_lines(facts)),
+            f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {note}".strip(),
+        ),
+        Paste("json", "JSON", json.dumps(fields, indent=1), f"best_training_arguments.json. {note}".strip()),
+        Paste("yaml", "YAML", _yaml(fields), f"For HfArgumentParser.parse_yaml_file. {note}".strip()),
+    ]
+
+
+def _python(facts: Facts) -> str:
+    lines = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
+    lines += ["    output_dir='output',", *(f"    {name}={value!r}," for name, value in facts.answer.items()), ")"]
+    if facts.elsewhere is not None and facts.model_answer:
+        lines += ["", *_model_lines(facts.elsewhere.auto_class, facts.elsewhere.model, facts.model_answer)]
+    if facts.adapter:
+        lines += ["", "from peft import LoraConfig, get_peft_model"]
+        lines += [f"model = get_peft_model(model, {adapter_text(facts.adapter)})"]
+    if collator := collator_text(facts.task, facts.data_answer):
+        lines += ["", f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
+    if facts.switches:
+        lines += ["", "import torch", *switch_lines(facts.switches)]
+    return "\n".join(lines)
+
+
+def _model_lines(auto_class: str, model: str, arguments: Mapping[str, Any]) -> list[str]:
+    """`from_pretrained` with the answer's keywords, four bits as the class that it wants them in."""
+    kept = {name: repr(value) for name, value in arguments.items()}
+    names = [auto_class]
+    if quantization := arguments.get("quantization_config"):
+        kept["quantization_config"] = f"BitsAndBytesConfig(**{dict(quantization)!r})"
+        names.append("BitsAndBytesConfig")
+    said = "".join(f", {name}={value}" for name, value in kept.items())
+    return [f"from transformers import {', '.join(names)}", f"model = {auto_class}.from_pretrained({model!r}{said})"]
+
+
+def _besides(facts: Facts) -> list[str]:
+    """What the answer holds beside training arguments, each in a few words."""
+    model = ", ".join(f"{name}={value!r}" for name, value in facts.model_answer.items())
+    collator = collator_text(facts.task, facts.data_answer)
+    return [
+        *([f"from_pretrained(name, {model})"] if model else []),
+        *([f"get_peft_model(model, {adapter_text(facts.adapter)})"] if facts.adapter else []),
+        *([f"data_collator={collator}"] if collator else []),
+        *switch_lines(facts.switches),
+    ]
+
+
+def _flags(fields: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """`--name value` of each field that says something, and the names of those that no flag can say."""
+    flags, unsaid = [], []
+    for name, value in fields.items():
+        if value is None:
+            continue
+        if isinstance(value, Mapping) and name in AS_JSON:
+            flags.append(f"--{name} {shlex.quote(json.dumps(value))}")
+        elif isinstance(value, Mapping | list | tuple):
+            unsaid.append(name)
+        else:
+            flags.append(f"--{name} {shlex.quote(str(value))}")
+    return flags, unsaid
+
+
+def _command(line: str, flags: list[str]) -> str:
+    return " \\\n    ".join([f"{line} --output_dir output", *flags])
+
+
+def _yaml(fields: Mapping[str, Any]) -> str:
+    return commented_yaml([], fields).rstrip("\n")

@@ -1,0 +1,140 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const THEMES = ["system", "light", "dark"];
+  const one = (selector) => document.querySelector(selector);
+  const every = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  // Kept where the browser allows it: a page opened from a file may have no storage.
+  const kept = () => { try { return localStorage.getItem("colours"); } catch { return null; } };
+  const keep = (theme) => { try { localStorage.setItem("colours", theme); } catch { /* it lasts as long as the page */ } };
+  const setTheme = (theme) => { if (theme === "system") delete root.dataset.theme; else root.dataset.theme = theme; };
+  let theme = THEMES.includes(kept()) ? kept() : "system";
+  setTheme(theme);
+
+  function toggleTheme(button) {
+    const show = () => { button.textContent = `colours: ${theme}`; };
+    show();
+    button.addEventListener("click", () => {
+      theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+      setTheme(theme);
+      keep(theme);
+      show();
+    });
+  }
+
+  // Copying -------------------------------------------------------------------------------------------------------
+
+  function select(element) {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+  }
+
+  async function copy(source) {
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      return true;
+    } catch { // none on a page that is not secure, or it may not be used
+      select(source);
+      const done = document.execCommand("copy");
+      if (done) getSelection().removeAllRanges();
+      return done;
+    }
+  }
+
+  async function onCopy(button) {
+    const done = await copy(document.getElementById(button.dataset.copy));
+    button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  }
+
+  // The table -----------------------------------------------------------------------------------------------------
+
+  // The value is the attribute, or the cell's first part: a badge may follow.
+  const valueOf = (cell) => cell.dataset.value ?? (cell.firstChild?.textContent ?? "").trim();
+  const numberOf = (text) => (text === "inf" ? Infinity : Number(text));
+  const words = new Intl.Collator("en", { numeric: true });
+
+  function sortBy(header, headers, body) {
+    const place = headers.indexOf(header);
+    const numeric = header.classList.contains("n");
+    const first = "falls" in header.dataset ? "descending" : "ascending";
+    const other = first === "ascending" ? "descending" : "ascending";
+    const order = header.ariaSort === first ? other : first;
+    headers.forEach((each) => each.setAttribute("aria-sort", each === header ? order : "none"));
+    const sign = order === "ascending" ? 1 : -1;
+    const rows = [...body.rows].map((row) => ({ row, value: valueOf(row.cells[place]) }));
+    const compare = numeric ? (a, b) => (numberOf(a) < numberOf(b) ? -1 : Number(numberOf(a) > numberOf(b))) : words.compare;
+    rows.sort((a, b) => {
+      if (a.value === "" || b.value === "") return Number(a.value === "") - Number(b.value === ""); // missing last
+      return sign * compare(a.value, b.value);
+    });
+    body.append(...rows.map(({ row }) => row));
+  }
+
+  function filterTable(body) {
+    // Whole texts and whole values, also of columns that are not shown.
+    const textOf = (row) => [...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.value ?? ""}`).join(" ");
+    const said = new Map([...body.rows].map((row) => [row, textOf(row).toLowerCase()]));
+    const filter = () => {
+      const wanted = one("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
+      const outcome = one("#outcome").value;
+      const feasible = one("#feasible").value;
+      let shown = 0;
+      for (const [row, text] of said) {
+        row.hidden = !(
+          wanted.every((word) => text.includes(word)) &&
+          (!outcome || row.dataset.outcome === outcome) &&
+          (!feasible || row.dataset.feasible === feasible)
+        );
+        shown += !row.hidden;
+      }
+      one("#count").textContent = `${shown} of ${said.size} trials`;
+    };
+    for (const event of ["input", "change"]) one("#filter").addEventListener(event, filter);
+    one("#filter").addEventListener("submit", (event) => event.preventDefault());
+    filter();
+  }
+
+  function chooseColumns(boxes) {
+    const sheet = one("#hidden-columns").sheet;
+    boxes.addEventListener("change", () => {
+      while (sheet.cssRules.length) sheet.deleteRule(0);
+      for (const box of every("input:not(:checked)", boxes)) {
+        sheet.insertRule(`#trials :is(th, td):nth-child(${box.value}) { display: none }`);
+      }
+    });
+  }
+
+  // Printing shows what is folded; afterwards it is as before ----------------------------------------------------
+
+  function unfoldForPrint() {
+    let folded = [];
+    addEventListener("beforeprint", () => {
+      folded = every("details:not([open], .columns)");
+      folded.forEach((details) => { details.open = true; });
+    });
+    addEventListener("afterprint", () => folded.forEach((details) => { details.open = false; }));
+  }
+
+  function unfoldTarget() {
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    if (target instanceof HTMLDetailsElement) target.open = true;
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    every("[data-scripted]").forEach((element) => { element.hidden = false; });
+    toggleTheme(one("#theme"));
+    every("button.copy").forEach((button) => button.addEventListener("click", () => onCopy(button)));
+    const headers = every("#trials thead th");
+    const body = one("#trials tbody");
+    headers.forEach((header) => header.addEventListener("click", () => sortBy(header, headers, body)));
+    filterTable(body);
+    chooseColumns(one("#columns"));
+    unfoldForPrint();
+    addEventListener("hashchange", unfoldTarget);
+    unfoldTarget();
+  });
+})();

@@ -1,0 +1,270 @@
+"""The page: the numbers of trials.csv, everything else as text, whole and alone in one file."""
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from autotune.measurement import Outcome
+from autotune.report import html
+from autotune.report.facts import Facts
+from autotune.report.html import page
+from autotune.report.pictures import Picture
+from autotune.report.summary import answer_parts, doubts, evidence_lines, headline
+from autotune.request import tuning_request
+from autotune.trial import Trial
+from tests.makers import configuration, ended, out_of_memory, result, trial
+from tests.report.studies import HOSTILE
+
+EMPTY = ("meta", "link", "input", "br", "img", "circle")
+FIGURE = Picture(
+    "first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--c1)"/></svg>'
+)
+
+
+class Read(HTMLParser):
+    """Elements in their order as (tag, attributes, own text), cells' and rows' ends left to the parser as HTML allows."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str], list[str]]] = []
+        self.open: list[int] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attributes}, []))
+        if tag not in EMPTY:
+            self.open.append(len(self.elements) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.elements[self.open.pop()][0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        for place in self.open[-1:]:
+            self.elements[place][2].append(data)
+
+    def named(self, *tags: str) -> list[tuple[dict[str, str], str]]:
+        return [(attributes, "".join(text)) for tag, attributes, text in self.elements if tag in tags]
+
+    @property
+    def text(self) -> str:
+        return "".join("".join(text) for tag, _, text in self.elements if tag not in ("script", "style"))
+
+
+def table_of(read: Read) -> list[dict[str, str]]:
+    """The rows of the table of trials: column -> whole value."""
+    start = next(place for place, (_, attributes, _) in enumerate(read.elements) if attributes.get("id") == "trials")
+    names: list[str] = []
+    rows: list[list[str]] = []
+    for tag, attributes, text in read.elements[start:]:
+        if tag == "th" and attributes["scope"] == "col":
+            names.append(attributes["title"])
+        elif tag == "tr" and "data-outcome" in attributes:
+            rows.append([])
+        elif rows and (tag == "td" or (tag == "th" and attributes["scope"] == "row")):
+            rows[-1].append(attributes.get("data-value", "".join(text).strip()))
+        elif tag == "a" and rows and not rows[-1][-1]:
+            rows[-1][-1] = "".join(text)  # a failed trial's number leads to its log
+        elif tag == "details":
+            break
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def lines_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_page_lies_in_the_report_s_folder_whole(tmp_path: Path) -> None:
+    made = result()
+    assert (made.save(tmp_path) / "report.html").read_text() == page(made.facts())
+    assert "[report.html](report.html)" in (tmp_path / "summary.md").read_text()
+
+
+def test_every_cell_of_the_table_is_that_of_trials_csv(tmp_path: Path) -> None:
+    of = configuration()
+    once = trial(3, steps=trial(3).measurement.steps[:1])  # its interval has no end
+    made = result([trial(0, confirmed=10.0), Trial(1, of, out_of_memory(of)), trial(2, 12.3456789), once])
+    read, written = table_of(Read((made.save(tmp_path) / "report.html").read_text())), lines_of(tmp_path)
+    assert len(read) == len(written) == 4
+    assert read == [{name: line[name] for name in read[0]} for line in written]
+    assert set(read[0]) == set(written[0])
+
+
+def test_each_number_of_the_answer_is_the_csv_s_rounded(tmp_path: Path) -> None:
+    folder = result([trial(0, 9.87654, confirmed=9.87654), trial(1, 41.2345, of=configuration(16), confirmed=41.2345)])
+    folder = folder.save(tmp_path)
+    written = {line["number"]: line for line in lines_of(folder)} | {
+        "": json.loads((folder / "result.json").read_text())
+    }
+    shown = [(a, text) for a, text in Read((folder / "report.html").read_text()).named("span") if "data-of" in a]
+    assert {a["data-of"] for a, _ in shown} == {
+        *("samples_per_second", "peak_bytes", "speedup", "speedup_low", "speedup_high"),
+    }
+    for attributes, text in shown:
+        whole = written[attributes.get("data-trial", "")][attributes["data-of"]]
+        assert attributes["data-value"] == str(whole)
+        number, decimals = re.match(r"(\d+(?:\.(\d+))?)", text).groups()  # type: ignore[union-attr]
+        value = float(whole) / 2**20 if "MiB" in text else float(whole)
+        assert number == f"{value:.{len(decimals or '')}f}"
+
+
+def test_what_is_said_is_what_the_summary_says() -> None:
+    facts = result().facts()
+    read = Read(page(facts))
+    assert read.named("h1")[0][1] == headline(facts)
+    assert facts.best is not None
+    said = [text for label, text in answer_parts(facts) if label not in ("best", "baseline", "", "doubt")]
+    for text in (*said, *doubts(facts), *evidence_lines(facts, facts.best), *facts.notes, *facts.ruled_out):
+        assert text in read.text
+    assert f"Why it ended: {facts.statement}." in read.text
+
+
+def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE])
+    read = Read(page(replace(result().facts(), logs={2: "the end"})))
+    told = [text for _, text in read.named("h1", "h2")][1:]
+    assert told == [
+        *("What to paste", "Speed-up", "Pictures", "How it was measured", "Doubts"),
+        *("Ruled out before the search", "Notes", "Where and what", "Trials"),
+    ]
+    levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    targets = {attributes["id"] for _, attributes, _ in read.elements if "id" in attributes}
+    links = [attributes["href"] for attributes, _ in read.named("a") if attributes["href"].startswith("#")]
+    assert {link[1:] for link in links} <= targets
+
+
+def test_pictures_stand_there_with_title_and_caption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE, replace(FIGURE, name="second")])
+    read = Read(page(result().facts()))
+    assert [text for _, text in read.named("figcaption")] == ["A caption & more"] * 2
+    assert len(read.named("svg")) == len(read.named("circle")) == 2
+    assert "A <title>" in read.text
+
+
+def test_every_form_and_every_other_tool_s_file_is_there_to_copy(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    read = Read((folder / "report.html").read_text())
+    shown = {attributes["id"]: text for attributes, text in read.named("pre") if "id" in attributes}
+    assert {attributes["data-copy"] for attributes, _ in read.named("button") if "data-copy" in attributes} == set(
+        shown
+    )
+    assert json.loads(shown["paste-json"]) == json.loads((folder / "best_training_arguments.json").read_text())
+    for name in ("accelerate_config.yaml", "accelerate_loop.py", "trl.yaml", "axolotl.yaml", "llama_factory.yaml"):
+        assert (folder / name).read_text() in shown.values()
+        assert {"href": name} in [attributes for attributes, _ in read.named("a")]
+
+
+def test_markup_in_names_reasons_and_logs_is_text(hostile_page: str) -> None:
+    read = Read(hostile_page)
+    assert len(read.named("script")) == 1
+    assert not read.named("img")
+    assert "49" not in re.sub(r"\d\.\d+", "", read.text), "a template inside a name is not run"
+    for place in ("title", "h1", "dd", "li", "pre", "summary", "td", "p"):
+        if place != "h1":
+            assert any(HOSTILE in text or HOSTILE[:100] in text for _, text in read.named(place)), place
+    assert not any(name.startswith("on") for _, attributes, _ in read.elements for name in attributes)
+
+
+def test_the_policy_lets_this_script_run_and_nothing_load(hostile_page: str) -> None:
+    read = Read(hostile_page)
+    policy = next(a["content"] for a, _ in read.named("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(read.named("script")[0][1].encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}';")
+    outside = [
+        a for _, a, _ in read.elements if any(":" in a.get(name, "").partition("?")[0] for name in ("href", "src"))
+    ]
+    assert outside == [{"rel": "icon", "href": "data:,"}]
+    assert "url(" not in hostile_page.partition("</style>")[0]
+    assert "@import" not in hostile_page
+
+
+def test_where_nothing_fits_the_page_says_so_and_has_nothing_to_paste() -> None:
+    of = configuration()
+    facts = result([Trial(0, of, out_of_memory(of))]).facts()
+    read = Read(page(facts))
+    assert read.named("h1")[0][1] == headline(facts)
+    assert not [text for _, text in read.named("h2") if text in ("What to paste", "Speed-up", "How it was measured")]
+    assert "1 MiB more were refused" in read.text
+
+
+@pytest.mark.parametrize("trials", [[], [trial(0)], [trial(0, 20.0), trial(1, 5.0)]], ids=["none", "one", "own best"])
+def test_any_study_makes_a_page(trials: list[Trial]) -> None:
+    facts = (
+        replace(result([trial(0)]).facts(), trials=[], best=None, baseline=None)
+        if not trials
+        else result(trials).facts()
+    )
+    assert Read(page(facts)).named("h1")
+
+
+def test_failed_trials_show_the_end_of_their_log(large_facts: Facts) -> None:
+    read = Read(page(large_facts))
+    failed = [one for one in large_facts.trials if one.final.outcome.value != "completed"]
+    assert sum("id" in a and a["id"].startswith("trial-") for a, _ in read.named("details")) == len(failed)
+    assert "line 59, in training_step" in read.text
+
+
+def test_logs_without_end_leave_the_page_small(large_facts: Facts) -> None:
+    logs = {one.number: "<" * 4000 for one in large_facts.trials}
+    text = page(replace(large_facts, logs=logs))
+    assert len(text.encode()) < 2_000_000
+    assert "/log.txt: there is no room for all of them here" in text
+
+
+def test_five_hundred_trials_are_all_there_in_less_than_two_megabytes(large_facts: Facts) -> None:
+    text = page(large_facts)
+    assert len(table_of(Read(text))) == 500
+    assert len(text.encode()) < 2_000_000
+
+
+def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
+    of = configuration()
+    log = f'File "{tmp_path}/script.py", line 3\n{tmp_path}/deep/er/data.txt is missing'
+    crashed = Trial(1, of, ended(Outcome.CRASHED, log_tail=log))
+    text = page(result([trial(0), crashed], request=tuning_request(str(tmp_path), 48)).facts())
+    assert str(tmp_path) not in text
+    assert "…/script.py" in text
+
+
+def colours() -> dict[str, tuple[str, str]]:
+    """Name -> (light, dark) of every colour of the page."""
+    style = resources.files("autotune.report").joinpath("templates/page.css").read_text()
+    return {
+        name: (light, dark) for name, light, dark in re.findall(r"--([\w]+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    }
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2's contrast ratio of two colours."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_text_and_marks_stand_out_from_the_paper(mode: int) -> None:
+    known = {name: pair[mode] for name, pair in colours().items()}
+    marks = {f"c{number}" for number in range(1, 9)}
+    assert {"ink", "muted", "grid", "paper", "accent", "best", "baseline", "bad", *marks} <= set(known)
+    for name in ("ink", "muted", "accent", "best", "baseline", "bad"):
+        for ground in ("paper", "raised"):
+            assert contrast(known[name], known[ground]) >= 4.5, f"{name} on {ground}: WCAG AA for text"
+    for name in marks:
+        assert contrast(known[name], known["paper"]) >= 3, f"{name}: WCAG AA for figures"

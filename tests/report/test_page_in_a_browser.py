@@ -1,0 +1,288 @@
+"""The page in a real browser: it asks for nothing, complains of nothing, sorts, filters, copies, and runs nothing foreign."""
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from autotune.report import html
+from autotune.report.facts import Facts
+from autotune.report.html import page
+from autotune.report.pictures import Picture
+from autotune.result import TuningResult
+from tests.browser import MISSING, chromium, complaints, look, requested
+from tests.report.studies import HOSTILE
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+REAL = Path(__file__).parents[2] / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    with chromium(tmp_path_factory.mktemp("profile")) as one:
+        one.set_script_timeout(PATIENCE_S)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def real_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """report.html of the real study of a CPU, in its folder."""
+    return TuningResult.load(REAL).save(tmp_path_factory.mktemp("report")) / "report.html"
+
+
+@pytest.fixture
+def opened(browser: WebDriver, real_page: Path) -> WebDriver:
+    """The real study's page, just opened as a file on a desktop."""
+    look(browser, 1280)
+    complaints(browser)
+    requested(browser)
+    browser.get(real_page.as_uri())
+    return browser
+
+
+@pytest.fixture
+def large_page(browser: WebDriver, tmp_path: Path, large_facts: Facts) -> WebDriver:
+    path = tmp_path / "large.html"
+    path.write_text(page(large_facts), encoding="utf-8")
+    browser.get(path.as_uri())
+    return browser
+
+
+def column(browser: WebDriver, name: str) -> list[str]:
+    """Whole values of a column, of the rows that are shown, from top to bottom."""
+    return browser.execute_script(  # type: ignore[no-any-return]
+        """const heads = [...document.querySelectorAll('#trials thead th')];
+        const place = heads.findIndex((head) => head.title === arguments[0]);
+        return [...document.querySelectorAll('#trials tbody tr')].filter((row) => row.offsetParent !== null)
+          .map((row) => row.cells[place]).map((cell) => cell.dataset.value ?? (cell.firstChild?.textContent ?? '').trim());""",
+        name,
+    )
+
+
+def head(browser: WebDriver, name: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, f"#trials thead th[title={name}]")
+
+
+def show_every_column(browser: WebDriver) -> None:
+    browser.find_element(By.CSS_SELECTOR, ".columns summary").click()
+    for box in browser.find_elements(By.CSS_SELECTOR, "#columns input:not(:checked)"):
+        box.click()
+
+
+def test_the_page_complains_of_nothing_and_asks_for_nothing(opened: WebDriver, real_page: Path) -> None:
+    for details in opened.find_elements(By.TAG_NAME, "details"):
+        details.find_element(By.TAG_NAME, "summary").click()
+    head(opened, "samples_per_second").find_element(By.TAG_NAME, "button").click()
+    assert complaints(opened) == []
+    assert requested(opened) == [real_page.as_uri()]
+
+
+def test_served_over_http_it_asks_for_itself_alone(browser: WebDriver, real_page: Path) -> None:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            asked.append(self.path)
+
+    asked: list[str] = []
+    handler = functools.partial(Quiet, directory=str(real_page.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            complaints(browser)
+            browser.get(f"http://127.0.0.1:{server.server_address[1]}/report.html")
+            assert browser.find_element(By.TAG_NAME, "h1").text
+            assert complaints(browser) == []
+            browser.get("about:blank")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert asked == ["/report.html"]
+
+
+def test_the_table_sorts_by_every_column(opened: WebDriver) -> None:
+    """Each heading twice: numbers as numbers, upwards and downwards, what is missing last in both."""
+    show_every_column(opened)
+    told = opened.execute_script(
+        """const heads = [...document.querySelectorAll('#trials thead th')];
+        return heads.flatMap((head, place) => [1, 2].map(() => {
+          head.querySelector('button').click();
+          const cells = [...document.querySelectorAll('#trials tbody tr')].map((row) => row.cells[place]);
+          const values = cells.map((cell) => cell.dataset.value ?? (cell.firstChild?.textContent ?? '').trim());
+          return { name: head.title, numeric: head.classList.contains('n'), order: head.ariaSort, values };
+        }));"""
+    )
+    assert len(told) == 2 * len(opened.find_elements(By.CSS_SELECTOR, "#trials thead th")) > 80
+    for one, other in zip(told[::2], told[1::2], strict=True):
+        assert {one["order"], other["order"]} == {"ascending", "descending"}
+        for each in (one, other):
+            known = [value for value in each["values"] if value]
+            assert each["values"] == known + [""] * (8 - len(known)), f"{each['name']}: what is missing stands last"
+            keys = [float(value) for value in known] if each["numeric"] else [value.casefold() for value in known]
+            assert keys == sorted(keys, reverse=each["order"] == "descending"), each["name"]  # type: ignore[type-var]
+
+
+def test_the_keyboard_sorts_and_one_column_alone_says_so(opened: WebDriver) -> None:
+    """The fastest come first."""
+    head(opened, "samples_per_second").find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    speeds = [float(value) for value in column(opened, "samples_per_second") if value]
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(speeds) == 7
+    (sorted_by,) = opened.find_elements(By.CSS_SELECTOR, "#trials thead th:not([aria-sort=none])")
+    assert sorted_by.get_attribute("title") == "samples_per_second"
+
+
+def test_the_table_filters_by_text_outcome_and_fit(large_page: WebDriver) -> None:
+    count = large_page.find_element(By.ID, "count")
+    words = large_page.find_element(By.ID, "words")
+    assert count.text == "500 of 500 trials"
+    words.send_keys("BF16 full")
+    shown = set(zip(column(large_page, "precision"), column(large_page, "checkpointing"), strict=True))
+    assert shown == {("bf16", "full")}
+    assert count.text == f"{len(column(large_page, 'number'))} of 500 trials"
+    words.clear()
+    words.send_keys("no such words")
+    assert count.text == "0 of 500 trials"
+    words.send_keys(Keys.CONTROL, "a")
+    words.send_keys(Keys.DELETE)
+    Select(large_page.find_element(By.ID, "outcome")).select_by_value("out_of_memory")
+    assert set(column(large_page, "outcome")) == {"out_of_memory"}
+    Select(large_page.find_element(By.ID, "feasible")).select_by_value("True")
+    assert count.text == "0 of 500 trials"
+    Select(large_page.find_element(By.ID, "outcome")).select_by_value("")
+    assert set(column(large_page, "feasible")) == {"True"}
+    assert set(column(large_page, "outcome")) == {"completed"}
+
+
+def test_columns_come_and_go(opened: WebDriver) -> None:
+    assert not head(opened, "step_time_s").is_displayed()
+    opened.find_element(By.CSS_SELECTOR, ".columns summary").click()
+    for name in ("step_time_s", "outcome"):
+        boxes = opened.find_elements(By.CSS_SELECTOR, "#columns label")
+        next(box for box in boxes if box.text == name).click()
+    assert head(opened, "step_time_s").is_displayed()
+    assert not head(opened, "outcome").is_displayed()
+
+
+@pytest.mark.parametrize("how", ["clipboard", "selection"])
+def test_copy_buttons_fill_the_clipboard(opened: WebDriver, real_page: Path, how: str) -> None:
+    """Also without navigator.clipboard, as on a page that a browser does not call secure."""
+    allowed = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    opened.execute_cdp_cmd("Browser.grantPermissions", allowed)
+    if how == "selection":
+        opened.execute_script(
+            "window.reading = navigator.clipboard;"
+            "Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true });"
+        )
+    for key in ("paste-python", "paste-json"):
+        button = opened.find_element(By.CSS_SELECTOR, f"[data-copy={key}]")
+        if not button.is_displayed():
+            button.find_element(By.XPATH, "ancestor::details/summary").click()
+        button.click()
+        WebDriverWait(opened, PATIENCE_S).until(lambda _, button=button: button.text == "Copied")
+        copied = opened.execute_async_script(
+            "(window.reading ?? navigator.clipboard).readText().then(arguments[0], (error) => arguments[0](`${error}`))"
+        )
+        assert copied == opened.find_element(By.ID, key).get_property("textContent")
+    assert json.loads(copied) == json.loads((real_page.parent / "best_training_arguments.json").read_text())
+    assert complaints(opened) == []
+
+
+def test_dark_and_light_follow_the_system_until_the_reader_chooses(opened: WebDriver) -> None:
+    def dark() -> bool:
+        told = opened.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
+        return sum(map(int, told[4:-1].split(","))) < 3 * 128
+
+    assert not dark()
+    look(opened, 1280, dark=True)
+    assert dark()
+    button = opened.find_element(By.ID, "theme")
+    button.click()
+    assert (button.text, dark()) == ("colours: light", False)
+    opened.refresh()
+    assert (opened.find_element(By.ID, "theme").text, dark()) == ("colours: light", False)
+    opened.find_element(By.ID, "theme").click()
+    look(opened, 1280)
+    assert (opened.find_element(By.ID, "theme").text, dark()) == ("colours: dark", True)
+    opened.find_element(By.ID, "theme").click()
+    assert (opened.find_element(By.ID, "theme").text, dark()) == ("colours: system", False)
+
+
+@pytest.mark.parametrize("width", [320, 375])
+def test_on_a_phone_the_page_does_not_scroll_sideways(
+    browser: WebDriver, tmp_path: Path, large_facts: Facts, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    wide = Picture("wide", "Wide", "A caption", '<svg viewBox="0 0 900 300"><rect width="900" height="300"/></svg>')
+    monkeypatch.setattr(html, "pictures", lambda facts: [wide])
+    path = tmp_path / "page.html"
+    path.write_text(page(large_facts), encoding="utf-8")
+    look(browser, width)
+    browser.get(path.as_uri())
+    for details in browser.find_elements(By.CSS_SELECTOR, "details:not([open])")[:12]:
+        details.find_element(By.TAG_NAME, "summary").click()
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+    assert browser.execute_script(
+        "const box = document.querySelector('.tall'); return box.scrollWidth > box.clientWidth"
+    )
+
+
+def test_print_shows_what_is_folded_and_nothing_to_press(opened: WebDriver) -> None:
+    folded = "return [...document.querySelectorAll('pre')].filter((pre) => !pre.checkVisibility()).length"
+    assert opened.execute_script(folded)
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert opened.execute_script(folded) == 0
+    assert not opened.find_element(By.ID, "theme").is_displayed()
+    assert not opened.find_element(By.ID, "filter").is_displayed()
+    assert head(opened, "samples_per_second").find_element(By.TAG_NAME, "button").is_displayed()
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert opened.execute_script(folded)
+
+
+def test_a_failed_trial_leads_to_what_it_said(opened: WebDriver) -> None:
+    opened.find_element(By.CSS_SELECTOR, "#trials tbody th a").click()
+    told = opened.find_element(By.ID, "trial-4")
+    WebDriverWait(opened, PATIENCE_S).until(lambda _: told.get_property("open"))
+    assert "you tried to allocate 4718592 bytes" in told.text
+
+
+def test_without_a_script_the_page_is_whole_and_has_nothing_dead_to_press(opened: WebDriver, real_page: Path) -> None:
+    opened.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        opened.get(real_page.as_uri())
+        assert opened.find_element(By.TAG_NAME, "h1").is_displayed()
+        assert not opened.find_element(By.ID, "theme").is_displayed()
+        assert not opened.find_element(By.ID, "filter").is_displayed()
+    finally:
+        opened.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_a_study_full_of_script_shows_it_and_runs_none(browser: WebDriver, tmp_path: Path, hostile_page: str) -> None:
+    path = tmp_path / "hostile.html"
+    path.write_text(hostile_page, encoding="utf-8")
+    look(browser, 1280)
+    complaints(browser)
+    requested(browser)
+    browser.get(path.as_uri())
+    for details in browser.find_elements(By.TAG_NAME, "details"):
+        details.find_element(By.TAG_NAME, "summary").click()
+    head(browser, "optimizer").find_element(By.TAG_NAME, "button").click()
+    browser.find_element(By.ID, "words").send_keys("<script>")
+    assert browser.title.startswith("</script><script>")
+    assert browser.title != "ran"
+    assert HOSTILE in browser.find_element(By.CLASS_NAME, "name").text
+    assert browser.find_element(By.ID, "count").text.endswith("of 5 trials")
+    assert not browser.find_elements(By.CSS_SELECTOR, "body script, img")
+    assert complaints(browser) == []
+    assert requested(browser) == [path.as_uri()]
