@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.found import Found
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
+from autotune.report.files import write_table
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import headline
 from autotune.saved import fields_of_saved, save
@@ -53,10 +54,17 @@ class TuningResult(Found):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a trial; columns and dtypes as `autotune.report.table.frame` documents them."""
+        """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
         return frame(self.trials)
+
+    def export(self, path: str | Path, format: str | None = None) -> Path:
+        """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
+
+        Raises InvalidRequest for another format and where Excel's library is missing, StorageFailed where the disk refuses.
+        """
+        return write_table(Path(path), self.to_frame(), format)
 
     def facts(self) -> Facts:
         """What reports tell of this result, as plain values."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
@@ -13,6 +15,7 @@ from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
 from autotune.report.figures import speed_against_memory
+from autotune.report.formats import format_of, made
 from autotune.report.loss_curves import loss_curves
 from autotune.report.summary import summary
 from autotune.report.table import frame
@@ -45,8 +48,8 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
                 path.unlink(missing_ok=True)  # an answer that was none
         _write_exports(folder, exports(facts.elsewhere))
         table = frame(facts.trials)
-        _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
-        _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
+        for name in ("trials.csv", "trials.parquet"):
+            write_table(folder / name, table)
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
         _whole(
             folder / "speed_against_memory.svg",
@@ -57,6 +60,26 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
             _whole(folder / "loss_curves.svg", lambda path: loss_curves(path, numerics, names))
         _write_probes(folder, facts.trials)
     return folder
+
+
+def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> Path:
+    """Write the table in one of FORMATS, by default that of the file's name; returns the path.
+
+    Raises StorageFailed, and InvalidRequest for an unknown format or where Excel's library is missing.
+    """
+    whole = made(table, format or format_of(path))
+    return write_file(path, whole if isinstance(whole, bytes) else whole.encode())
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write the file, whole or not at all; returns its path. Raises StorageFailed."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        _whole(path, lambda beside: beside.write_bytes(content))
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
+    return path
 
 
 def write_explanation(folder: Path, told: Mapping[str, Any]) -> None:
