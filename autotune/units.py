@@ -1,4 +1,4 @@
-"""Sizes, shares and durations as people write them, and back."""
+"""Sizes, shares, prices and durations as people write them, and back."""
 
 import math
 import re
@@ -52,6 +52,18 @@ def parse_seconds(text: str | float) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is no positive duration")
     return seconds
+
+
+def parse_price(text: str | float) -> tuple[float, str]:
+    """(amount, currency) of `2.50`, `2.50 EUR` or `$2.50`; the currency is empty where none is named.
+
+    Raises ValueError where the text is no price.
+    """
+    sign = r"([^\W\d_]{0,3}[$€£¥₹₩₽₺₪]?)"
+    match = re.fullmatch(rf"\s*{sign}\s*([0-9]*\.?[0-9]+)\s*{sign}\s*", str(text))
+    if not match or (match[1] and match[3]):
+        raise ValueError(f"{text!r} is no price; write it as 2.50 or 2.50EUR")
+    return float(match[2]), match[1] or match[3]
 
 
 def format_seconds(seconds: float) -> str:

@@ -76,10 +76,11 @@ FLOORS = (
         "anatomy",
         "report",
     ),
-    ("workflow", "result", "found", "saved", "telling", "verify", "forecast", "guide", "explain", "reckoning"),
+    ("workflow", "result", "found", "saved", "telling", "verify", "forecast", "guide", "explain", "reckoning", "comparison"),
     (
         "cli",
         "cli_common",
+        "cli_compare",
         "cli_search",
         "cli_estimate",
         "cli_report",

@@ -25,6 +25,9 @@ class Column:
 TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "float64", "bool"
 """pandas' dtypes; of a lever that is yes or no it is `boolean`. What is missing is <NA>, of a float64 NaN."""
 
+FIRST = "it is the first"
+"""Why the first of several studies is compared with no other."""
+
 SPEED, SECONDS, BYTES, TOKENS = "samples / second", "seconds", "bytes", "tokens / second"
 
 BEFORE = (
