@@ -4,7 +4,7 @@ format    read back                                        made for
 parquet   equal, by any reader                             programs
 jsonl     equal, by `read_table`                           programs; an infinite number is the text "Infinity"
 csv       equal, by `read_table`                           spreadsheets: a text that one would run begins with '
-xlsx      not equal: no infinity, no control characters    spreadsheets, quoted as in CSV
+xlsx      not equal: 16 digits, no control characters      spreadsheets, quoted as in CSV
 markdown  not equal: six digits, one line a cell           people
 latex     not equal: six digits, one line a cell           people
 """
