@@ -83,6 +83,11 @@ def format_interval(value: float, low: float, high: float) -> str:
     return f"{value:.{digits}f} ± {half:.{digits}f}"
 
 
+def three_digits(value: float) -> str:
+    """Three digits that count, and never an exponent."""
+    return f"{value:#.3g}" if value < 100 else f"{value:.0f}"
+
+
 def finite(number: float | None) -> float | None:
     """The number as JSON can hold it, which has no infinity: one step alone has no upper bound."""
     return float(number) if number is not None and math.isfinite(number) else None

@@ -199,7 +199,12 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("studies", "price"),
-    [([CARD], None), ([NOTHING], "$2"), ([NOTHING, ONE_STEP], None), ([CARD, NOTHING, ONE_STEP], {CARD.facts().name: "$2"})],
+    [
+        ([CARD], None),
+        ([NOTHING], "$2"),
+        ([NOTHING, ONE_STEP], None),
+        ([CARD, NOTHING, ONE_STEP], {CARD.facts().name: "$2"}),
+    ],
 )
 def test_the_picture_of_any_studies_is_a_picture(studies: list[TuningResult], price: Any, tmp_path: Path) -> None:
     compare(studies, price, output=tmp_path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.report.ladder_bars import _number
+from autotune.units import three_digits
 
 BLUE, GREY, INK = "#4878a8", "#b8b8b8", "#444444"
 KINDS = (("baseline", -0.2, GREY), ("best", 0.2, BLUE))
@@ -54,7 +54,7 @@ def _speeds(axes: Any, table: pd.DataFrame) -> None:
         above = known[f"{name}_high"].clip(upper=2 * speed) - speed
         spreads = {"xerr": [below, above], "ecolor": INK, "capsize": 2} if len(known) else {}
         bars = axes.barh(known.index + shift, speed, 0.38, color=color, label=kind, **spreads)
-        axes.bar_label(bars, [_number(one) for one in speed], padding=4, fontsize="small")
+        axes.bar_label(bars, [three_digits(one) for one in speed], padding=4, fontsize="small")
     for row in table.index[table["best_samples_per_second"].isna()]:
         place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate("nothing fits", (0, row + 0.2), fontsize="small", color="#666666", **place)
@@ -66,6 +66,8 @@ def _costs(axes: Any, table: pd.DataFrame) -> None:
         known = table[table[f"{kind}_cost_per_million_samples"].notna()]
         costs = known[f"{kind}_cost_per_million_samples"]
         bars = axes.barh(known.index + shift, costs, 0.38, color=color)
-        told = [f"{_number(cost)} {currency}".strip() for cost, currency in zip(costs, known["currency"], strict=True)]
+        told = [
+            f"{three_digits(cost)} {currency}".strip() for cost, currency in zip(costs, known["currency"], strict=True)
+        ]
         for label in axes.bar_label(bars, told, padding=4, fontsize="small"):
             label.set_parse_math(False)

@@ -5,8 +5,7 @@ from typing import Any
 
 from autotune.report.columns import FIRST
 from autotune.report.formats import markdown_text
-from autotune.report.ladder_bars import _number
-from autotune.units import format_bytes, format_interval
+from autotune.units import format_bytes, format_interval, three_digits
 
 Row = dict[str, Any]
 """A row of `autotune.report.compared` as plain values, None where one is missing."""
@@ -84,4 +83,4 @@ def _cost(row: Row) -> str:
     costs = [row[f"{kind}_cost_per_million_samples"] for kind in ("baseline", "best")]
     if costs == [None, None]:
         return "-"
-    return f"{' -> '.join('-' if cost is None else _number(cost) for cost in costs)} {row['currency']}".strip()
+    return f"{' -> '.join('-' if cost is None else three_digits(cost) for cost in costs)} {row['currency']}".strip()

@@ -74,7 +74,7 @@ def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
     """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
 
-    columns: all that the file may hold. Raises InvalidRequest for another format.
+    columns: all that the file may hold. Raises InvalidRequest for another format, and for a column that is not among them.
     """
     path, known = Path(path), {column.name: column for column in columns}
     kind = format_of(path)
@@ -86,9 +86,13 @@ def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
     elif kind == "csv":
         with path.open(newline="", encoding="utf-8") as file:
             names, *cells = csv.reader(file)
-        rows = [{name: _read(known[name], cell) for name, cell in zip(names, row, strict=True)} for row in cells]
+        rows = [dict(zip(names, row, strict=True)) for row in cells]
     else:
         raise InvalidRequest(f"{path.name} does not hold all that was measured.", "Read CSV, JSON lines or Parquet.")
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidRequest(f"{path.name} holds a column {unknown[0]!r}.", "Name it among the columns.")
+    if kind == "csv":
+        rows = [{name: _read(known[name], cell) for name, cell in row.items()} for row in rows]
     return pd.DataFrame(rows, columns=names).astype(dtypes(known[name] for name in names))
 
 

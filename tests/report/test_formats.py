@@ -1,5 +1,6 @@
 """A table in other programs' formats: equal where that is promised, harmless and readable everywhere."""
 
+import dataclasses
 import io
 import json
 import math
@@ -76,9 +77,7 @@ def test_a_committed_study_s_files_are_what_was_measured(tmp_path: Path) -> None
     for name in ("trials.csv", "trials.parquet"):
         pd.testing.assert_frame_equal(read_table(folder / name, COLUMNS), table, check_exact=True)
     pd.testing.assert_frame_equal(pd.read_parquet(folder / "trials.parquet"), table, check_exact=True)
-    assert again.request == found.request
-    assert list(again.trials) == list(found.trials)
-    assert again.environment == found.environment
+    assert dataclasses.replace(again, folder=found.folder) == found
     for name in ("request.json", "result.json"):
         assert (again.save(tmp_path / "again") / name).read_bytes() == (folder / name).read_bytes()
 
@@ -92,6 +91,11 @@ def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
     assert rows[2]["samples_per_second_high"] == "Infinity"
     assert rows[3]["samples_per_second"] is None
     assert (rows[0]["pin_memory"], rows[4]["pin_memory"]) == (False, None)
+
+
+def test_plain_csv_tells_none_the_value_from_nothing() -> None:
+    read = pd.read_csv(io.StringIO(str(made(frame([trial(0)]), "csv"))))
+    assert set(read["checkpointing"]) == {"none"}
 
 
 # Spreadsheets ---------------------------------------------------------------------------------------------------------
@@ -235,6 +239,9 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
             result().export(path, format)
         assert caught.value.advice
         assert "\n" not in str(caught.value)
+    for suffix in ("csv", "jsonl"):
+        with pytest.raises(InvalidRequest, match="holds a column 'precision'"):
+            read_table(result().export(tmp_path / f"trials.{suffix}"), trial_columns(["checkpointing"]))
     with pytest.raises(InvalidRequest, match="all that was measured"):
         read_table(result().export(tmp_path / "trials.md"), COLUMNS)
 
