@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.comparison import compare
     from autotune.explain import explanation
     from autotune.forecast import estimate
     from autotune.guide import run_guide
@@ -11,10 +12,11 @@ if TYPE_CHECKING:
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "estimate", "explanation", "run_guide", "search", "verify_study"]
+__all__ = ["TuningResult", "compare", "estimate", "explanation", "run_guide", "search", "verify_study"]
 
 _ROOMS = {
     "search": "autotune.workflow",
+    "compare": "autotune.comparison",
     "estimate": "autotune.forecast",
     "explanation": "autotune.explain",
     "run_guide": "autotune.guide",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli_common import plain_errors, study_folder, whole
+from autotune.cli_compare import compare
 from autotune.cli_estimate import estimate
 from autotune.cli_explain import explain
 from autotune.cli_guide import guide
@@ -84,5 +85,6 @@ def doctor(
 
 app.command()(studies)
 app.command()(report)
+app.command()(compare)
 app.command()(guide)
 app.command()(explain)

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from autotune.errors import AutotuneError, InvalidRequest, NothingFits
+from autotune.study_folder import study_folder as study_folder
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -34,11 +35,6 @@ def whole(name: str, text: str) -> int:
         raise InvalidRequest(
             f"--{name.replace('_', '-')} must be a whole number, not {text!r}.", "Write it in digits."
         ) from None
-
-
-def study_folder(study: str, output_dir: str) -> Path:
-    """The folder of a study that is named, or given by its folder."""
-    return Path(study) if (Path(study) / "request.json").exists() else Path(output_dir) / study
 
 
 def shown(folder: Path | None) -> str:

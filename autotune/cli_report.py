@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors, study_folder
-from autotune.errors import AutotuneError
+from autotune.cli_common import plain_errors, shown, study_folder
+from autotune.errors import AutotuneError, InvalidRequest, StorageFailed, did_you_mean
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
 
 Option = typer.Option
+
+TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
+"""Formats of the trials' table, as `autotune.report.formats` has them: naming them here loads no pandas."""
+PAGE = "report.html"
 
 
 def studies(output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports") -> None:
@@ -34,15 +38,90 @@ def studies(output_dir: Annotated[str, Option(help="Where report folders are.")]
 
 def report(
     study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    format: Annotated[
+        str | None,
+        Option(
+            help="The trials' table as csv, parquet, jsonl, markdown, latex or xlsx; the page as html; the answer as json. "
+            "Default: as --output ends, else the summary."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option(help="File to write. Default: standard output; of parquet and xlsx a file here, named like the study."),
+    ] = None,
+    columns: Annotated[
+        str | None, Option(help="A,B: only these columns of the table, in this order.", metavar="A,B")
+    ] = None,
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
     as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Write a study's report again and print its summary."""
+    """Write a study's report again and print its summary; or its trials' table in another program's format."""
     with plain_errors():
+        kind = _kind(format, output, as_json)
+        if columns is not None and kind not in TABLES:
+            raise InvalidRequest("--columns chooses from the trials' table.", f"Add --format {', '.join(TABLES)}.")
         from autotune.report.summary import summary
         from autotune.result import TuningResult
 
         folder = study_folder(study, output_dir)
         result = TuningResult.load(folder)
+        if kind in TABLES:
+            _table(result.to_frame(), kind, output, columns, folder)
+            return
         result.save(folder)
-        print(json.dumps(result.to_dict(), indent=1) if as_json else summary(result.facts()))
+        if kind == "html":
+            _page(folder, output)
+        elif kind == "json":
+            _text(json.dumps(result.to_dict(), indent=1) + "\n", output)
+        else:
+            _text(summary(result.facts()) + "\n", output)
+
+
+def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
+    """What is asked for: one of TABLES, html, json, or None for the summary. Raises InvalidRequest."""
+    known = (*TABLES, "html", "json")
+    if as_json and format not in (None, "json"):
+        raise InvalidRequest(f"--json and --format {format} ask for two things.", "Keep one of them.")
+    if as_json or format is not None:
+        if format is not None and format not in known:
+            raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, known))
+        return "json" if as_json else format
+    if output is None:
+        return None
+    if Path(output).suffix in (".html", ".json"):
+        return Path(output).suffix[1:]
+    from autotune.report.formats import format_of
+
+    return format_of(Path(output))
+
+
+def _table(table: "pd.DataFrame", kind: str, output: str | None, columns: str | None, folder: Path) -> None:
+    from autotune.report.files import write_table
+    from autotune.report.formats import FORMATS, made, only
+
+    if columns is not None:
+        table = only(table, [name.strip() for name in columns.split(",")])
+    if output is None and kind not in ("parquet", "xlsx"):
+        _text(str(made(table, kind)), None)
+        return
+    path = Path(output or f"{folder.resolve().name}{FORMATS[kind].suffix}")
+    print(f"Written: {shown(write_table(path, table, kind))}")
+
+
+def _text(text: str, output: str | None) -> None:
+    from autotune.report.files import write_file
+
+    if output is None:
+        print(text, end="")
+    else:
+        print(f"Written: {shown(write_file(Path(output), text.encode()))}")
+
+
+def _page(folder: Path, output: str | None) -> None:
+    """Say where the page is, which was written a moment ago."""
+    from autotune.report.files import write_file
+
+    page = folder / PAGE
+    if not page.exists():
+        raise StorageFailed(f"{shown(folder)} holds no {PAGE}.", "Take --format markdown instead.")
+    print(f"Written: {shown(write_file(Path(output), page.read_bytes()) if output is not None else page)}")

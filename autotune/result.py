@@ -1,12 +1,16 @@
 """TuningResult: what a search found; each method is one call downwards."""
 
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.found import Found
+from autotune.objective import best_trial
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
+from autotune.report.files import write_table
+from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import headline
 from autotune.saved import fields_of_saved, save
@@ -53,10 +57,30 @@ class TuningResult(Found):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row a trial; columns and dtypes as `autotune.report.table.frame` documents them."""
+        """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
         return frame(self.trials)
+
+    def export(self, path: str | Path, format: str | None = None) -> Path:
+        """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
+
+        Raises InvalidRequest for another format and where Excel's library is missing, StorageFailed where the disk refuses.
+        """
+        return write_table(Path(path), self.to_frame(), format)
+
+    def __repr__(self) -> str:
+        """One line: a dataclass's own would print every step of every probe."""
+        best = best_trial(self.trials, self.request.objective)
+        found = f"best is trial {best.number}: {best.configuration}" if best else "none fits"
+        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s), {found}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Never raises: a study of another version, whose levers are unknown here, is one line."""
+        try:
+            return notebook_html(self.facts())
+        except Exception:  # a cell must show something
+            return f"<pre>{escape(repr(self))}</pre>"
 
     def facts(self) -> Facts:
         """What reports tell of this result, as plain values."""

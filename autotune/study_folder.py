@@ -33,6 +33,11 @@ FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION)
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
 
 
+def study_folder(study: str, output_dir: str) -> Path:
+    """The folder of a study that is named, or given by its folder."""
+    return Path(study) if (Path(study) / REQUEST).exists() else Path(output_dir) / study
+
+
 def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
     """Where the files of a trial's probe, or of a confirmation round of it, go."""
     place = folder / "probes" / f"{number:04d}"

@@ -1,4 +1,4 @@
-"""Sizes, shares and durations as people write them, and back."""
+"""Sizes, shares, prices and durations as people write them, and back."""
 
 import math
 import re
@@ -54,6 +54,18 @@ def parse_seconds(text: str | float) -> float:
     return seconds
 
 
+def parse_price(text: str | float) -> tuple[float, str]:
+    """(amount, currency) of `2.50`, `2.50 EUR` or `$2.50`; the currency is empty where none is named.
+
+    Raises ValueError where the text is no price.
+    """
+    sign = r"([^\W\d_]{0,3}[$€£¥₹₩₽₺₪]?)"
+    match = re.fullmatch(rf"\s*{sign}\s*([0-9]*\.?[0-9]+)\s*{sign}\s*", str(text))
+    if not match or (match[1] and match[3]):
+        raise ValueError(f"{text!r} is no price; write it as 2.50 or 2.50EUR")
+    return float(match[2]), match[1] or match[3]
+
+
 def format_seconds(seconds: float) -> str:
     """`12 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
@@ -69,6 +81,11 @@ def format_interval(value: float, low: float, high: float) -> str:
     half = (high - low) / 2
     digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 1
     return f"{value:.{digits}f} ± {half:.{digits}f}"
+
+
+def three_digits(value: float) -> str:
+    """Three digits that count, and never an exponent."""
+    return f"{value:#.3g}" if value < 100 else f"{value:.0f}"
 
 
 def finite(number: float | None) -> float | None:

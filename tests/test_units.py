@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from autotune.units import format_bytes, format_interval, format_seconds, parse_bytes, parse_seconds, parse_share
+from autotune.units import (
+    format_bytes,
+    format_interval,
+    format_seconds,
+    parse_bytes,
+    parse_price,
+    parse_seconds,
+    parse_share,
+    three_digits,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +109,35 @@ def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
 
 def test_the_endless_interval_of_a_single_step_can_be_written() -> None:
     assert format_interval(41.234, 0.0, math.inf) == "41.2 ± inf"
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("2.50", (2.5, "")),
+        (2, (2.0, "")),
+        (0.5, (0.5, "")),
+        ("2.50EUR", (2.5, "EUR")),
+        (" 2 eur ", (2.0, "eur")),
+        ("$.75", (0.75, "$")),
+        ("CHF 3", (3.0, "CHF")),
+        ("3 €", (3.0, "€")),
+        ("US$4", (4.0, "US$")),
+        ("0", (0.0, "")),
+    ],
+)
+def test_a_price_is_read_as_people_write_it(text: Any, price: tuple[float, str]) -> None:
+    assert parse_price(text) == price
+
+
+@pytest.mark.parametrize(
+    "text", ["", "free", "-1", "1e3", "2,50", "1.2.3", "$2 EUR", "2 EUR/h", "nan", None, True, "=2", "1|"]
+)
+def test_what_is_no_price_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="price"):
+        parse_price(text)
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.01234, "0.0123"), (5.5, "5.50"), (17, "17.0"), (1234.56, "1235")])
+def test_three_digits_of_a_number_count(value: float, text: str) -> None:
+    assert three_digits(value) == text

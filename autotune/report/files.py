@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from autotune.errors import StorageFailed
 from autotune.measurement import Measurement
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.report.explained import explanation_markdown
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
+from autotune.report.formats import format_of, made
 from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
@@ -45,13 +48,33 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
                 path.unlink(missing_ok=True)  # an answer that was none
         _write_texts(folder, dict.fromkeys(EXPORTS) | exports(facts.elsewhere))
         table = frame(facts.trials)
-        _whole(folder / "trials.csv", lambda path: table.to_csv(path, index=False))
-        _whole(folder / "trials.parquet", lambda path: table.to_parquet(path, index=False))
+        for name in ("trials.csv", "trials.parquet"):
+            write_table(folder / name, table)
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
         _whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
         _write_texts(folder, picture_files(facts))
         _write_probes(folder, facts)
     return folder
+
+
+def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> Path:
+    """Write the table in one of FORMATS, by default that of the file's name; returns the path.
+
+    Raises StorageFailed, and InvalidRequest for an unknown format or where Excel's library is missing.
+    """
+    whole = made(table, format or format_of(path))
+    return write_file(path, whole if isinstance(whole, bytes) else whole.encode())
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write the file, whole or not at all; returns its path. Raises StorageFailed."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        _whole(path, lambda beside: beside.write_bytes(content))
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
+    return path
 
 
 def write_explanation(folder: Path, told: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from autotune.interval import Interval
 from autotune.ladder import THEIR_MACHINE, Ladder
 from autotune.report.ladder_table import head, short_outcome
+from autotune.units import three_digits
 
 MIB, GIB = 2**20, 2**30
 GREY = "#b8b8b8"
@@ -118,9 +119,4 @@ def _bars(
     places, lengths, thick = zip(*known, strict=True)
     errors = {"xerr": list(zip(*spreads, strict=True)), "ecolor": "#444444", "capsize": 2} if spreads else {}
     bars = axes.barh(places, lengths, thick, **how, **errors)
-    axes.bar_label(bars, [_number(value) for value in lengths], padding=4, fontsize="small")
-
-
-def _number(value: float) -> str:
-    """Three digits that count, and never an exponent."""
-    return f"{value:#.3g}" if value < 100 else f"{value:.0f}"
+    axes.bar_label(bars, [three_digits(value) for value in lengths], padding=4, fontsize="small")

@@ -1,7 +1,5 @@
 """Trials as a table: documented columns in their order, dtypes that never depend on the rows."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -121,27 +119,3 @@ def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes
 
 def test_doubts_are_one_text() -> None:
     assert frame(MIXED).iloc[2]["doubts"] == "throttled; a, b"
-
-
-def test_csv_comes_back_as_it_went(tmp_path: Path) -> None:
-    made = frame(MIXED)
-    made.to_csv(tmp_path / "trials.csv", index=False)
-    again = pd.read_csv(
-        tmp_path / "trials.csv",
-        dtype=made.dtypes.to_dict(),
-        keep_default_na=False,
-        na_values={name: [""] for name in made.columns if name not in WORDS},
-    )
-    pd.testing.assert_frame_equal(again, made)
-
-
-def test_plain_csv_tells_none_the_value_from_nothing(tmp_path: Path) -> None:
-    frame(MIXED).to_csv(tmp_path / "trials.csv", index=False)
-    assert set(pd.read_csv(tmp_path / "trials.csv")["checkpointing"]) == {"none"}
-
-
-@pytest.mark.parametrize("trials", [MIXED, []], ids=["mixed", "empty"])
-def test_parquet_comes_back_as_it_went(tmp_path: Path, trials: list[Trial]) -> None:
-    made = frame(trials)
-    made.to_parquet(tmp_path / "trials.parquet", index=False)
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "trials.parquet"), made)

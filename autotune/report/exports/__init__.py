@@ -1,4 +1,4 @@
-"""The same answer for other tools: accelerate, TRL, axolotl, LLaMA-Factory, DeepSpeed; pure functions to texts."""
+"""The same answer for transformers' parser, accelerate, TRL, axolotl, LLaMA-Factory and DeepSpeed; pure functions to texts."""
 
 import json
 
@@ -7,9 +7,11 @@ from autotune.report.exports.accelerate_loop import accelerate_loop
 from autotune.report.exports.answer import Answer, auto_class, switch_lines
 from autotune.report.exports.axolotl import axolotl_yaml
 from autotune.report.exports.llama_factory import llama_factory_yaml
+from autotune.report.exports.training_arguments_file import training_arguments_yaml
 from autotune.report.exports.trl_config import trl_yaml
 
 MAKERS = {
+    "best_training_arguments.yaml": training_arguments_yaml,
     "accelerate_config.yaml": accelerate_yaml,
     "accelerate_loop.py": accelerate_loop,
     "trl.yaml": trl_yaml,

@@ -1,8 +1,23 @@
 """YAML for people: comment lines above, one comment line below for each thing that has no counterpart."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what readers of YAML 1.1 and of 1.2 read alike: PyYAML quotes what is no word by the rules it knows."""
+
+
+for _tag, _rule, _first in (
+    ("bool", r"^[yYnN]$", "yYnN"),
+    ("int", r"^[-+]?[0-9]+$|^0[ox][0-9a-fA-F]+$", "-+0123456789"),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
+):
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_rule), list(_first))
 
 
 def commented_yaml(
@@ -12,10 +27,8 @@ def commented_yaml(
 
     missing: what the answer holds and this tool has no key for. notes: other lines at the end.
     """
-    import yaml
-
     lines = [_comment(line) for line in head]
-    lines += yaml.safe_dump(json.loads(json.dumps(values)), sort_keys=False, width=1000).splitlines()
+    lines += yaml.dump(json.loads(json.dumps(values)), Dumper=_Dumper, sort_keys=False, width=1000).splitlines()
     lines += [_comment(f"no counterpart here: {name} = {json.dumps(value)}") for name, value in (missing or {}).items()]
     lines += [_comment(line) for line in notes]
     return "\n".join(lines) + "\n"

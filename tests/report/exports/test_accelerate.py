@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from transformers import Trainer, TrainingArguments
@@ -46,6 +47,13 @@ def test_accelerate_reads_its_file(kind: str, tmp_path: Path) -> None:
     assert read.num_processes == of.data_parallel_size
     assert read.use_cpu is of.is_cpu
     assert read.mixed_precision == (None if kind == "deepspeed" else of.mixed_precision)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_value_that_accelerate_reads_is_ours(kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path, EVERY[kind]) / "accelerate_config.yaml"
+    ours, read = yaml.safe_load(path.read_text()), load_config_from_file(str(path)).to_dict()
+    assert {name: read[name] for name in ours} == ours
 
 
 def launched(folder: Path) -> Any:

@@ -1,0 +1,105 @@
+"""The columns of the tables that programs read: name, dtype, unit and meaning, in one place.
+
+Later work adds columns and renames none. docs/columns.md is made from this file; a test holds the two together.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.levers import LEVERS
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. dtype: as pandas names it. unit: empty for words, counts and shares. may_miss: a text that is unknown in
+    some rows, which is not the same as an empty one."""
+
+    name: str
+    dtype: str
+    meaning: str
+    unit: str = ""
+    may_miss: bool = False
+
+
+TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "float64", "bool"
+"""pandas' dtypes; of a lever that is yes or no it is `boolean`. What is missing is <NA>, of a float64 NaN."""
+
+FIRST = "it is the first"
+"""Why the first of several studies is compared with no other."""
+
+SPEED, SECONDS, BYTES, TOKENS = "samples / second", "seconds", "bytes", "tokens / second"
+
+BEFORE = (
+    Column("number", WHOLE, "The trial's number; 0 is the baseline."),
+    Column("outcome", TEXT, "How the trial ended: completed, out_of_memory, non_finite_loss, unsupported, ..."),
+    Column("reason", TEXT, "Why it did not complete, in the library's own words; else empty."),
+    Column("where", TEXT, "The stage in which memory ran out (build, data, forward, backward, optimizer); else empty."),
+    Column("feasible", TRUTH, "Whether it completed and fits with its headroom."),
+    Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
+    Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
+    Column("data_parallel_size", WHOLE, "Ranks that train together."),
+    Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
+)
+AFTER = (
+    Column("samples_per_second", NUMBER, "Speed over all timed steps; of a confirmed trial over its rounds.", SPEED),
+    Column("samples_per_second_low", NUMBER, "Lower end of the speed's 95 % interval.", SPEED),
+    Column("samples_per_second_high", NUMBER, "Upper end of it; infinite where one step was timed.", SPEED),
+    Column("tokens_per_second", NUMBER, "The same in tokens, padding included; missing without tokens.", TOKENS),
+    Column("step_time_s", NUMBER, "Mean of an optimizer step, end to end, waiting for data included.", SECONDS),
+    Column("micro_step_time_s", NUMBER, "Mean of one forward and backward.", SECONDS),
+    Column("optimizer_step_time_s", NUMBER, "Mean of clipping and the optimizer's step.", SECONDS),
+    Column("data_wait_s", NUMBER, "Mean time a step waits for its micro-batches.", SECONDS),
+    Column("peak_allocated_bytes", WHOLE_OR_MISSING, "Highest that tensors held, over all its probes.", BYTES),
+    Column("peak_reserved_bytes", WHOLE_OR_MISSING, "Highest that torch's allocator reserved.", BYTES),
+    Column("peak_device_bytes", WHOLE_OR_MISSING, "Highest that the device saw of the training.", BYTES),
+    Column("untimed_steps", WHOLE, "Optimizer steps before those that count."),
+    Column("timed_steps", WHOLE, "Optimizer steps that count."),
+    Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
+    Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
+    Column("doubts", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
+    Column("confirmed", TRUTH, "Whether it was measured again in rounds beside its rivals, and every round completed."),
+    Column("non_padding_tokens_per_second", NUMBER, "Tokens that are no padding; missing without tokens.", TOKENS),
+    Column("forward_time_s", NUMBER, "Mean time of a step's forward passes.", SECONDS),
+    Column("backward_time_s", NUMBER, "Mean time of a step's backward passes.", SECONDS),
+    Column("overhead_time_s", NUMBER, "Mean time of a step that is none of its parts: the Trainer's own.", SECONDS),
+    Column("data_wait_share", NUMBER, "data_wait_s as a share of step_time_s, 0 to 1."),
+    Column("input_bound", TRUTH, "Whether that share is a tenth or more."),
+    Column("joules_per_sample", NUMBER, "The device's energy; missing where it has no counter.", "joules / sample"),
+    Column("allocator_retries", WHOLE, "Times the allocator emptied its cache and asked again; any: does not fit."),
+    Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
+    Column("rounds", WHOLE, "Rounds of its confirmation."),
+    Column("repeated_because", TEXT, "Doubts for which it was measured again, separated by semicolons."),
+    Column("barred", TEXT, "Why it cannot win although it fits; else empty."),
+    Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS),
+    Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
+)
+
+
+def trial_columns(levers: Iterable[str] = ()) -> list[Column]:
+    """Every column of the trials' table in its order: these levers' stand between sizes and speeds."""
+    return [*BEFORE, *(lever_column(name) for name in levers), *AFTER]
+
+
+def lever_column(name: str) -> Column:
+    """The column of one lever; missing in trials of a space without it."""
+    if name not in LEVERS:
+        return Column(name, TEXT, "A lever that this version does not know.", may_miss=True)
+    kinds = {type(value) for value in LEVERS[name].values}
+    dtype = {frozenset({int}): WHOLE_OR_MISSING, frozenset({bool}): "boolean"}.get(frozenset(kinds), TEXT)
+    return Column(name, dtype, LEVERS[name].summary, may_miss=True)
+
+
+def dtypes(columns: Iterable[Column]) -> dict[str, str]:
+    """Name -> dtype, as `DataFrame.astype` takes it."""
+    return {column.name: column.dtype for column in columns}
+
+
+def columns_table(columns: Iterable[Column]) -> list[str]:
+    """The columns as a Markdown table."""
+
+    def line(*cells: Any) -> str:
+        return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rows = [line(f"`{one.name}`", f"`{one.dtype}`", one.unit or "-", one.meaning) for one in columns]
+    return [line("column", "dtype", "unit", "meaning"), "|---|---|---|---|", *rows]

@@ -1,0 +1,63 @@
+"""Several studies as one table, a row a study, with stable columns and dtypes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from autotune.report.columns import BYTES, NUMBER, SECONDS, SPEED, TEXT, WHOLE, WHOLE_OR_MISSING, Column, dtypes
+
+COST = "currency / 1,000,000 samples"
+
+COMPARED = (
+    Column("study", TEXT, "The study's name; of two with one name, with the folder that it lies in."),
+    Column("model", TEXT, "The model."),
+    Column("task", TEXT, "The task."),
+    Column("sequence_length", WHOLE_OR_MISSING, "Longest sample; missing for images.", "tokens"),
+    Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
+    Column("objective", TEXT, "What its search looked for."),
+    Column("device", TEXT, "cpu, or the GPU as torch names it."),
+    Column("device_name", TEXT, "The processor or card."),
+    Column("data_parallel_size", WHOLE_OR_MISSING, "Ranks of the best configuration."),
+    Column("versions", TEXT, "Versions that decide speed: torch, transformers, accelerate, the driver."),
+    Column("trials", WHOLE, "Configurations that were probed."),
+    Column("probes", WHOLE, "Probes used in all, those of the confirmation among them."),
+    Column("probe_seconds", NUMBER, "What these took together.", SECONDS),
+    Column("allowed_bytes", WHOLE, "Memory that a configuration had to fit in.", BYTES),
+    Column("baseline_configuration", TEXT, "The user's own settings, made exact; empty where never measured."),
+    Column("baseline_samples_per_second", NUMBER, "Its speed; missing where it does not run.", SPEED),
+    Column("baseline_samples_per_second_low", NUMBER, "Lower end of that speed's 95 % interval.", SPEED),
+    Column("baseline_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
+    Column("baseline_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the baseline.", BYTES),
+    Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing where nothing fits."),
+    Column("best_configuration", TEXT, "The best configuration; empty where nothing fits."),
+    Column("best_unlike_baseline", TEXT, "The same, by its sizes and what it has otherwise than the baseline."),
+    Column("best_samples_per_second", NUMBER, "Its speed.", SPEED),
+    Column("best_samples_per_second_low", NUMBER, "Lower end of that speed's 95 % interval.", SPEED),
+    Column("best_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
+    Column("best_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the best configuration.", BYTES),
+    Column("confirmed", "bool", "Whether the best was measured again, beside the baseline."),
+    Column("speedup", NUMBER, "How many times as fast as its own baseline."),
+    Column("speedup_low", NUMBER, "Lower end of the speed-up's 95 % interval."),
+    Column("speedup_high", NUMBER, "Upper end of it."),
+    Column("why_no_speedup", TEXT, "Why there is no speed-up; else empty."),
+    Column("compared_with", TEXT, "The first study that did the same work, if this is another one; else empty."),
+    Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing where the work differs."),
+    Column("times_as_fast_low", NUMBER, "Lower end of its 95 % interval."),
+    Column("times_as_fast_high", NUMBER, "Upper end of it."),
+    Column("why_not_compared", TEXT, "Why it is compared with no other study; else empty."),
+    Column(
+        "price_per_hour", NUMBER, "Price of all that it trained on; missing where none was given.", "currency / hour"
+    ),
+    Column("currency", TEXT, "The price's currency as it was given; else empty."),
+    Column("baseline_cost_per_million_samples", NUMBER, "What the baseline costs at that price.", COST),
+    Column("best_cost_per_million_samples", NUMBER, "What the best configuration costs at that price.", COST),
+    Column("doubts", TEXT, "What speaks against the numbers, separated by semicolons; else empty."),
+)
+"""Later work adds columns and renames none. What is missing is NaN or <NA>; an upper end without bound is infinite."""
+
+
+def compared_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a study, in the order given."""
+    columns = dtypes(COMPARED)
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)

@@ -1,0 +1,231 @@
+"""A table in the formats of other programs, and back from those that lose nothing.
+
+format    read back                                        made for
+parquet   equal, by any reader                             programs
+jsonl     equal, by `read_table`                           programs; an infinite number is the text "Infinity"
+csv       equal, by `read_table`                           spreadsheets: a text that one would run begins with '
+xlsx      not equal: 16 digits, no control characters      spreadsheets, quoted as in CSV
+markdown  not equal: six digits, one line a cell           people
+latex     not equal: six digits, one line a cell           people
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from autotune.errors import InvalidRequest, did_you_mean
+from autotune.report.columns import TEXT, Column, dtypes
+
+RUN = "=+\\-@\t\r\n"
+"""What a spreadsheet may take for a formula where a text begins with it (OWASP, CSV Injection)."""
+NO_EXCEL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Characters that XML, and so Excel, cannot hold."""
+LONGEST_CELL = 32_767
+"""Characters in a cell of Excel."""
+READ: dict[str, Callable[[str], Any]] = {
+    "int64": int,
+    "Int64": int,
+    "float64": float,
+    "bool": "True".__eq__,
+    "boolean": "True".__eq__,
+}
+"""dtype -> a cell of a CSV file as a value."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """suffix: of its files. make: the whole file, as text or bytes."""
+
+    suffix: str
+    make: Callable[[pd.DataFrame], str | bytes]
+
+
+def made(table: pd.DataFrame, format: str) -> str | bytes:
+    """The whole file in one of FORMATS. Raises InvalidRequest for another, and for Excel where openpyxl is missing."""
+    if format not in FORMATS:
+        raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, FORMATS))
+    return FORMATS[format].make(table)
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's name asks for; raises InvalidRequest."""
+    names = {one.suffix: name for name, one in FORMATS.items()}
+    if path.suffix.lower() not in names:
+        raise InvalidRequest(f"{path.name!r} does not say in which format.", f"End it in {', '.join(names)}.")
+    return names[path.suffix.lower()]
+
+
+def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """The table with these columns alone, in this order; raises InvalidRequest where it has no such one."""
+    names = list(names)
+    if unknown := [name for name in names if name not in table.columns]:
+        raise InvalidRequest(f"There is no column {unknown[0]!r}.", did_you_mean(unknown[0], table.columns))
+    return table[names]
+
+
+def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
+    """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
+
+    columns: all that the file may hold. Raises InvalidRequest for another format, and for a column that is not among them.
+    """
+    path, known = Path(path), {column.name: column for column in columns}
+    kind = format_of(path)
+    if kind == "parquet":
+        return pd.read_parquet(path)
+    if kind == "jsonl":
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        names = list(rows[0]) if rows else list(known)
+    elif kind == "csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            names, *cells = csv.reader(file)
+        rows = [dict(zip(names, row, strict=True)) for row in cells]
+    else:
+        raise InvalidRequest(f"{path.name} does not hold all that was measured.", "Read CSV, JSON lines or Parquet.")
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidRequest(f"{path.name} holds a column {unknown[0]!r}.", "Name it among the columns.")
+    if kind == "csv":
+        rows = [{name: _read(known[name], cell) for name, cell in row.items()} for row in rows]
+    return pd.DataFrame(rows, columns=names).astype(dtypes(known[name] for name in names))
+
+
+def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each row as Python's own values; None where one is missing."""
+    whole = table.astype(object).where(table.notna(), None)
+    return [dict(zip(table.columns, row, strict=True)) for row in whole.itertuples(index=False, name=None)]
+
+
+# Formats ----------------------------------------------------------------------------------------------------------
+
+
+def _csv(table: pd.DataFrame) -> str:
+    """By hand: Python's writer leaves a lone carriage return bare, which breaks the row for every reader."""
+    lines = [list(table.columns), *(list(row.values()) for row in plain_rows(table))]
+    return "".join(",".join(map(_cell, line)) + "\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else quoted(value) if isinstance(value, str) else repr(value)
+    return '"' + text.replace('"', '""') + '"' if re.search('[",\r\n]', text) else text
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    whole: bytes = table.to_parquet(None, index=False)
+    return whole
+
+
+def _json_lines(table: pd.DataFrame) -> str:
+    """By Python's own writer: pandas' keeps 15 digits of a number, and some need 17."""
+    return "".join(json.dumps({name: _json(value) for name, value in row.items()}) + "\n" for row in plain_rows(table))
+
+
+def _json(value: Any) -> Any:
+    """JSON has no infinity: the text for it is that of protobuf's JSON mapping."""
+    endless = isinstance(value, float) and math.isinf(value)
+    return ("Infinity" if value > 0 else "-Infinity") if endless else value
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    cells = table.astype(object).map(lambda value: markdown_text(_short(value)))
+    sides = ["left" if _is_text(table, name) else "right" for name in table.columns]
+    cells.columns = [markdown_text(name) for name in table.columns]
+    return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides if len(cells) else None)) + "\n"
+
+
+def _latex(table: pd.DataFrame) -> str:
+    """Rules are those of the package booktabs."""
+    cells = table.astype(object).map(lambda value: latex_text(_short(value)))
+    cells.columns = [latex_text(name) for name in table.columns]
+    sides = "".join("l" if _is_text(table, name) else "r" for name in table.columns)
+    return str(cells.style.hide(axis="index").to_latex(column_format=sides, hrules=True))
+
+
+def _excel(table: pd.DataFrame) -> bytes:
+    try:
+        from openpyxl import Workbook
+        from openpyxl.utils import get_column_letter
+    except ImportError:
+        raise InvalidRequest(
+            "An Excel file needs openpyxl, which is not installed.", "pip install 'hf-autotune[excel]', or take csv."
+        ) from None
+    book = Workbook()
+    sheet = book.active
+    for column, name in enumerate(table.columns, start=1):
+        sheet.cell(1, column, name)
+        sheet.column_dimensions[get_column_letter(column)].width = min(40, len(name) + 2)
+    for number, row in enumerate(plain_rows(table), start=2):
+        for column, value in enumerate(row.values(), start=1):
+            told = _json(value)
+            if isinstance(told, str):
+                cell = sheet.cell(number, column, NO_EXCEL.sub("\ufffd", quoted(told))[:LONGEST_CELL])
+                cell.data_type = "s"  # openpyxl takes = for a formula and #REF! for an error
+            else:
+                sheet.cell(number, column, told)
+    sheet.freeze_panes = "B2"
+    sheet.auto_filter.ref = sheet.dimensions
+    whole = io.BytesIO()
+    book.save(whole)
+    return whole.getvalue()
+
+
+FORMATS = {
+    "csv": Format(".csv", _csv),
+    "parquet": Format(".parquet", _parquet),
+    "jsonl": Format(".jsonl", _json_lines),
+    "markdown": Format(".md", _markdown),
+    "latex": Format(".tex", _latex),
+    "xlsx": Format(".xlsx", _excel),
+}
+
+
+# Cells ------------------------------------------------------------------------------------------------------------
+
+
+def quoted(text: str) -> str:
+    """With an apostrophe before what a spreadsheet would run; one more where apostrophes stood before it already."""
+    return re.sub(rf"\A(?='*[{RUN}])", "'", text)
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(rf"\A'(?='*[{RUN}])", "", text)
+
+
+def _read(column: Column, cell: str) -> Any:
+    if column.dtype == TEXT:
+        return None if column.may_miss and not cell else _unquoted(cell)
+    return READ[column.dtype](cell) if cell else None
+
+
+def _is_text(table: pd.DataFrame, name: str) -> bool:
+    return str(table[name].dtype) == TEXT
+
+
+def _short(value: Any) -> str:
+    """One line for people: six digits of a number; nothing where it is missing."""
+    if value is None or value is pd.NA or value != value:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(re.sub(r"[\x00-\x1f\x7f]", " ", str(value)).split())
+
+
+def markdown_text(text: str) -> str:
+    """The text as Markdown shows it, in a table's cell too; a lone underscore inside a word means nothing there."""
+    text = re.sub(r"[\\`*\[\]|~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\\g<0>", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+LATEX |= {"[": "{[}"}  # at the beginning of a row it would be an argument of the \\ before it
+
+
+def latex_text(text: str) -> str:
+    """The text as LaTeX prints it."""
+    return "".join(LATEX.get(character, character) for character in text)

@@ -1,0 +1,156 @@
+"""best_training_arguments.json and .yaml hold one answer, and transformers' and TRL's parsers read it from either."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+from trl import TrlParser
+
+from autotune.report.exports import Answer, exports
+from autotune.report.exports.commented_yaml import commented_yaml
+from autotune.request import tuning_request
+from autotune.result import TuningResult
+from autotune.space_file import read_yaml
+from tests.makers import FIELDS, cpu, result
+from tests.report.exports.answers import EVERY, FULL, answer
+
+pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
+
+ROOT = Path(__file__).parents[3]
+JSON, YAML = "best_training_arguments.json", "best_training_arguments.yaml"
+ASKED: dict[str, Any] = {
+    "learning_rate": 5e-05,
+    "weight_decay": 0.1 + 0.2,
+    "adam_epsilon": 1e-08,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr": 1e-06},
+    "eval_strategy": "no",
+    "optim_args": "1e-3",
+    "label_names": ["yes", "off", "0x1F", "é: #"],
+    "max_steps": 7,
+}
+"""What a user had set: values that a careless file turns into others."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a search that began with these arguments."""
+    facts = {"environment": cpu(training_argument_fields=(*FIELDS, *ASKED))}
+    return result(request=tuning_request("gpt2-mini", 48, training_args=ASKED), **facts).save(
+        tmp_path_factory.mktemp("study")
+    )
+
+
+def parsed(how: str, folder: Path) -> TrainingArguments:
+    parser = HfArgumentParser((TrainingArguments,))
+    if how == "parse_json_file":
+        (arguments,) = parser.parse_json_file(str(folder / JSON))
+    elif how == "parse_yaml_file":
+        (arguments,) = parser.parse_yaml_file(str(folder / YAML))
+    elif how == "parse_dict":
+        (arguments,) = parser.parse_dict(json.loads((folder / JSON).read_text()))
+    else:
+        (arguments,) = TrlParser((TrainingArguments,)).parse_args_and_config(["--config", str(folder / YAML)])
+    assert isinstance(arguments, TrainingArguments)
+    return arguments
+
+
+@pytest.mark.parametrize("how", ["parse_json_file", "parse_yaml_file", "parse_dict", "TrlParser --config"])
+def test_every_field_that_is_parsed_is_ours(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)  # an output folder of their own
+    ours = TuningResult.load(folder).training_argument_fields()
+    assert {name: ours[name] for name in ASKED} == ASKED
+    arguments = parsed(how, folder)
+    assert {name: getattr(arguments, name) for name in ours} == ours
+    assert arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps == 48
+
+
+def test_both_files_hold_what_was_found(folder: Path) -> None:
+    ours = TuningResult.load(folder).training_argument_fields()
+    text = (folder / YAML).read_text()
+    assert json.loads((folder / JSON).read_text()) == ours
+    assert (yaml.safe_load(text), read_yaml(text)) == (ours, ours)
+    for line in (
+        "learning_rate: 5.0e-05",
+        "eval_strategy: 'no'",
+        "optim_args: '1e-3'",
+        "tf32: null",
+    ):
+        assert f"\n{line}\n" in text
+
+
+def test_a_measured_study_s_files_hold_what_was_found(tmp_path: Path) -> None:
+    found = TuningResult.load(ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu")
+    folder = found.save(tmp_path)
+    arguments = parsed("parse_yaml_file", folder)
+    ours = found.training_argument_fields()
+    assert {name: getattr(arguments, name) for name in ours} == ours
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_both_versions_of_yaml_read_every_file_alike(kind: str) -> None:
+    for name, text in exports(EVERY[kind]).items():
+        if name.endswith(".yaml"):
+            assert yaml.safe_load(text) == read_yaml(text), name
+    told = exports(EVERY[kind])[YAML]
+    assert yaml.safe_load(told) == EVERY[kind].training_arguments
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "no",
+            "off",
+            "on",
+            "Yes",
+            "NO",
+            "y",
+            "n",
+            "true",
+            "null",
+            "~",
+            "",
+            " ",
+            "-",
+            "=",
+            "<<",
+            "'",
+            '"',
+            "# x",
+            "a: b",
+        ),
+        *(
+            "5e-05",
+            "1e5",
+            "+1.",
+            ".5",
+            "012",
+            "0o17",
+            "0x1F",
+            "1_000",
+            "1:30",
+            "2001-01-01",
+            ".inf",
+            ".NaN",
+            "é",
+            "a\nb",
+        ),
+        *(5e-05, 1e22, 5e-324, -0.0, 0.1 + 0.2, 2**60, True, False, None, [], {}, [["no"], {"no": "no", "1": 1.0}]),
+    ],
+    ids=repr,
+)
+def test_any_value_is_read_as_it_was_by_both_versions_of_yaml(value: Any) -> None:
+    text = commented_yaml(["a comment"], {"value": value})
+    for read in (yaml.safe_load(text), read_yaml(text)):
+        assert repr(read) == repr({"value": value})
+
+
+def test_an_answer_of_no_search_is_still_a_file(tmp_path: Path) -> None:
+    (tmp_path / YAML).write_text(exports(Answer(FULL))[YAML])
+    (tmp_path / JSON).write_text(json.dumps(FULL))
+    assert parsed("parse_yaml_file", tmp_path).to_dict() == parsed("parse_json_file", tmp_path).to_dict()
+    assert exports(answer())[YAML].startswith("# (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(")

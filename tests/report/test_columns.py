@@ -1,0 +1,73 @@
+"""What is documented of the columns is what the tables hold, in code and in docs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.levers import LEVERS
+from autotune.report.columns import AFTER, BEFORE, Column, columns_table, dtypes, lever_column, trial_columns
+from autotune.report.compared import COMPARED, compared_frame
+from autotune.report.table import frame
+from tests.makers import LEVERS as OF_A_TRIAL
+from tests.makers import trial
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+OWN = [lever_column(name) for name in LEVERS if name not in {column.name for column in BEFORE}]
+
+STABLE = {
+    "number": "int64", "outcome": "string", "reason": "string", "where": "string", "feasible": "bool",
+    "micro_batch_size": "int64", "gradient_accumulation_steps": "int64", "data_parallel_size": "int64",
+    "global_batch_size": "int64", "checkpointing": "string", "precision": "string", "optimizer": "string",
+    "workers": "Int64", "pin_memory": "boolean", "samples_per_second": "float64",
+    "samples_per_second_low": "float64", "samples_per_second_high": "float64", "tokens_per_second": "float64",
+    "step_time_s": "float64", "micro_step_time_s": "float64", "optimizer_step_time_s": "float64",
+    "data_wait_s": "float64", "peak_allocated_bytes": "Int64", "peak_reserved_bytes": "Int64",
+    "peak_device_bytes": "Int64", "untimed_steps": "int64", "timed_steps": "int64", "ended_early": "bool",
+    "probe_seconds": "float64", "doubts": "string", "confirmed": "bool",
+    "non_padding_tokens_per_second": "float64", "forward_time_s": "float64", "backward_time_s": "float64",
+    "overhead_time_s": "float64", "data_wait_share": "float64", "input_bound": "bool",
+    "joules_per_sample": "float64", "allocator_retries": "int64", "skipped_steps": "int64", "rounds": "int64",
+    "repeated_because": "string", "barred": "string", "compile_s": "float64",
+}  # fmt: skip
+"""What programs rely on: further columns may follow, none of these may change."""
+
+
+def test_order_names_and_dtypes_are_stable() -> None:
+    made = {name: str(dtype) for name, dtype in frame([trial(0)]).dtypes.items()}
+    assert list(made.items())[: len(STABLE)] == list(STABLE.items())
+
+
+def test_the_documented_columns_are_the_frame_s() -> None:
+    for made, documented in (
+        (frame([trial(0)]), trial_columns(OF_A_TRIAL)),
+        (frame([]), trial_columns()),
+        (compared_frame([]), list(COMPARED)),
+    ):
+        assert {name: str(dtype) for name, dtype in made.dtypes.items()} == dtypes(documented)
+        assert list(made.columns) == [column.name for column in documented]
+
+
+@pytest.mark.parametrize("column", [*BEFORE, *AFTER, *OWN, *COMPARED], ids=lambda column: column.name)
+def test_every_column_says_its_meaning_and_its_unit(column: Column) -> None:
+    assert column.meaning.endswith(".")
+    units = {"_s": "seconds", "_seconds": "seconds", "_bytes": "bytes", "samples_per_second": "samples / second"}
+    for ending, unit in units.items():
+        if column.name.endswith(ending):
+            assert column.unit == unit
+
+
+@pytest.mark.parametrize("columns", [BEFORE, AFTER, OWN, COMPARED], ids=["sizes", "measured", "levers", "compared"])
+def test_the_docs_hold_the_same_columns(columns: list[Column]) -> None:
+    assert "\n".join(columns_table(columns)) in DOCS
+
+
+def test_the_docs_code_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "reports").symlink_to(ROOT / "reports")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, env=environment)

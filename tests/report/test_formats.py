@@ -1,0 +1,253 @@
+"""A table in other programs' formats: equal where that is promised, harmless and readable everywhere."""
+
+import dataclasses
+import io
+import json
+import math
+import sys
+from pathlib import Path
+
+import openpyxl
+import pandas as pd
+import pytest
+
+from autotune.cli_report import TABLES
+from autotune.configuration import Configuration
+from autotune.errors import InvalidRequest, StorageFailed
+from autotune.levers import LEVERS
+from autotune.measurement import Outcome
+from autotune.report.columns import trial_columns
+from autotune.report.formats import FORMATS, latex_text, made, markdown_text, only, quoted, read_table
+from autotune.report.table import frame
+from autotune.result import TuningResult
+from autotune.trial import Trial
+from tests.makers import completed, configuration, ended, out_of_memory, result, step, trial
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [
+    "=1+1", "+1", "-2+3", "@SUM(A1)", "\tx", "\rx", "\n=1", "'=1", "''=1", "'quoted'", "-", "#REF!", "NA", "nan", "None",
+    "<NA>", "a,b", 'say "no"', "one\r\ntwo\rthree\nfour", " x ", "\x1b[31mred\x00", "é 😀 \u2028 \x85", "0012", "1e5",
+    "a | b & c $x_1$ 100% #1 {y} ^ ~ \\", "[enforce fail", "<script>alert(1)</script>", "x" * 40_000,
+]  # fmt: skip
+ODD = [Trial(number, configuration(), ended(Outcome.CRASHED, reason=text)) for number, text in enumerate(TEXTS)]
+MIXED = [
+    trial(0, confirmed=0.1 + 0.2),
+    trial(1, 20.0, peak_device_bytes=2**40 + 1, observed_doubts=("throttled", "=a, b")),
+    Trial(2, configuration(), completed(steps=(step(0.7, samples=48),))),
+    Trial(3, configuration(48), out_of_memory(configuration(48))),
+    Trial(4, Configuration.exact(48, 8, {"liger": "none"}), ended(Outcome.UNSUPPORTED)),
+]
+EVERY = {"mixed": MIXED, "odd texts": ODD, "empty": [], "one": [trial(0)]}
+COLUMNS = trial_columns(name for name in LEVERS if name not in ("micro_batch_size", "data_parallel_size"))
+
+
+def written(folder: Path, table: pd.DataFrame, format: str) -> Path:
+    path = folder / f"table{FORMATS[format].suffix}"
+    whole = made(table, format)
+    path.write_bytes(whole if isinstance(whole, bytes) else whole.encode())
+    return path
+
+
+# What comes back ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_the_table_comes_back_equal_to_the_bit(kind: str, format: str, tmp_path: Path) -> None:
+    table = frame(EVERY[kind])
+    columns = COLUMNS if kind != "empty" else trial_columns()
+    again = read_table(written(tmp_path, table, format), columns)
+    pd.testing.assert_frame_equal(again, table, check_exact=True)
+    assert again.equals(table)
+
+
+def test_there_is_something_to_lose() -> None:
+    table = frame(MIXED)
+    assert math.isinf(table["samples_per_second_high"][2])
+    assert table["liger"].isna().sum() == 4
+    assert len(repr(float(table["samples_per_second_low"][0]))) > 17
+
+
+def test_a_committed_study_s_files_are_what_was_measured(tmp_path: Path) -> None:
+    found = TuningResult.load(ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu")
+    folder = found.save(tmp_path / "study")
+    again = TuningResult.load(folder)
+    table = again.to_frame()
+    pd.testing.assert_frame_equal(table, found.to_frame(), check_exact=True)
+    for name in ("trials.csv", "trials.parquet"):
+        pd.testing.assert_frame_equal(read_table(folder / name, COLUMNS), table, check_exact=True)
+    pd.testing.assert_frame_equal(pd.read_parquet(folder / "trials.parquet"), table, check_exact=True)
+    assert dataclasses.replace(again, folder=found.folder) == found
+    for name in ("request.json", "result.json"):
+        assert (again.save(tmp_path / "again") / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    rows = [json.loads(line, parse_constant=refuse) for line in str(made(frame(MIXED), "jsonl")).splitlines()]
+    assert [row["number"] for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[2]["samples_per_second_high"] == "Infinity"
+    assert rows[3]["samples_per_second"] is None
+    assert (rows[0]["pin_memory"], rows[4]["pin_memory"]) == (False, None)
+
+
+def test_plain_csv_tells_none_the_value_from_nothing() -> None:
+    read = pd.read_csv(io.StringIO(str(made(frame([trial(0)]), "csv"))))
+    assert set(read["checkpointing"]) == {"none"}
+
+
+# Spreadsheets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", "\tx", "\rx", "\nx", "'=1", "''=1"])
+def test_what_a_spreadsheet_would_run_is_quoted(text: str) -> None:
+    assert quoted(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "a=1", "'x", "1-1", " =1", "''"])
+def test_what_it_would_not_run_stays(text: str) -> None:
+    assert quoted(text) == text
+
+
+def test_numbers_stay_numbers_in_spreadsheets(tmp_path: Path) -> None:
+    table = pd.DataFrame({"number": [-1.5], "text": pd.array(["-1.5"], dtype="string")})
+    assert made(table, "csv") == "number,text\n-1.5,'-1.5\n"
+    sheet = openpyxl.load_workbook(written(tmp_path, table, "xlsx")).active
+    assert [cell.value for cell in sheet[2]] == [-1.5, "'-1.5"]
+
+
+def test_plain_csv_readers_get_every_row_and_column() -> None:
+    table = frame(ODD)
+    read = pd.read_csv(
+        io.StringIO(str(made(table, "csv")), newline=""), keep_default_na=False, dtype={"reason": "string"}
+    )
+    assert list(read.columns) == list(table.columns)
+    assert list(read["number"]) == list(table["number"])
+    assert list(read["reason"].str.lstrip("'")) == [text.lstrip("'") for text in TEXTS]
+
+
+def test_excel_s_cells_are_texts_numbers_and_truths_and_never_formulas(tmp_path: Path) -> None:
+    for trials in (ODD, MIXED):
+        table = frame(trials)
+        sheet = openpyxl.load_workbook(written(tmp_path, table, "xlsx")).active
+        head, *rows = sheet.iter_rows()
+        assert [cell.value for cell in head] == list(table.columns)
+        assert {cell.data_type for row in rows for cell in row} <= {"n", "s", "inlineStr", "b"}
+        assert len(rows) == len(table)
+        for row, (_, told) in zip(rows, table.iterrows(), strict=True):
+            cells = dict(zip(table.columns, (cell.value for cell in row), strict=True))
+            assert cells["number"] == told["number"]
+            assert cells["feasible"] is bool(told["feasible"])
+            speed = told["samples_per_second"]
+            assert cells["samples_per_second"] == (None if math.isnan(speed) else pytest.approx(speed, rel=1e-15))
+    assert cells["outcome"] == "unsupported"
+    assert rows[2][list(table.columns).index("samples_per_second_high")].value == "Infinity"
+
+
+def test_excel_gets_texts_that_it_can_hold(tmp_path: Path) -> None:
+    sheet = openpyxl.load_workbook(written(tmp_path, frame(ODD)[["reason"]], "xlsx")).active
+    told = [cell.value or "" for cell in sheet["A"][1:]]
+    by_text = dict(zip(TEXTS, told, strict=True))
+    assert by_text["=1+1"] == "'=1+1"
+    assert by_text["\x1b[31mred\x00"] == "\ufffd[31mred\ufffd"
+    assert len(by_text["x" * 40_000]) == 32_767
+    assert by_text["#REF!"] == "#REF!"
+
+
+def test_without_openpyxl_excel_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InvalidRequest, match="openpyxl") as caught:
+        made(frame([]), "xlsx")
+    assert "hf-autotune[excel]" in caught.value.advice
+
+
+# People ---------------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
+    lines = str(made(frame(ODD), "markdown")).splitlines()
+    assert len(lines) == 2 + len(ODD)
+    columns = len(frame(ODD).columns)
+    for line in lines:
+        assert line.replace("\\\\", "").replace("\\|", "").count("|") == columns + 1
+        assert "<" not in line
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("adamw_torch_fused", "adamw_torch_fused"),
+        ("__init__", r"\_\_init\_\_"),
+        ("a|b", r"a\|b"),
+        ("$x$ *y* `z` [a](b)", r"\$x\$ \*y\* \`z\` \[a\](b)"),
+        ("R&D <b>", "R&amp;D &lt;b&gt;"),
+    ],
+)
+def test_markdown_shows_the_text_itself(text: str, told: str) -> None:
+    assert markdown_text(text) == told
+
+
+def test_latex_s_table_has_a_line_a_row_and_nothing_that_is_a_command() -> None:
+    lines = str(made(frame(ODD)[["number", "reason"]], "latex")).splitlines()
+    assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & reason \\", r"\midrule"]
+    rows = lines[4 : 4 + len(ODD)]
+    assert all(row.replace("\\&", "").count("&") == 1 and row.endswith(r" \\") for row in rows)
+    assert rows[24] == (
+        r"24 & a \textbar{} b \& c \$x\_1\$ 100\% \#1 \{y\} \textasciicircum{} \textasciitilde{} \textbackslash{} \\"
+    )
+    assert not any(character in "".join(lines) for character in "<>\x1b\x00")
+
+
+def test_a_bracket_is_no_argument_of_the_row_before_it() -> None:
+    assert latex_text("[enforce fail") == "{[}enforce fail"
+
+
+def test_tables_for_people_have_six_digits_and_nothing_for_what_is_missing() -> None:
+    table = frame(MIXED)[["samples_per_second", "peak_device_bytes", "liger"]]
+    assert "|                  0.3 |" in str(made(table, "markdown"))
+    assert str(2**40 + 1) in str(made(table, "markdown"))
+    assert r"0.3 & 524288000 &  \\" in str(made(table, "latex"))
+
+
+# Doors ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_knows_the_same_formats() -> None:
+    assert tuple(FORMATS) == TABLES
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_result_is_exported_as_the_path_ends(format: str, tmp_path: Path) -> None:
+    path = result().export(tmp_path / f"trials{FORMATS[format].suffix}")
+    other = result().export(str(tmp_path / "other"), format)
+    assert path.exists()
+    if format != "xlsx":  # which holds the time of its writing
+        assert other.read_bytes() == path.read_bytes()
+
+
+def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
+    for path, format, kind, said in (
+        (tmp_path / "trials.cvs", None, InvalidRequest, "does not say in which format"),
+        (tmp_path / "trials", "cvs", InvalidRequest, "no format 'cvs'"),
+        (tmp_path / "none" / "trials.csv", None, StorageFailed, "No such file"),
+        (tmp_path, "csv", StorageFailed, "is a folder"),
+    ):
+        with pytest.raises(kind, match=said) as caught:
+            result().export(path, format)
+        assert caught.value.advice
+        assert "\n" not in str(caught.value)
+    for suffix in ("csv", "jsonl"):
+        with pytest.raises(InvalidRequest, match="holds a column 'precision'"):
+            read_table(result().export(tmp_path / f"trials.{suffix}"), trial_columns(["checkpointing"]))
+    with pytest.raises(InvalidRequest, match="all that was measured"):
+        read_table(result().export(tmp_path / "trials.md"), COLUMNS)
+
+
+def test_columns_are_chosen_in_the_order_asked_for() -> None:
+    assert list(only(frame(MIXED), ["precision", "number"]).columns) == ["precision", "number"]
+    with pytest.raises(InvalidRequest, match="'numer'") as caught:
+        only(frame(MIXED), ["numer"])
+    assert "'number'" in caught.value.advice

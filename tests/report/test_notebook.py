@@ -1,0 +1,121 @@
+"""A result in a notebook: small, escaped, whole, and shown by a real kernel."""
+
+import dataclasses
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autotune.configuration import Configuration
+from autotune.measurement import Outcome
+from autotune.report import notebook
+from autotune.request import tuning_request
+from autotune.result import TuningResult
+from autotune.trial import Trial
+from tests.makers import configuration, ended, out_of_memory, result, trial, workload
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = '<script>alert("1")</script>|$x$'
+EVERY = {
+    "an answer": result(),
+    "nothing fits": result([Trial(0, configuration(), out_of_memory(configuration()))]),
+    "no baseline": result([trial(1)]),
+    "a baseline that crashed": result([Trial(0, configuration(), ended(Outcome.CRASHED)), trial(1, 20.0)]),
+    "one step": result([trial(0, steps=trial(0).measurement.steps[:1])]),
+    "no trial yet": dataclasses.replace(result(), trials=()),
+    "a lever of another version": result([trial(0, of=Configuration.exact(48, 8, {"warp": "on"}))]),
+    "a value of another version": result([trial(0, of=configuration(precision="fp6"))]),
+    "hostile names": result(
+        [
+            trial(0, observed_doubts=(HOSTILE,)),
+            Trial(1, configuration(16), ended(Outcome.CRASHED, reason=HOSTILE)),
+        ],
+        request=tuning_request(HOSTILE, 48),
+        workload=workload(name=HOSTILE),
+        statement=HOSTILE,
+    ),
+}
+
+
+class Tags(HTMLParser):
+    """The tags that a page opens, checked to be closed in their order; its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+        self.seen.append(tag)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data}\n"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_any_result_is_shown_as_plain_html_that_asks_for_nothing(kind: str) -> None:
+    page = Tags(EVERY[kind]._repr_html_())
+    assert set(page.seen) <= {"div", "p", "b", "pre", "code", "table", "thead", "tbody", "tr", "th", "td"}
+    assert len(repr(EVERY[kind])) < 500
+
+
+def test_the_answer_stands_beside_the_baseline_and_every_trial_has_a_row() -> None:
+    page = Tags(result()._repr_html_())
+    assert "4.0x faster than your settings" in page.text
+    assert page.seen.count("tr") == (1 + 2) + (1 + 3)
+    for said in ("1 (best)", "16 x 3, precision bf16", "40.0 ± 1.3", "500 MiB", "out of memory in forward"):
+        assert said in page.text
+
+
+def test_names_reasons_and_doubts_are_shown_as_text() -> None:
+    text = Tags(EVERY["hostile names"]._repr_html_()).text
+    assert text.count(HOSTILE) >= 3
+
+
+def test_of_many_trials_the_best_the_baseline_and_the_fastest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "ROWS", 4)
+    slow = [trial(number, 10.0 + number) for number in range(10)]
+    page = Tags(result([*slow, trial(10, 99.0, confirmed=99.0)])._repr_html_())
+    assert "7 more trial(s)" in page.text
+    cells = page.text.split("\n")
+    assert [number for number in ("0", "1", "7", "8", "9", "10 (best)") if number in cells] == [
+        "0",
+        "8",
+        "9",
+        "10 (best)",
+    ]
+
+
+def test_a_study_of_another_version_is_one_line() -> None:
+    assert EVERY["a value of another version"]._repr_html_().startswith("<pre>&lt;TuningResult gpt2-mini, 1 trial(s)")
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_a_loaded_study_and_a_comparison(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the kernel's own start
+        import nbclient
+        import nbformat
+
+        result().save(tmp_path / "study")
+        cells = [
+            f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport autotune\n"
+            "result = autotune.TuningResult.load('study')\nresult",
+            "autotune.compare([result, 'study'], price_per_hour='2 EUR', output_dir='.')[['study', 'speedup']]",
+        ]
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+        nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [cell.outputs[-1].data["text/html"] for cell in book.cells]
+    assert shown[0] == TuningResult.load(tmp_path / "study")._repr_html_()
+    assert "speedup" in shown[1]
+    assert "study (2)" in shown[1]
