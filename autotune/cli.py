@@ -100,7 +100,7 @@ def verify(
 
 @app.command()
 def doctor(
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print the facts as one JSON object.")] = False,
 ) -> None:
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""

@@ -26,7 +26,7 @@ def estimate(
     ] = None,
     task: Annotated[
         str | None,
-        Option(help="causal-lm, masked-lm, ... Default: from the model's config.", autocompletion=complete_task),
+        Option(help="Task: causal-lm, masked-lm, ... Default: from the model's config.", autocompletion=complete_task),
     ] = None,
     sequence_length: Annotated[str | None, Option(help="Tokens in the longest sample.")] = None,
     space: Annotated[
@@ -37,7 +37,9 @@ def estimate(
     only: Annotated[
         list[str] | None, Option(help="NAME=A,B: only these values of a lever. Repeatable.", metavar="NAME=A,B")
     ] = None,
-    device: Annotated[str, Option(help="cuda, or cpu for the bytes that a training on the CPU allocates.")] = "cuda",
+    device: Annotated[
+        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
+    ] = "cuda",
     headroom: Annotated[str, Option(help="Share of the memory that must stay free.")] = "5%",
     training_args: Annotated[str | None, Option(help="Your own TrainingArguments, JSON or YAML.")] = None,
     trust_remote_code: Annotated[

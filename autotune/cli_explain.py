@@ -17,7 +17,9 @@ def explain(
         str, Option(help="Rounds in which each configuration is measured; up to twice as many while it is uncertain.")
     ] = "3",
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
-    fresh: Annotated[bool, Option("--fresh", help="Measure anew what an earlier explanation measured.")] = False,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Begin again: measure anew what an earlier explanation measured.")
+    ] = False,
     as_json: Annotated[bool, Option("--json", help="Print the explanation as one JSON object.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print the explanation only.")] = False,
 ) -> None:

@@ -34,7 +34,7 @@ def guide(
     task: Annotated[
         str | None,
         Option(
-            help="Default: the guides' sequence-classification where it can be done, else the model's own.",
+            help="Task. Default: the guides' sequence-classification where it can be done, else the model's own.",
             autocompletion=complete_task,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def guide(
     tokenizer: Annotated[
         str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
     ] = None,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     memory_limit: Annotated[
         str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
     ] = None,

@@ -38,7 +38,7 @@ def search(
     ],
     task: Annotated[
         str | None,
-        Option(help="causal-lm, masked-lm, ... Default: from the model's config.", autocompletion=complete_task),
+        Option(help="Task: causal-lm, masked-lm, ... Default: from the model's config.", autocompletion=complete_task),
     ] = None,
     sequence_length: Annotated[str | None, Option(help="Tokens in the longest sample.")] = None,
     dataset: Annotated[
@@ -61,7 +61,7 @@ def search(
     only: Annotated[
         list[str] | None, Option(help="NAME=A,B: search only these values of a lever. Repeatable.", metavar="NAME=A,B")
     ] = None,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     memory_limit: Annotated[
         str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
     ] = None,
@@ -74,7 +74,7 @@ def search(
     sampler: Annotated[
         str,
         Option(
-            help="physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.",
+            help="Sampler: physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.",
             autocompletion=complete_sampler,
         ),
     ] = "physics",
@@ -93,7 +93,7 @@ def search(
     objective: Annotated[
         str,
         Option(
-            help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).",
+            help="Objective: samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).",
             autocompletion=complete_objective,
         ),
     ] = "samples_per_second",
@@ -108,7 +108,7 @@ def search(
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
     output_dir: Annotated[str, Option(help="Where report folders go.")] = "reports",
-    study_name: Annotated[str | None, Option(help="Default: <model>-<task>-gb<N>-<device>.")] = None,
+    study_name: Annotated[str | None, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Begin the study again instead of going on with it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the answer as one JSON object on standard output.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print the answer only.")] = False,
@@ -144,7 +144,7 @@ def _run_search(
     console = Console(stderr=as_json)
     seen: list[Any] = []
     try:
-        with watcher(console, quiet or (as_json and not console.is_terminal)) as watch:
+        with watcher(console, quiet) as watch:
 
             def both(progress: Any) -> None:
                 seen[:] = [progress]

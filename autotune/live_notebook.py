@@ -58,7 +58,8 @@ def page(progress: Progress, seconds: float, rows: int, notice: str = "", over: 
     trials = list(progress.trials)
     shown = trials[-rows:] if rows else []
     body = "".join(
-        f"<tr>{''.join(_cell('td', text) for text in cells(trial, progress.best, trials[0]))}</tr>" for trial in shown
+        f"<tr>{''.join(_cell('td', text) for text in cells(trial, progress.best, trials[0], over))}</tr>"
+        for trial in shown
     )
     head = "".join(_cell("th", name) for name in HEADER)
     doing = doing_text(progress, 0.0).replace(" (0 s)", "")

@@ -105,7 +105,7 @@ def trials_table(progress: Progress, width: int, rows: int, whole: bool = False)
             header = f"{name} " if name in ("#", "samples/s") else name
             table.add_column(header, width=WIDTHS[name], justify=justify, no_wrap=True, overflow="ellipsis")
     for trial in trials[-rows:]:
-        texts = dict(zip(HEADER, cells(trial, progress.best, trials[0]), strict=True))
+        texts = dict(zip(HEADER, cells(trial, progress.best, trials[0], whole), strict=True))
         if "outcome" not in shown and not trial.feasible:
             texts["samples/s"] = f"{texts['outcome']}  "
         is_best = progress.best is not None and trial.number == progress.best.number

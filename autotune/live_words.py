@@ -16,33 +16,31 @@ _OUTCOMES = {
 HEADER = ("#", "configuration", "outcome", "samples/s", "peak")
 
 
-def cells(trial: Trial, best: Trial | None, baseline: Trial | None) -> tuple[str, str, str, str, str]:
+def cells(trial: Trial, best: Trial | None, baseline: Trial, whole: bool = False) -> tuple[str, str, str, str, str]:
     """A trial's row under HEADER: the best one has a star, a number in doubt a question mark."""
     is_best = best is not None and trial.number == best.number
     return (
         f"{trial.number}{'*' if is_best else ' '}",
-        short(trial, baseline),
+        short(trial, baseline, whole),
         outcome_word(trial),
         f"{speed_text(trial)} {'?' if trial.final.doubts else ' '}",
         format_bytes(trial.peak_bytes),
     )
 
 
-def short(trial: Trial, baseline: Trial | None = None) -> str:
+def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
     """The configuration, as far as it is not the baseline's, without the names that its values make plain.
 
-    The baseline's own levers are told where they are few; the end of a search, and the report, tell them all.
+    whole: the baseline's own levers too, where they are few; the report tells them all.
     """
     configuration = trial.configuration
     words = [f"{configuration.micro_batch_size}x{configuration.gradient_accumulation_steps}"]
     if configuration.data_parallel_size > 1:
         words[0] += f"x{configuration.data_parallel_size}"
-    if baseline is not None and baseline.number == trial.number:
+    known = baseline.configuration.values
+    if baseline.number == trial.number:
         words.append("baseline")
-        if len(configuration.levers) > SHORT:
-            return " ".join(words)
-        baseline = None
-    known = baseline.configuration.values if baseline is not None else {}
+        known = {} if whole and len(configuration.levers) <= SHORT else known
     for name, value in configuration.levers:
         if name == RANKS or known.get(name) == value:
             continue
