@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
@@ -43,13 +44,18 @@ def is_lively(console: Console, environment: Mapping[str, str] = os.environ) -> 
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing, but answers whoever presses Ctrl-C."""
 
     def __enter__(self) -> Callable[[Progress], None]:
-        return lambda progress: None
+        return self._answer
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+    def _answer(self, progress: Progress) -> None:
+        if progress.kind == "stopping":
+            print(progress.message, file=sys.stderr, flush=True)
 
 
 class PlainLines:

@@ -75,6 +75,7 @@ class LiveTable:
             _line(elapsed, "dim"),
             *(_line(text, "dim") for text in (best_text(self._last), bound_text(self._last)) if text),
             *([_line(self._notice, "bold yellow")] if self._notice else []),
+            _line(""),  # where the terminal writes ^C: at the end of a full line it would push all up
         )
 
     def _clear_what_was_folded(self) -> None:

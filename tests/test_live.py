@@ -102,6 +102,13 @@ def test_a_ci_and_a_dumb_terminal_get_plain_lines(
     assert not is_lively(piped(), variables)
 
 
+def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    with Silent() as watch:
+        watch(progress("trial", 0))
+        watch(Progress("stopping", (), message="stopping after the running probe"))
+    assert capsys.readouterr() == ("", "stopping after the running probe\n")
+
+
 def test_a_caller_in_python_sees_nothing_by_default_their_own_or_by_true_what_the_command_shows() -> None:
     seen: list[Progress] = []
     with following(seen.append) as watch:

@@ -95,7 +95,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
         table._take(Progress("stopping", (), message="stopping after the running probe"))
         out.print(table._render())
         shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        assert len(shown) == 1 + min(ROWS, height - BESIDE) + 5
+        assert len(shown) == 1 + min(ROWS, height - BESIDE) + 6
         assert len(shown) < height
 
 
