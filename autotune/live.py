@@ -52,7 +52,6 @@ class Silent:
     def __exit__(self, *_: object) -> None:
         return None
 
-
     def _answer(self, progress: Progress) -> None:
         if progress.kind == "stopping":
             print(progress.message, file=sys.stderr, flush=True)
