@@ -1,11 +1,22 @@
 """`python -m autotune`, and the `autotune` command."""
 
+import os
+import sys
+
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; where nobody reads on, as behind `| head -1`, it ends with exit code 1 and says nothing."""
     from autotune.cli import app
 
-    app()
+    try:
+        try:
+            app(prog_name="autotune")
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":

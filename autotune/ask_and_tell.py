@@ -11,6 +11,7 @@ from autotune.choosing import Choice
 from autotune.configuration import Configuration
 from autotune.dominance import settled_by
 from autotune.ending import could_still_win, nothing_to_win, out_of_budget
+from autotune.interruption import Wish
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import value
 from autotune.physics import PhysicsSampler, taught
@@ -21,6 +22,7 @@ from autotune.sampler import fixed_sampler
 from autotune.search_space import SearchSpace
 from autotune.study_folder import keep_prospect, probe_folder
 from autotune.trial import Trial
+from autotune.units import finite
 
 KNOWN_IN_A_ROW = 200
 """Proposals in a row that are already answered after which everything counts as known."""
@@ -31,7 +33,11 @@ WALKED_THROUGH = 5000
 
 @dataclass
 class Study:
-    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers."""
+    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
+
+    could_win: by what share something untried could still beat the best, as it was last asked; None where the sampler
+    does not know. wish: the user's, to stop.
+    """
 
     folder: Path
     optuna: optuna.Study
@@ -40,6 +46,8 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     queue: list[Configuration] = field(default_factory=list)
     answered_at_once: int = 0
+    could_win: float | None = None
+    wish: Wish = field(default_factory=Wish)
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
@@ -62,6 +70,7 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
+        study.could_win = finite(choice.any_could_win)
         if study.trials:
             prospect = Prospect(choice.could_win, choice.any_could_win, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)

@@ -2,12 +2,14 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from autotune.cli_common import plain_errors, study_folder, whole
+from autotune.cli_common import json_error, plain_errors, study_folder, whole
 from autotune.cli_compare import compare
+from autotune.cli_completion import complete_device, complete_study
 from autotune.cli_estimate import estimate
 from autotune.cli_explain import explain
 from autotune.cli_guide import guide
@@ -15,11 +17,28 @@ from autotune.cli_report import report, studies
 from autotune.cli_search import search
 from autotune.errors import AutotuneError
 
-if TYPE_CHECKING:
-    pass
+USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
+"""What typer raises for words it does not know; it has no public name there."""
+
+
+class Commands(TyperGroup):
+    """The commands; what is wrongly typed beside `--json` is told as JSON too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        as_json = "--json" in ctx.args
+        try:
+            return super().invoke(ctx)
+        except USAGE_ERROR as error:
+            if as_json:
+                command = error.ctx.command_path if error.ctx else ctx.command_path
+                told = json_error("UsageError", error.format_message(), f"See {command} --help.", error.exit_code)
+                print(json.dumps(told, indent=1))
+            raise
+
 
 app = typer.Typer(
     name="autotune",
+    cls=Commands,
     help="Finds the fastest Hugging Face training configuration that fits your device, by measurement.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -33,12 +52,21 @@ app.command()(estimate)
 
 
 @app.command()
-def spaces() -> None:
+def spaces(
+    as_json: Annotated[bool, Option("--json", help="Print the spaces as one JSON object on standard output.")] = False,
+) -> None:
     """List the search spaces that are shipped."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from autotune.levers import LEVERS
         from autotune.space_file import describe_space, named_spaces, read_space
 
+        if as_json:
+            known = {
+                name: {"description": describe_space(path), "levers": read_space(name)}
+                for name, path in named_spaces().items()
+            }
+            answer.json({"spaces": known})
+            return
         for name, path in named_spaces().items():
             print(f"{name:12} {describe_space(path)}")
             told = (f"{lever}*" if "numerics" in LEVERS[lever].changes else lever for lever in read_space(name))
@@ -48,13 +76,13 @@ def spaces() -> None:
 
 @app.command()
 def verify(
-    study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    study: Annotated[str, typer.Argument(help="A study's name, or its folder.", autocompletion=complete_study)],
     steps: Annotated[str, Option(help="Timed steps; up to 10 before them do not count.")] = "500",
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
     as_json: Annotated[bool, Option("--json", help="Print promised and got as one JSON object.")] = False,
 ) -> None:
     """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from autotune.verify import verification_lines, verify_study
 
         folder = study_folder(study, output_dir)
@@ -63,24 +91,29 @@ def verify(
             whole("steps", steps),
             watch=lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True),
         )
-        told = json.dumps(verification.to_dict(), indent=1) if as_json else "\n".join(verification_lines(verification))
-        print(told)
+        if as_json:
+            answer.json(verification.to_dict())
+        else:
+            print("\n".join(verification_lines(verification)))
         if not verification.completed:
             raise typer.Exit(AutotuneError.exit_code)
 
 
 @app.command()
 def doctor(
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     as_json: Annotated[bool, Option("--json", help="Print the facts as one JSON object.")] = False,
 ) -> None:
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from autotune import workflow
         from autotune.report.doctor import doctor_lines
 
         environment = workflow.examine(device)
-        print(json.dumps(environment.to_dict(), indent=1) if as_json else "\n".join(doctor_lines(environment)))
+        if as_json:
+            answer.json(environment.to_dict())
+        else:
+            print("\n".join(doctor_lines(environment)))
 
 
 app.command()(studies)

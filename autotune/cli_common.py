@@ -1,30 +1,63 @@
 """What commands share: one clear line for what was foreseen, exit codes, numbers and folders as people type them."""
 
+import contextlib
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from autotune.errors import AutotuneError, InvalidRequest, NothingFits
+from autotune.interruption import Terminated, ending_on_sigterm
 from autotune.study_folder import study_folder as study_folder
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and SIGTERM, as shells have them."""
 
 
 class plain_errors:
-    """One clear line on standard error and the right exit code; no traceback for what was foreseen."""
+    """One clear line on standard error and the right exit code; no traceback for what was foreseen.
 
-    def __enter__(self) -> None:
-        return None
+    as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error.
+    Within, SIGTERM ends the command as a second Ctrl-C does.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._within = contextlib.ExitStack()
+
+    def __enter__(self) -> "plain_errors":
+        self._within.enter_context(ending_on_sigterm())
+        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._within.close()
         if isinstance(error, AutotuneError):
             print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{error}", file=sys.stderr)
+            self._json_error(type(error).__name__, error.message, error.advice, error.exit_code)
             raise typer.Exit(error.exit_code) from None
         if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(INTERRUPTED) from None
+            terminated = isinstance(error, Terminated)
+            code = TERMINATED if terminated else INTERRUPTED
+            said = "The command was ended by SIGTERM." if terminated else "The command was interrupted."
+            self._json_error("Interrupted", said, "The same command goes on where it can.", code)
+            raise typer.Exit(code) from None
+
+    def json(self, told: Mapping[str, Any]) -> None:
+        """Print the answer as the one JSON object."""
+        print(json.dumps(told, indent=1), flush=True)
+        self._as_json = False
+
+    def _json_error(self, kind: str, message: str, advice: str, code: int) -> None:
+        if self._as_json:
+            self.json(json_error(kind, message, advice, code))
+
+
+def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:
+    """What `--json` prints where there is no answer: the error's type, message, advice and exit code."""
+    return {"error": {"type": kind, "message": message, "advice": advice, "exit_code": code}}
 
 
 def whole(name: str, text: str) -> int:

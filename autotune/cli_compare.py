@@ -1,6 +1,5 @@
 """`autotune compare`: a thin door on `autotune.comparison`, and its table on a terminal."""
 
-import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli_common import plain_errors, shown
+from autotune.cli_completion import complete_study
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,9 @@ Option = typer.Option
 
 
 def compare(
-    studies: Annotated[list[str], typer.Argument(help="Names of studies, or their folders.")],
+    studies: Annotated[
+        list[str], typer.Argument(help="Names of studies, or their folders.", autocompletion=complete_study)
+    ],
     price_per_hour: Annotated[
         list[str] | None,
         Option(
@@ -29,7 +31,7 @@ def compare(
     as_json: Annotated[bool, Option("--json", help="Print the rows as one JSON object.")] = False,
 ) -> None:
     """Put several studies side by side: speeds, speed-ups, memory, and what a million samples cost."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from rich.console import Console
 
         from autotune.comparison import compare as compared
@@ -41,7 +43,7 @@ def compare(
         rows = plain_rows(table)
         if as_json:
             told = [{name: finite(one) if isinstance(one, float) else one for name, one in row.items()} for row in rows]
-            print(json.dumps({"studies": told}, indent=1))
+            answer.json({"studies": told})
             return
         show(Console(highlight=False), rows)
         if output is not None:

@@ -1,28 +1,30 @@
 """`autotune explain`: a thin door on `autotune.explain`."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from autotune.cli_common import plain_errors, study_folder, whole
+from autotune.cli_completion import complete_study
 
 Option = typer.Option
 
 
 def explain(
-    study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    study: Annotated[str, typer.Argument(help="A study's name, or its folder.", autocompletion=complete_study)],
     rounds: Annotated[
         str, Option(help="Rounds in which each configuration is measured; up to twice as many while it is uncertain.")
     ] = "3",
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
-    fresh: Annotated[bool, Option("--fresh", help="Measure anew what an earlier explanation measured.")] = False,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Begin again: measure anew what an earlier explanation measured.")
+    ] = False,
     as_json: Annotated[bool, Option("--json", help="Print the explanation as one JSON object.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print the explanation only.")] = False,
 ) -> None:
     """Say where a study's speed-up comes from, lever by lever, by measuring the way from your settings to the answer."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from autotune.explain import explanation
         from autotune.report.explained import explanation_lines
 
@@ -33,4 +35,7 @@ def explain(
                 print(line, file=sys.stderr, flush=True)
 
         told = explanation(folder, whole("rounds", rounds), fresh, watch).to_dict()
-        print(json.dumps(told, indent=1) if as_json else "\n".join(explanation_lines(told)))
+        if as_json:
+            answer.json(told)
+        else:
+            print("\n".join(explanation_lines(told)))

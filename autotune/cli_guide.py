@@ -1,7 +1,6 @@
 """The command `autotune guide`: a thin door on `autotune.guide`; nothing heavy is loaded before it runs."""
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli_common import INTERRUPTED, plain_errors, shown, whole
+from autotune.cli_common import plain_errors, shown, whole
+from autotune.cli_completion import complete_device, complete_model, complete_task
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,14 +22,21 @@ Option = typer.Option
 
 def guide(
     model: Annotated[
-        str, typer.Argument(help="A hub id, a folder, a config JSON, or a built-in name such as bert-large.")
+        str,
+        typer.Argument(
+            help="A hub id, a folder, a config JSON, or a built-in name such as bert-large.",
+            autocompletion=complete_model,
+        ),
     ],
     global_batch_size: Annotated[
         str, Option(help="Samples in one step, a multiple of 4: taken at once, or in the guides' 4 micro-steps.")
     ] = "4",
     task: Annotated[
         str | None,
-        Option(help="Default: the guides' sequence-classification where it can be done, else the model's own."),
+        Option(
+            help="Task. Default: the guides' sequence-classification where it can be done, else the model's own.",
+            autocompletion=complete_task,
+        ),
     ] = None,
     sequence_length: Annotated[
         str | None, Option(help="Tokens in the longest sample. Default: 512, or the most the model takes.")
@@ -44,7 +51,7 @@ def guide(
     tokenizer: Annotated[
         str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
     ] = None,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     memory_limit: Annotated[
         str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
     ] = None,
@@ -64,40 +71,39 @@ def guide(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json") and value is not None
     }
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         if sequence_length is not None:
             options["sequence_length"] = whole("sequence_length", sequence_length)
-        _walk(model, whole("global_batch_size", global_batch_size), options, as_json)
+        _walk(model, whole("global_batch_size", global_batch_size), options, answer if as_json else None)
 
 
-def _walk(model: str, global_batch_size: int, options: dict[str, Any], as_json: bool) -> None:
+def _walk(model: str, global_batch_size: int, options: dict[str, Any], answer: plain_errors | None) -> None:
+    """answer: what takes the ladder as JSON; None prints it for people."""
     from rich.console import Console
 
     from autotune.guide import check_climbed, run_guide
 
     known: list[Ladder] = []
-    with _shown_while_it_runs(Console(stderr=as_json), known) as watch:
+    interrupted: KeyboardInterrupt | None = None
+    with _shown_while_it_runs(Console(stderr=answer is not None), known) as watch:
         try:
-            ladder = run_guide(model, global_batch_size, watch=watch, **options)
-        except KeyboardInterrupt:
-            interrupted = True
-        else:
-            interrupted, known[:] = False, [ladder]
-    if known:
-        _print(known[0], as_json)
+            known[:] = [run_guide(model, global_batch_size, watch=watch, **options)]
+        except KeyboardInterrupt as interrupt:
+            interrupted = interrupt
+    if known and answer:
+        answer.json(known[0].to_dict() | {"folder": shown(Path(known[0].folder))})
+    elif known:
+        _print(known[0])
     if interrupted:
         done = f"{len(known[0].trials)} of {len(known[0].rungs)} rungs are known" if known else "nothing is known yet"
         print(f"Interrupted: {done}; the next run starts anew.", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
-    check_climbed(ladder)
+        raise interrupted
+    check_climbed(known[0])
 
 
-def _print(ladder: "Ladder", as_json: bool) -> None:
+def _print(ladder: "Ladder") -> None:
     from autotune.report.ladder_table import ladder_lines
 
-    if as_json:
-        print(json.dumps(ladder.to_dict() | {"folder": shown(Path(ladder.folder))}, indent=1))
-        return
     where = shown(Path(ladder.folder))
     print("\n".join(["", *ladder_lines(ladder)]))
     print(f"\nPlot:  {where}/guide.svg\nTable: {where}/guide.md, guide.csv and guide.json")
@@ -111,19 +117,21 @@ def _shown_while_it_runs(console: "Console", known: "list[Ladder]") -> "Iterator
     """
     from rich.text import Text
 
+    from autotune.live import is_lively
     from autotune.report.ladder_table import rung_line
 
     doing, since = ["reading device, model and data"], [time.monotonic()]
 
     def now() -> Text:
-        return Text(f"{doing[0]} ... {time.monotonic() - since[0]:.0f} s", style="dim")
+        seconds = f"{time.monotonic() - since[0]:.0f} s"
+        return Text(f"{doing[0]} ... {seconds}", style="dim", no_wrap=True, overflow="ellipsis")
 
     def take(ladder: "Ladder", what: str) -> None:
         known[:], doing[:], since[:] = [ladder], [what or doing[0]], [time.monotonic()]
         if not what:
             console.print(rung_line(ladder), markup=False, highlight=False, soft_wrap=True)
 
-    if not console.is_terminal:
+    if not is_lively(console):
         yield take
         return
     from rich.live import Live

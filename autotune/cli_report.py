@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli_common import plain_errors, shown, study_folder
+from autotune.cli_completion import complete_study
 from autotune.errors import AutotuneError, InvalidRequest, StorageFailed, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,25 +20,35 @@ TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
 PAGE = "report.html"
 
 
-def studies(output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports") -> None:
+def studies(
+    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
+    as_json: Annotated[bool, Option("--json", help="Print the studies as one JSON object on standard output.")] = False,
+) -> None:
     """List the studies in a folder: trials, best, speed-up."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         from autotune.report.summary import headline
         from autotune.result import TuningResult
 
         folders = sorted(path.parent for path in Path(output_dir).glob("*/request.json"))
-        if not folders:
+        known = []
+        if not folders and not as_json:
             print(f"No studies in {output_dir}.")
         for folder in folders:
             try:
                 result = TuningResult.load(folder)
-                print(f"{folder.name}: {len(result.trials)} trial(s). {headline(result.facts())}")
+                said = f"{len(result.trials)} trial(s). {headline(result.facts())}"
+                known.append({"name": folder.name} | result.to_dict())
             except AutotuneError as error:
-                print(f"{folder.name}: {error}")
+                said = str(error)
+                known.append({"name": folder.name, "error": said})
+            if not as_json:
+                print(f"{folder.name}: {said}")
+        if as_json:
+            answer.json({"studies": known})
 
 
 def report(
-    study: Annotated[str, typer.Argument(help="A study's name, or its folder.")],
+    study: Annotated[str, typer.Argument(help="A study's name, or its folder.", autocompletion=complete_study)],
     format: Annotated[
         str | None,
         Option(
@@ -56,7 +67,7 @@ def report(
     as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Write a study's report again and print its summary; or its trials' table in another program's format."""
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         kind = _kind(format, output, as_json)
         if columns is not None and kind not in TABLES:
             raise InvalidRequest("--columns chooses from the trials' table.", f"Add --format {', '.join(TABLES)}.")
@@ -71,6 +82,8 @@ def report(
         result.save(folder)
         if kind == "html":
             _page(folder, output)
+        elif as_json:
+            answer.json(result.to_dict())
         elif kind == "json":
             _text(json.dumps(result.to_dict(), indent=1) + "\n", output)
         else:
@@ -82,6 +95,8 @@ def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
     known = (*TABLES, "html", "json")
     if as_json and format not in (None, "json"):
         raise InvalidRequest(f"--json and --format {format} ask for two things.", "Keep one of them.")
+    if as_json and output is not None:
+        raise InvalidRequest("--json prints on standard output.", "Write a file with --format json --output FILE.")
     if as_json or format is not None:
         if format is not None and format not in known:
             raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, known))

@@ -1,12 +1,19 @@
 """`autotune search`: a thin door on `autotune.workflow`."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli_common import INTERRUPTED, plain_errors, shown, whole
+from autotune.cli_common import plain_errors, shown, whole
+from autotune.cli_completion import (
+    complete_device,
+    complete_model,
+    complete_objective,
+    complete_sampler,
+    complete_space,
+    complete_task,
+)
 
 if TYPE_CHECKING:
     from autotune.result import TuningResult
@@ -16,7 +23,11 @@ Option = typer.Option
 
 def search(
     model: Annotated[
-        str, typer.Argument(help="A hub id, a folder, a config JSON, or a built-in name such as gpt2-mini.")
+        str,
+        typer.Argument(
+            help="A hub id, a folder, a config JSON, or a built-in name such as gpt2-mini.",
+            autocompletion=complete_model,
+        ),
     ],
     global_batch_size: Annotated[
         str,
@@ -25,7 +36,10 @@ def search(
             "(Hugging Face calls it the effective or total train batch size.)"
         ),
     ],
-    task: Annotated[str | None, Option(help="causal-lm, masked-lm, ... Default: from the model's config.")] = None,
+    task: Annotated[
+        str | None,
+        Option(help="Task: causal-lm, masked-lm, ... Default: from the model's config.", autocompletion=complete_task),
+    ] = None,
     sequence_length: Annotated[str | None, Option(help="Tokens in the longest sample.")] = None,
     dataset: Annotated[
         str | None,
@@ -39,12 +53,15 @@ def search(
     tokenizer: Annotated[
         str | None, Option(help="Name or folder. Default: the model's own, else one trained on the data.")
     ] = None,
-    space: Annotated[str, Option(help="Search space: a name from `autotune spaces`, or a YAML file.")] = "default",
+    space: Annotated[
+        str,
+        Option(help="Search space: a name from `autotune spaces`, or a YAML file.", autocompletion=complete_space),
+    ] = "default",
     fix: Annotated[list[str] | None, Option(help="NAME=VALUE: fix a lever. Repeatable.", metavar="NAME=VALUE")] = None,
     only: Annotated[
         list[str] | None, Option(help="NAME=A,B: search only these values of a lever. Repeatable.", metavar="NAME=A,B")
     ] = None,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     memory_limit: Annotated[
         str | None, Option(help="Memory the training may use, as 600MiB or 24GiB. Default: what is free.")
     ] = None,
@@ -55,7 +72,11 @@ def search(
         str | None, Option(help="Deadline of one probe. Default: 10 x the baseline's, at least 60 s.")
     ] = None,
     sampler: Annotated[
-        str, Option(help="physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.")
+        str,
+        Option(
+            help="Sampler: physics (ours: memory and time are modelled), tpe, gp, random, qmc or brute-force.",
+            autocompletion=complete_sampler,
+        ),
     ] = "physics",
     margin: Annotated[
         str, Option(help="Stop once nothing untried can beat the best by more than this share (sampler physics).")
@@ -70,7 +91,11 @@ def search(
         bool, Option("--keep-numerics", help="Leave precision, optimizer, … as yours: nothing that learns differently.")
     ] = False,
     objective: Annotated[
-        str, Option(help="samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).")
+        str,
+        Option(
+            help="Objective: samples_per_second, tokens_per_second, or memory (the least, no slower than the baseline).",
+            autocompletion=complete_objective,
+        ),
     ] = "samples_per_second",
     seed: Annotated[str, Option(help="Seed of the sampler.")] = "0",
     training_args: Annotated[
@@ -83,7 +108,7 @@ def search(
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
     output_dir: Annotated[str, Option(help="Where report folders go.")] = "reports",
-    study_name: Annotated[str | None, Option(help="Default: <model>-<task>-gb<N>-<device>.")] = None,
+    study_name: Annotated[str | None, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Begin the study again instead of going on with it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the answer as one JSON object on standard output.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print the answer only.")] = False,
@@ -94,17 +119,23 @@ def search(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json", "quiet") and value is not None
     }
-    with plain_errors():
+    with plain_errors(as_json) as answer:
         options |= {
             name: whole(name, options[name])
             for name in ("n_trials", "seed", "sequence_length", "training_steps")
             if name in options
         }
         size = whole("global_batch_size", global_batch_size)
-        _run_search(model, size, options, as_json, quiet)
+        result = _run_search(model, size, options, as_json, quiet)
+        if as_json:
+            answer.json(result.to_dict())
+        else:
+            _print_result(result)
 
 
-def _run_search(model: str, global_batch_size: int, options: dict[str, Any], as_json: bool, quiet: bool) -> None:
+def _run_search(
+    model: str, global_batch_size: int, options: dict[str, Any], as_json: bool, quiet: bool
+) -> "TuningResult":
     from rich.console import Console
 
     from autotune import workflow
@@ -113,17 +144,16 @@ def _run_search(model: str, global_batch_size: int, options: dict[str, Any], as_
     console = Console(stderr=as_json)
     seen: list[Any] = []
     try:
-        with watcher(console, quiet or (as_json and not console.is_terminal)) as watch:
+        with watcher(console, quiet) as watch:
 
             def both(progress: Any) -> None:
                 seen[:] = [progress]
                 watch(progress)
 
-            result = workflow.search(model, global_batch_size, watch=both, **options)
+            return workflow.search(model, global_batch_size, watch=both, **options)
     except KeyboardInterrupt:
         _say_interrupted(seen)
-        raise typer.Exit(INTERRUPTED) from None
-    _print_result(result, as_json)
+        raise
 
 
 def _say_interrupted(seen: list[Any]) -> None:
@@ -132,18 +162,13 @@ def _say_interrupted(seen: list[Any]) -> None:
     if best is not None:
         from autotune.report.summary import speed_text
 
-        print(
-            f"Best so far: {best.configuration}: {speed_text(best)} samples/s (trial {best.number}, not confirmed)",
-            file=sys.stderr,
-        )
+        known = f"trial {best.number}{'' if best.confirmed else ', not confirmed'}"
+        print(f"Best so far: {best.configuration}: {speed_text(best)} samples/s ({known})", file=sys.stderr)
 
 
-def _print_result(result: "TuningResult", as_json: bool) -> None:
+def _print_result(result: "TuningResult") -> None:
     from autotune.report.summary import answer_lines, paste_lines
 
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=1))
-        return
     folder = shown(result.folder)
     print()
     facts = result.facts()

@@ -68,6 +68,7 @@ def _numerics(study: Study, best: Trial, train: Train, weights: str, watch: Watc
     watch(progress(study, "finishing", message=f"comparing losses with fp32's over {STEPS} steps"))
 
     def attempt(configuration: Configuration, seed: int, folder: Path) -> tuple[Any, Failure | None]:
+        study.wish.check()
         request = {"steps": STEPS, "seed": seed}
         return train("numerics", configuration, folder, DEADLINE_S + 10 * foreseen, request)
 
@@ -87,6 +88,7 @@ def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehears
     deadline = DEADLINE_S + 10 * REHEARSED_STEPS * (best.final.step_time_s or 0.0)
 
     def attempt(configuration: Configuration, folder: Path) -> tuple[Any, Failure | None]:
+        study.wish.check()
         return train("rehearsal", configuration, folder, deadline, {})
 
     with reporting_storage(study.folder):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autotune.configuration import Configuration
 from autotune.dominance import NEVER_PROBED
+from autotune.interruption import Wish
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, speed
@@ -33,11 +34,12 @@ def measure(
     configuration: Configuration,
     number: int,
     confirmation: int = 0,
+    wish: Wish | None = None,
 ) -> Measurement:
     """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
 
     What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
-    out: it is measured again. Raises StorageFailed where the disk refuses.
+    out: it is measured again, unless the user wishes to stop. Raises StorageFailed where the disk refuses.
     """
     best = best_trial(trials, plan.objective)
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
@@ -52,7 +54,7 @@ def measure(
     with reporting_storage(folder):
         measurement = once()
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
-            if not _disturbed(measurement):
+            if not _disturbed(measurement) or (wish and wish.to_stop):
                 break
             said = (*measurement.repeated_because, *measurement.observed_doubts)
             measurement = replace(once(), repeated_because=said)

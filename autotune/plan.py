@@ -33,7 +33,8 @@ class Plan:
 @dataclass(frozen=True)
 class Progress:
     """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
-    confirmed, finishing, done; message: what is done while preparing and finishing."""
+    confirmed, finishing, stopping, done; message: what is done while preparing and finishing. speedup: of the best so far
+    over the baseline. could_win: by what share something untried could still beat the best, where the sampler knows."""
 
     kind: str
     trials: tuple[Trial, ...]
@@ -43,6 +44,8 @@ class Progress:
     best: Trial | None = None
     probes_left: int = 0
     seconds_left: float | None = None
+    speedup: float | None = None
+    could_win: float | None = None
     message: str = ""
 
 

@@ -24,7 +24,7 @@ from autotune.errors import SearchFailed
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure, unsupported
-from autotune.objective import best_trial
+from autotune.objective import best_trial, speed_up
 from autotune.physics import Knowledge, PhysicsSampler
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe
@@ -147,7 +147,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     """Probe until the plan is over or all is known, then confirm; returns the statement why it ended.
 
     Raises SearchFailed where the baseline crashes or one crash comes three times running, StorageFailed where the disk
-    refuses, KeyboardInterrupt when the user interrupts: everything so far is kept.
+    refuses, KeyboardInterrupt when the user interrupts or wished to: everything so far is kept.
     """
     begun = time.monotonic()
     if study.trials:
@@ -155,6 +155,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
         _stop_where_it_crashes(study)
     statement = ""
     while True:
+        study.wish.check()
         with reporting_storage(study.folder):
             asked, statement = ask(study, time.monotonic() - begun)
         if asked is None:
@@ -182,7 +183,7 @@ def _measure(
 ) -> Measurement:
     if number == 0 and study.space.baseline_problem:
         return unsupported(study.folder, configuration, study.space.baseline_problem)
-    return measure(study.folder, study.plan, study.trials, probe, configuration, number, confirmation)
+    return measure(study.folder, study.plan, study.trials, probe, configuration, number, confirmation, study.wish)
 
 
 def _stop_where_it_crashes(study: Study) -> None:
@@ -216,6 +217,7 @@ def confirm_finalists(
     plan, begun = study.plan, time.monotonic() if begun is None else begun
 
     def once_more(trial: Trial, one_round: int) -> Measurement:
+        study.wish.check()
         watch(progress(study, "confirming", begun, number=trial.number, configuration=trial.configuration))
         measurement = _measure(study, probe, trial.configuration, trial.number, one_round)
         done = replace(trial, confirmations=(*trial.confirmations, measurement))
@@ -248,10 +250,13 @@ def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -
     left = None
     if plan.timeout_s is not None and begun is not None:
         left = max(0.0, plan.timeout_s - (time.monotonic() - begun))
+    best = best_trial(study.trials, plan.objective)
     return Progress(
         kind,
         tuple(study.trials),
-        best=best_trial(study.trials, plan.objective),
+        best=best,
+        speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
+        could_win=study.could_win,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=left,
         **what,

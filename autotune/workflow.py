@@ -13,9 +13,11 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
+from autotune.interruption import patient, statement_of
 from autotune.knowledge import estimated_peaks, gather
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
+from autotune.live import following
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -30,7 +32,7 @@ from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
-from autotune.study import adopt, open_study
+from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
 from autotune.study_folder import check_identity, locked, read_prospects, remove_study
 from autotune.survey import read_environment, read_workload
@@ -51,7 +53,7 @@ def search(
     base_arguments: Any = None,
     training_args: str | Path | Mapping[str, Any] | None = None,
     fresh: bool = False,
-    watch: Watch | None = None,
+    watch: Watch | bool | None = None,
     **options: Any,
 ) -> TuningResult:
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
@@ -59,10 +61,12 @@ def search(
     model: a built-in name, folder, config JSON or hub id; or a `model_init` callable, with `train_dataset` (and, as the
     Trainer takes them, `data_collator`, `processing_class`, `trainer_class`). base_arguments: the user's own
     `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study again.
-    watch: called with a Progress for everything that happens.
+    watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place in a
+    notebook; False: nothing is shown. By default it is shown in a notebook only.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
-    KeyboardInterrupt passes after the report of what is known was written.
+    KeyboardInterrupt passes after the report of what is known was written: at the first Ctrl-C once the running probe
+    is done, at the second at once.
     """
     if base_arguments is not None and training_args is not None:
         raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
@@ -82,7 +86,7 @@ def search(
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
     check_output(request)
-    with ProbeHost(pickled) as host:
+    with ProbeHost(pickled) as host, following(watch) as told:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
         base = what_differs(base, environment)
@@ -94,7 +98,7 @@ def search(
         with locked(unmeasured.folder):
             if fresh:
                 remove_study(unmeasured.folder, FILES)
-            return _search(unmeasured, space, host, card, watch or (lambda progress: None), fresh)
+            return _search(unmeasured, space, host, card, told, fresh)
 
 
 def _search(
@@ -146,20 +150,25 @@ def _search(
         device_used=device.usage_of(card),
     )
     known: dict[str, Any] = {}
-    try:
-        known["statement"] = run_study(study, probe, watch)
-        remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
-        weights = _weights_text(workload)
-        known["numerics"], known["rehearsal"] = finish(
-            study, probe, probe.train, weights, watch, request.require_parity
-        )
-    finally:
-        known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
-        known |= {"prospects": read_prospects(folder)}
-        told = (*study.trials[:1], best_trial(study.trials, request.objective))
-        known |= {"estimated_peaks": estimated_peaks(knowledge, told)}
-        result = dataclasses.replace(unmeasured, **known)
-        result.save(folder)
+    with patient(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
+        try:
+            known["statement"] = run_study(study, probe, watch)
+            remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
+            weights = _weights_text(workload)
+            known["numerics"], known["rehearsal"] = finish(
+                study, probe, probe.train, weights, watch, request.require_parity
+            )
+        except KeyboardInterrupt as interrupt:
+            known["statement"] = statement_of(interrupt)
+            raise
+        finally:
+            study.wish.writing = True
+            known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+            known |= {"prospects": read_prospects(folder)}
+            told = (*study.trials[:1], best_trial(study.trials, request.objective))
+            known |= {"estimated_peaks": estimated_peaks(knowledge, told)}
+            result = dataclasses.replace(unmeasured, **known)
+            result.save(folder)
     if best_trial(result.trials, request.objective) is None:
         raise NothingFits(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."

@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -194,47 +190,3 @@ def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -
     assert "silently trains in fp32" in out
     assert "adamw_torch_fused" in out
     assert "torch 2." in out
-
-
-def test_every_option_of_every_command_has_help() -> None:
-    import typer
-
-    for name, command in typer.main.get_command(app).commands.items():
-        assert command.help, name
-        for parameter in command.params:
-            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
-
-
-def test_an_interrupt_prints_the_best_so_far_keeps_the_study_and_exits_with_130(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "autotune",
-        *SEARCH[:-1],
-        "50",
-        "--global-batch-size",
-        "8",
-        "--study-name",
-        "stopped",
-    ]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    until = time.monotonic() + 240
-    first = tmp_path / "reports" / "stopped" / "probes" / "0001"
-    while not first.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Interrupted; the same command goes on where this one stopped." in err
-    assert "Best so far: 8 x 1" in err
-    assert "Traceback" not in err
-    result = TuningResult.load(tmp_path / "reports" / "stopped")
-    assert result.trials[0].feasible
-    assert (tmp_path / "reports" / "stopped" / "summary.md").exists()

@@ -1,15 +1,24 @@
-"""What a search shows while it runs."""
+"""What a search shows while it runs: which view is chosen, and the plain lines of logs."""
 
 import io
+import os
+import pty
+from collections.abc import Iterator
 
+import pytest
 from rich.console import Console
 
-from autotune.live import LiveTable, PlainLines, Silent, watcher
+from autotune.live import LiveTable, PlainLines, Silent, following, is_lively, watcher
+from autotune.measurement import Outcome
 from autotune.plan import Progress
 from autotune.trial import Trial
-from tests.makers import configuration, out_of_memory, trial
+from tests.makers import configuration, ended, out_of_memory, trial
 
-TRIALS = (trial(0, 40.0), Trial(1, configuration(48), out_of_memory(configuration(48))))
+TRIALS = (
+    trial(0, 40.0),
+    Trial(1, configuration(48), out_of_memory(configuration(48))),
+    Trial(2, configuration(16), ended(Outcome.CRASHED, reason="\x1b[31mred\x1b[0m\nand a second line")),
+)
 
 
 def progress(kind: str, number: int) -> Progress:
@@ -25,36 +34,86 @@ def progress(kind: str, number: int) -> Progress:
     )
 
 
-def console(width: int, terminal: bool) -> Console:
-    return Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
+def piped(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width)
 
 
-def test_a_log_gets_one_line_for_each_trial_with_best_and_what_is_left() -> None:
-    out = console(80, terminal=False)
+@pytest.fixture
+def on_terminal() -> Iterator[Console]:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as file:
+        yield Console(file=file)
+    os.close(ours)
+
+
+def test_a_log_gets_one_line_for_each_event_however_narrow_it_is() -> None:
+    out = piped(20)
     with PlainLines(out) as watch:
-        watch(progress("probing", 0))
+        watch(Progress("preparing", (), message="estimating memory before any probe"))
+        for number in range(3):
+            watch(progress("probing", number))
+            watch(progress("trial", number))
+        watch(Progress("stopping", (), message="stopping after the running probe"))
+    told = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(told) == 5
+    assert told[0] == "estimating memory before any probe"
+    assert told[1].startswith("trial 0: 8 x ")
+    assert "best so far 40" in told[1]
+    assert "5 probe(s) left, 1 min 1 s left" in told[1]
+    assert "out of memory" in told[2]
+    assert "[31mred[0m and a second line" in told[3]
+
+
+def test_no_control_code_reaches_a_log_even_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = piped()
+    assert out.is_terminal
+    with watcher(out, quiet=False) as watch:
+        for number in range(3):
+            watch(progress("trial", number))
+    assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_terminal_gets_a_table_a_log_gets_lines_and_quiet_gets_nothing(
+    on_terminal: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(watcher(on_terminal, quiet=False), LiveTable)
+    assert isinstance(watcher(piped(), quiet=False), PlainLines)
+    assert isinstance(watcher(on_terminal, quiet=True), Silent)
+
+
+@pytest.mark.parametrize(
+    ("variables", "lively"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "CI": "false"}, True),
+        ({"TERM": "xterm", "CI": ""}, True),
+        ({"TERM": "xterm", "CI": "true"}, False),
+        ({"TERM": "xterm", "CI": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_a_ci_and_a_dumb_terminal_get_plain_lines(
+    on_terminal: Console, variables: dict[str, str], lively: bool
+) -> None:
+    assert is_lively(on_terminal, variables) is lively
+    assert not is_lively(piped(), variables)
+
+
+def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    with Silent() as watch:
         watch(progress("trial", 0))
-        watch(progress("trial", 1))
-    lines = out.file.getvalue().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("trial 0: 8 x ")
-    assert "best so far 40" in lines[0]
-    assert "5 probe(s) left, 1 min 1 s left" in lines[0]
-    assert "out of memory" in lines[1]
+        watch(Progress("stopping", (), message="stopping after the running probe"))
+    assert capsys.readouterr() == ("", "stopping after the running probe\n")
 
 
-def test_the_table_fits_eighty_columns_and_marks_the_best() -> None:
-    out = console(80, terminal=True)
-    with LiveTable(out) as watch:
-        watch(progress("trial", 1))
-    text = out.file.getvalue()
-    assert "0*" in text
-    assert "no memory" in text
-    shown = [line for line in text.split("\n") if "\x1b" not in line]
-    assert max(map(len, shown)) <= 80
-
-
-def test_a_terminal_gets_a_table_a_log_gets_lines_and_quiet_gets_nothing() -> None:
-    assert isinstance(watcher(console(80, terminal=True), quiet=False), LiveTable)
-    assert isinstance(watcher(console(80, terminal=False), quiet=False), PlainLines)
-    assert isinstance(watcher(console(80, terminal=True), quiet=True), Silent)
+def test_a_caller_in_python_sees_nothing_by_default_their_own_or_by_true_what_the_command_shows() -> None:
+    seen: list[Progress] = []
+    with following(seen.append) as watch:
+        watch(progress("trial", 0))
+    assert len(seen) == 1
+    assert isinstance(following(None), Silent)
+    assert isinstance(following(False), Silent)
+    assert isinstance(following(True), (PlainLines, LiveTable))

@@ -1,0 +1,120 @@
+"""What a program gets: one JSON object on standard output, all else on standard error, whatever happens."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli import app
+from tests.makers import result
+from tests.terminals import surroundings
+
+
+def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables))
+
+
+def told(*words: str) -> tuple[int, Any, str]:
+    """(exit code, the one object on standard output, standard error) of a command with --json."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    return done.exit_code, json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study and a damaged one, where commands run."""
+    result().save(tmp_path / "reports" / "first")
+    (tmp_path / "reports" / "second").mkdir()
+    (tmp_path / "reports" / "second" / "request.json").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_studies_are_one_object_the_damaged_among_them(studies: Path) -> None:
+    code, known, err = told("studies")
+    assert (code, err) == (0, "")
+    first, second = known["studies"]
+    assert (first["name"], first["trials"]) == ("first", 3)
+    assert first["best"]["micro_batch_size"] == 16
+    assert second["name"] == "second"
+    assert "reports/second cannot be read" in second["error"]
+    assert told("studies", "--output-dir", "nowhere")[1] == {"studies": []}
+
+
+def test_a_report_is_one_object(studies: Path) -> None:
+    code, known, err = told("report", "first")
+    assert (code, err) == (0, "")
+    assert known["statement"] == "the budget of 3 trials is used"
+
+
+def test_the_spaces_are_one_object(studies: Path) -> None:
+    code, known, err = told("spaces")
+    assert (code, err) == (0, "")
+    assert known["spaces"]["quick"]["levers"]["precision"] == ["fp32", "tf32", "fp16", "bf16"]
+    assert known["spaces"]["full"]["description"]
+
+
+WRONG = {
+    "an unknown sampler": (["search", "bert-mini", "--global-batch-size", "8", "--sampler", "tpee"], "'tpe'", 2),
+    "an unknown objective": (["search", "bert-mini", "--global-batch-size", "8", "--objective", "mem"], "'memory'", 2),
+    "a size in words": (["estimate", "bert-mini", "--global-batch-size", "many"], "digits", 2),
+    "rungs of no size": (["guide", "bert-mini", "--global-batch-size", "many"], "digits", 2),
+    "no such study to report": (["report", "nowhere"], "autotune studies", 2),
+    "no such study to verify": (["verify", "nowhere"], "autotune studies", 2),
+    "no such study to explain": (["explain", "nowhere"], "autotune studies", 2),
+    "no such device": (["doctor", "--device", "gpu"], "cuda:0", 2),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_done_is_an_object_too_and_one_line_on_standard_error(what: str, studies: Path) -> None:
+    words, advice, exit_code = WRONG[what]
+    code, known, err = told(*words)
+    assert code == known["error"]["exit_code"] == exit_code
+    assert known["error"]["type"] == "InvalidRequest"
+    assert advice in known["error"]["advice"]
+    assert err == f"Error: {known['error']['message']} {known['error']['advice']}\n"
+
+
+@pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])
+def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
+    code, known, err = told(*words)
+    assert code == known["error"]["exit_code"] == 2
+    assert known["error"]["type"] == "UsageError"
+    assert known["error"]["message"]
+    assert "Usage:" in err
+
+
+def test_without_json_errors_leave_standard_output_empty(studies: Path) -> None:
+    for words in (["report", "nowhere"], ["search"], ["search", "bert-mini", "--global-batch-size", "x"]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert done.stdout == ""
+
+
+@pytest.mark.alone
+def test_an_estimate_in_which_nothing_fits_is_one_object_with_exit_code_3(tmp_path: Path) -> None:
+    words = ["estimate", "bert-mini", "--global-batch-size", "8", "--memory", "600MiB", "--space", "quick"]
+    done = run(tmp_path, *words, "--json")
+    assert done.returncode == 3
+    assert "error" not in json.loads(done.stdout)
+    assert "Nothing fits into" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["studies"], ["spaces"], ["report", "first"], ["search", "--help"], ["studies", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studies: Path) -> None:
+    command = [sys.executable, "-m", "autotune", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings())
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 1
+    process.stderr.close()

@@ -1,0 +1,180 @@
+"""Ctrl-C and SIGTERM, as the process that searches takes them: real signals, in this very process."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.ask_and_tell import Study
+from autotune.configuration import Configuration
+from autotune.finishing import finish
+from autotune.interruption import SAID, Terminated, Wish, ending_on_sigterm, patient, statement_of
+from autotune.measurement import Measurement
+from autotune.objective import best_trial
+from autotune.plan import Plan, Progress
+from autotune.probe import ProbeOptions
+from autotune.probe.replay import ReplayProbe
+from autotune.study import open_study, search
+from autotune.study_folder import read_trial
+from tests.makers import ALLOWED, MIB, machine, space
+
+
+@pytest.fixture(autouse=True)
+def python_s_own_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# The signals --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
+    wish, said = Wish(), []
+    with patient(wish, said.append):
+        wish.check()
+        press()
+        assert wish.to_stop
+        assert said == [SAID]
+        with pytest.raises(KeyboardInterrupt):
+            wish.check()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+        assert said == [SAID]
+    with pytest.raises(KeyboardInterrupt):
+        press()  # the handler that was there is there again
+
+
+def test_while_the_report_is_written_ctrl_c_waits() -> None:
+    wish, said = Wish(to_stop=True, writing=True), []
+    with patient(wish, said.append):
+        press()
+        press()
+    assert said == []
+
+
+def test_a_handler_of_somebody_else_stays_in_charge() -> None:
+    met: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
+    wish = Wish()
+    with patient(wish, met.append):
+        press()
+    assert met == [signal.SIGINT]
+    assert not wish.to_stop
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_outside_the_main_thread_nothing_is_installed() -> None:
+    found = []
+
+    def body() -> None:
+        with patient(Wish(), found.append), ending_on_sigterm():
+            found.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert found == [(signal.default_int_handler, signal.SIG_DFL)]
+
+
+def test_sigterm_interrupts_at_once_and_is_told_apart() -> None:
+    with ending_on_sigterm(), pytest.raises(Terminated) as met:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert statement_of(met.value) == "ended by SIGTERM"
+    assert statement_of(KeyboardInterrupt()) == "interrupted by the user"
+
+
+# The loop -----------------------------------------------------------------------------------------------------------
+
+
+class Pressing:
+    """A probe beside which somebody presses Ctrl-C, at its nth call from 1; what it measures may be disturbed."""
+
+    def __init__(self, at: int, disturbed: bool = False) -> None:
+        self.inner, self.at, self.disturbed = ReplayProbe(machine), at, disturbed
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        measurement = self.inner(configuration, options)
+        if len(self.inner.asked) == self.at:
+            press()
+        return replace(measurement, observed_doubts=("another process",)) if self.disturbed else measurement
+
+
+def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
+    folder.mkdir(exist_ok=True)
+    plan = Plan(n_trials, "samples_per_second", 1100 * MIB, ALLOWED, sampler="brute-force", confirmation_rounds=rounds)
+    return open_study(folder, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")), plan)
+
+
+def searched(study: Study, probe: Pressing, told: list[Progress]) -> None:
+    search(study, probe, told.append)
+    finish(study, probe, lambda *_: pytest.fail("nothing is trained any more"), "", told.append, False)
+
+
+def stopped(folder: Path, probe: Pressing) -> list[Progress]:
+    """What those who watch are told of a search that ends by Ctrl-C."""
+    study, told = opened(folder), []
+    listening = patient(study.wish, lambda said: told.append(Progress("stopping", (), message=said)))
+    with listening, pytest.raises(KeyboardInterrupt):
+        searched(study, probe, told)
+    return told
+
+
+def test_the_running_probe_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
+    probe = Pressing(at=2)
+    told = stopped(tmp_path, probe)
+    assert [one.kind for one in told] == ["probing", "trial", "probing", "stopping", "trial"]
+    assert len(probe.inner.asked) == 2
+    kept = read_trial(tmp_path / "probes" / "0001", 1)
+    assert kept is not None
+    assert kept == told[-1].trial
+
+
+def test_a_running_round_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
+    probe = Pressing(at=6)
+    told = stopped(tmp_path, probe)
+    assert [one.kind for one in told][-3:] == ["confirming", "stopping", "confirmed"]
+    assert len(probe.inner.asked) == 6
+    rounds = list((tmp_path / "probes").glob("*/confirmation-1"))
+    assert len(rounds) == 2
+    kept = read_trial(rounds[0].parent, int(rounds[0].parent.name))
+    assert kept is not None
+    assert len(kept.confirmations) == 1
+
+
+def test_what_was_disturbed_is_not_measured_again_for_somebody_who_wants_to_go(tmp_path: Path) -> None:
+    probe = Pressing(at=1, disturbed=True)
+    stopped(tmp_path, probe)
+    assert len(probe.inner.asked) == 1
+    patiently = Pressing(at=-1, disturbed=True)
+    search(opened(tmp_path / "other", n_trials=1, rounds=0), patiently)
+    assert len(patiently.inner.asked) == 3
+
+
+def test_no_losses_are_compared_after_a_wish_to_stop_in_the_last_round(tmp_path: Path) -> None:
+    counting = Pressing(at=-1)
+    search(opened(tmp_path / "whole"), counting)
+    last = len(counting.inner.asked)
+    probe = Pressing(at=last)
+    told = stopped(tmp_path / "stopped", probe)
+    assert len(probe.inner.asked) == last
+    assert "finishing" in [one.kind for one in told]
+    assert best_trial(told[-1].trials, "samples_per_second") is not None
+
+
+def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    stopped(tmp_path, Pressing(at=2))
+    again = Pressing(at=1)
+    told = stopped(tmp_path, again)
+    assert told[0].message == "going on with 2 trial(s)"
+    assert [one.number for one in told if one.kind == "probing"] == [2]
