@@ -30,7 +30,10 @@ WALKED_THROUGH = 5000
 
 @dataclass
 class Study:
-    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers."""
+    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
+
+    could_win: share by which something untried could beat the best, when last asked (None: nobody knows).
+    """
 
     folder: Path
     optuna: optuna.Study
@@ -39,6 +42,7 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     queue: list[Configuration] = field(default_factory=list)
     answered_at_once: int = 0
+    could_win: float | None = None
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
@@ -60,6 +64,7 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
+    study.could_win = choice.any_could_win if choice else None
     if over:
         return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:

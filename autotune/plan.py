@@ -33,7 +33,8 @@ class Plan:
 @dataclass(frozen=True)
 class Progress:
     """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
-    confirmed, finishing, done; message: what is done while preparing and finishing."""
+    confirmed, finishing, done; message: what is done while preparing and finishing; could_win: share by which something
+    untried could still beat the best, before what is probed now (None: not known)."""
 
     kind: str
     trials: tuple[Trial, ...]
@@ -44,6 +45,7 @@ class Progress:
     probes_left: int = 0
     seconds_left: float | None = None
     message: str = ""
+    could_win: float | None = None
 
 
 Watch = Callable[[Progress], None]

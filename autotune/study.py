@@ -254,5 +254,6 @@ def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -
         best=best_trial(study.trials, plan.objective),
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=left,
+        could_win=study.could_win,
         **what,
     )

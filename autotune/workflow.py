@@ -16,6 +16,8 @@ from autotune.history import Remembered, recall, remember
 from autotune.knowledge import gather
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
+from autotune.loggers import check_installed
+from autotune.loggers.guarded import Guarded
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -78,6 +80,7 @@ def search(
     name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
     request = tuning_request(name, global_batch_size, training_args=base, **options)
     # Wrong words are said before anything is started.
+    check_installed(request.report_to)
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
@@ -145,6 +148,8 @@ def _search(
         request.objective,
         device_used=device.usage_of(card),
     )
+    loggers = Guarded(request, unmeasured.facts(), folder)
+    watch = loggers.watching(watch)
     known: dict[str, Any] = {}
     try:
         known["statement"] = run_study(study, probe, watch)
@@ -154,9 +159,12 @@ def _search(
             study, probe, probe.train, weights, watch, request.require_parity
         )
     finally:
+        complete = "statement" in known
         known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+        known |= {"notes": (*unmeasured.notes, *loggers.problems)}
         result = dataclasses.replace(unmeasured, **known)
         result.save(folder)
+        loggers.finish(result.facts(), complete)
     if best_trial(result.trials, request.objective) is None:
         raise NothingFits(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."

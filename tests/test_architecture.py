@@ -75,6 +75,7 @@ FLOORS = (
         "retracing",
         "anatomy",
         "report",
+        "loggers",
     ),
     ("workflow", "result", "found", "saved", "telling", "verify", "forecast", "guide", "explain", "reckoning"),
     (
