@@ -64,9 +64,9 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
-    study.could_win = choice.any_could_win if choice else None
     if over:
         return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
+    study.could_win = choice.any_could_win if choice else None
     while study.queue:
         configuration = study.queue.pop(0)
         if settled_by(configuration, study.trials) is None:

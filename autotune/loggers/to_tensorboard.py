@@ -66,7 +66,6 @@ class Logger:
             _hparams(hparams.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=over)),
             step=row.number,
         )
-        own.close()
 
     def finish(self, ending: Ending) -> None:
         """The answer as text and scalars, and every trial as a table in text."""
@@ -77,27 +76,22 @@ class Logger:
             *([] if ending.table is None else [_text("trials", ending.table.to_markdown(index=False))]),
             step=step,
         )
-        self._events.close()
 
 
 class _Events:
-    """An event file of its own in this folder, flushed at every write; named without the machine's name."""
+    """An event file of its own in this folder, whole after every write; named without the machine's name."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / f"events.out.tfevents.{time.time_ns():020d}.autotune").open("wb")
-        self._records = RecordWriter(self._file)
+        self._path = folder / f"events.out.tfevents.{time.time_ns():020d}.autotune"
         self._record(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, *values: Summary.Value, step: int = 0) -> None:
         self._record(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
-    def close(self) -> None:
-        self._file.close()
-
     def _record(self, event: Event) -> None:
-        self._records.write(event.SerializeToString())
-        self._file.flush()
+        with self._path.open("ab") as file:
+            RecordWriter(file).write(event.SerializeToString())
 
 
 def _scalar(tag: str, number: float) -> Summary.Value:

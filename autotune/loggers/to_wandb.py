@@ -12,6 +12,7 @@ OWN = {
     "disable_code": True,
     "disable_job_creation": True,
     "host": PROJECT,
+    "init_timeout": 45,
     "x_disable_stats": True,
     "x_disable_meta": True,
     "x_disable_machine_info": True,
