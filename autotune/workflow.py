@@ -148,7 +148,7 @@ def _search(
         request.objective,
         device_used=device.usage_of(card),
     )
-    loggers = Guarded(request, unmeasured.facts(), folder)
+    loggers = Guarded(request.report_to, request, unmeasured.facts(), folder)
     watch = loggers.watching(watch)
     known: dict[str, Any] = {}
     try:

@@ -29,13 +29,13 @@ class Guarded:
     A trial is told once: what was told stands in the study's folder, so a resumed study goes on in the same runs.
     """
 
-    def __init__(self, request: TuningRequest, facts: Facts, folder: Path) -> None:
+    def __init__(self, names: Sequence[str], request: TuningRequest, facts: Facts, folder: Path) -> None:
         self._folder, self._objective = folder, request.objective
-        self._told = _read(folder / RUNS) if request.report_to else {}
+        self._told = _read(folder / RUNS) if names else {}
         self._loggers: dict[str, Logger] = {}
         self._could_win: dict[int, float] = {}
         self.problems: list[str] = []
-        for name in request.report_to:
+        for name in names:
             self._attempt(name, partial(self._start, name, study_facts(request, facts)))
 
     def watching(self, watch: Watch) -> Watch:

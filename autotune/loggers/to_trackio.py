@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import trackio
-
 from autotune.loggers.told import PROJECT, Ending, Row, Study
 
 
 def start(study: Study) -> "Logger":
     """Begin the run, or go on in it: trackio knows runs by their names."""
+    import trackio
+
     name = study.run if study.resumed else f"{study.name}-{study.run[:6]}"
     run = trackio.init(
         project=PROJECT,
@@ -36,6 +36,8 @@ class Logger:
 
     def finish(self, ending: Ending) -> None:
         """The answer and a table of all trials at the last step, the report's files as an artifact."""
+        import trackio
+
         told: dict[str, Any] = {f"answer/{name}": value for name, value in (ending.words | ending.numbers).items()}
         told |= {f"answer/configuration/{name}": value for name, value in ending.values.items()}
         step = None
