@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.loggers import Logger
-from autotune.loggers.told import Study, ending, rows, study_facts
+from autotune.loggers.told import Row, Study, ending, rows, study_facts
 from autotune.plan import Progress, Watch
 from autotune.probe.order import read_json, write_json
 from autotune.report.facts import Facts
@@ -52,9 +52,9 @@ class Guarded:
     def log(self, trials: Sequence[Trial]) -> None:
         """Tell every trial that a logger was not yet told."""
         for name in list(self._loggers):
-            last = self._told[name]["last"]
-            if trials and trials[-1].number > last:
-                self._attempt(name, partial(self._log, name, trials, last))
+            for row in rows(trials, self._objective, self._could_win, after=self._told[name]["last"]):
+                if name in self._loggers:
+                    self._attempt(name, partial(self._log, name, row))
 
     def finish(self, facts: Facts, complete: bool) -> None:
         """Tell what came of the study, whose report is written."""
@@ -79,11 +79,10 @@ class Guarded:
         self._loggers[name] = logger
         self._keep()
 
-    def _log(self, name: str, trials: Sequence[Trial], last: int) -> None:
-        for row in rows(trials, self._objective, self._could_win, after=last):
-            self._loggers[name].log(row)
-            self._told[name]["last"] = row.number
-            self._keep()
+    def _log(self, name: str, row: Row) -> None:
+        self._loggers[name].log(row)
+        self._told[name]["last"] = row.number
+        self._keep()
 
     def _keep(self) -> None:
         write_json(self._folder / RUNS, self._told)
