@@ -70,10 +70,10 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
-        study.could_win = finite(choice.any_could_win)
         if study.trials:
             prospect = Prospect(choice.could_win, choice.any_could_win, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
+    study.could_win = finite(choice.any_could_win) if choice else None
     if over:
         return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:

@@ -1,6 +1,7 @@
 """`autotune studies` and `autotune report`: what earlier searches left."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from autotune.errors import AutotuneError, InvalidRequest, StorageFailed, did_yo
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from autotune.result import TuningResult
 
 Option = typer.Option
 
@@ -65,19 +68,32 @@ def report(
     ] = None,
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
     as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
+    report_to: Annotated[
+        list[str] | None,
+        Option(
+            help="tensorboard, wandb, mlflow or trackio: tell them the study too, as a search with this option would have. "
+            "Repeatable, or with commas.",
+            metavar="NAME",
+        ),
+    ] = None,
 ) -> None:
     """Write a study's report again and print its summary; or its trials' table in another program's format."""
     with plain_errors(as_json) as answer:
         kind = _kind(format, output, as_json)
         if columns is not None and kind not in TABLES:
             raise InvalidRequest("--columns chooses from the trials' table.", f"Add --format {', '.join(TABLES)}.")
+        from autotune.loggers import check_installed
         from autotune.report.summary import summary
+        from autotune.request import loggers_named
         from autotune.result import TuningResult
 
         folder = study_folder(study, output_dir)
+        names = loggers_named(report_to)
+        check_installed(names)
         result = TuningResult.load(folder)
         if kind in TABLES:
             _table(result.to_frame(), kind, output, columns, folder)
+            _tell(result, names, folder)
             return
         result.save(folder)
         if kind == "html":
@@ -88,6 +104,7 @@ def report(
             _text(json.dumps(result.to_dict(), indent=1) + "\n", output)
         else:
             _text(summary(result.facts()) + "\n", output)
+        _tell(result, names, folder)
 
 
 def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
@@ -140,3 +157,14 @@ def _page(folder: Path, output: str | None) -> None:
     if not page.exists():
         raise StorageFailed(f"{shown(folder)} holds no {PAGE}.", "Take --format markdown instead.")
     print(f"Written: {shown(write_file(Path(output), page.read_bytes()) if output is not None else page)}")
+
+
+def _tell(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
+    """Tell loggers of a study afterwards; exits with 1 where one of them failed."""
+    from autotune.loggers.guarded import Guarded
+
+    facts = result.facts()
+    loggers = Guarded(names, result.request, facts, folder)
+    loggers.finish(facts, complete=True)
+    if loggers.problems:
+        raise typer.Exit(AutotuneError.exit_code)

@@ -108,6 +108,14 @@ def search(
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
     output_dir: Annotated[str, Option(help="Where report folders go.")] = "reports",
+    report_to: Annotated[
+        list[str] | None,
+        Option(
+            help="tensorboard, wandb, mlflow or trackio: tell them the study, one run for all its trials; "
+            "probes never log. Repeatable, or with commas. Default: none.",
+            metavar="NAME",
+        ),
+    ] = None,
     study_name: Annotated[str | None, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Begin the study again instead of going on with it.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the answer as one JSON object on standard output.")] = False,

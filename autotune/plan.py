@@ -34,7 +34,8 @@ class Plan:
 class Progress:
     """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
     confirmed, finishing, stopping, done; message: what is done while preparing and finishing. speedup: of the best so far
-    over the baseline. could_win: by what share something untried could still beat the best, where the sampler knows."""
+    over the baseline. could_win: share by which something untried could still beat the best, before what is probed now
+    (None: not known)."""
 
     kind: str
     trials: tuple[Trial, ...]

@@ -21,6 +21,7 @@ TASKS = (
     "image-classification",
 )
 SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
+LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LARGEST_GLOBAL_BATCH = 2**20
 """Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
@@ -44,6 +45,7 @@ class TuningRequest:
     larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
     no_history: what past studies taught of this device, and a past study of the same request, are left aside.
     keep_numerics: levers that change what is learned stay at the user's own values.
+    report_to: loggers that the study is told to, never its probes.
     """
 
     model: str
@@ -76,6 +78,7 @@ class TuningRequest:
     trust_remote_code: bool = False
     output_dir: str = "reports"
     study_name: str | None = None
+    report_to: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,7 +87,8 @@ class TuningRequest:
     def from_dict(cls, data: Mapping[str, Any]) -> "TuningRequest":
         known = {one.name for one in fields(cls)}
         request = cls(**{name: value for name, value in data.items() if name in known})
-        return replace(request, only={name: tuple(values) for name, values in request.only.items()})
+        only = {name: tuple(values) for name, values in request.only.items()}
+        return replace(request, only=only, report_to=tuple(request.report_to))
 
     def study_folder(self, task: str, device: str) -> Path:
         """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""
@@ -111,6 +115,7 @@ def tuning_request(
     timeout: str | float | None = None,
     probe_timeout: str | float | None = None,
     margin: str | float = 0.01,
+    report_to: str | Iterable[str] | None = None,
     **options: Any,
 ) -> TuningRequest:
     """The request in people's spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
@@ -131,6 +136,7 @@ def tuning_request(
         margin=_read("margin", parse_share, margin),
         timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
         probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
+        report_to=loggers_named(report_to),
         **options,
     )
     _check(request)
@@ -195,6 +201,19 @@ def _read(what: str, parse: Any, value: Any) -> Any:
             f"The {what} cannot be read: {said}.",
             f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
         ) from error
+
+
+def loggers_named(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Loggers of `wandb,mlflow` or ['wandb', 'mlflow'], each once; `none` names none. Raises InvalidRequest."""
+    texts = [given] if isinstance(given, str) else given or ()
+    words = dict.fromkeys(word.strip() for text in texts for word in str(text).split(",") if word.strip())
+    if unknown := [word for word in words if word not in (*LOGGERS, "none")]:
+        raise InvalidRequest(f"There is no logger {unknown[0]!r}.", did_you_mean(unknown[0], (*LOGGERS, "none")))
+    if "none" in words and len(words) > 1:
+        raise InvalidRequest(
+            f"--report-to says none and {', '.join(words - {'none': None}.keys())}.", "Keep one of them."
+        )
+    return tuple(word for word in words if word != "none")
 
 
 def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:

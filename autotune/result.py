@@ -10,6 +10,7 @@ from autotune.objective import best_trial
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
 from autotune.report.files import write_table
+from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import headline
@@ -81,6 +82,15 @@ class TuningResult(Found):
             return notebook_html(self.facts())
         except Exception:  # a cell must show something
             return f"<pre>{escape(repr(self))}</pre>"
+
+    def model_card(self, card: str | None = None) -> str:
+        """The section of a Hub model card that says how the training configuration was found, in Markdown.
+
+        card: the text of a README.md; then the whole of it, with the section in place of an earlier one or at its end,
+        and every other character as it was.
+        """
+        section = model_card_section(self.facts())
+        return section if card is None else with_section(card, section)
 
     def facts(self) -> Facts:
         """What reports tell of this result, as plain values."""

@@ -27,7 +27,9 @@ PROSPECT = "prospect.json"
 """What the untried could still win, beside the trial after which it stood so."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
-FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION)
+TENSORBOARD, RUNS = "tensorboard", "loggers.json"
+"""What TensorBoard is told, and which runs of which loggers are this study's."""
+FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
 """What trainings of every kind leave in a study's folder."""
 
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
@@ -107,7 +109,7 @@ def remove_study(folder: Path, reports: Sequence[str]) -> None:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
         # What says which question it answers goes last: killed in between, the rest is still known for what it is.
-        for name in ("study.db", "study.db-journal", *reports, REQUEST):
+        for name in ("study.db", "study.db-journal", RUNS, *reports, REQUEST):
             (folder / name).unlink(missing_ok=True)
 
 

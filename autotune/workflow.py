@@ -18,6 +18,8 @@ from autotune.knowledge import estimated_peaks, gather
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
 from autotune.live import following
+from autotune.loggers import check_installed
+from autotune.loggers.guarded import Guarded
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
 from autotune.own_arguments import fields_of, read_training_args
@@ -82,6 +84,7 @@ def search(
     name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
     request = tuning_request(name, global_batch_size, training_args=base, **options)
     # Wrong words are said before anything is started.
+    check_installed(request.report_to)
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
@@ -149,6 +152,8 @@ def _search(
         request.objective,
         device_used=device.usage_of(card),
     )
+    loggers = Guarded(request.report_to, request, unmeasured.facts(), folder)
+    watch = loggers.watching(watch)
     known: dict[str, Any] = {}
     with patient(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
         try:
@@ -163,12 +168,15 @@ def _search(
             raise
         finally:
             study.wish.writing = True
+            complete = "numerics" in known
+            known |= {"notes": (*unmeasured.notes, *loggers.problems)}
             known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
             known |= {"prospects": read_prospects(folder)}
             told = (*study.trials[:1], best_trial(study.trials, request.objective))
             known |= {"estimated_peaks": estimated_peaks(knowledge, told)}
             result = dataclasses.replace(unmeasured, **known)
             result.save(folder)
+            loggers.finish(result.facts(), complete)
     if best_trial(result.trials, request.objective) is None:
         raise NothingFits(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."

@@ -80,6 +80,7 @@ FLOORS = (
         "live_table",
         "live_notebook",
         "live_words",
+        "loggers",
     ),
     (
         "workflow",

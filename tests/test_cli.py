@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from autotune import confirmation, finishing
 from autotune.cli import app
 from autotune.result import TuningResult
+from tests import makers
 
 SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "2"]
 SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
@@ -47,6 +48,8 @@ WRONG = {
     "a malformed timeout": (["--timeout", "soon"], "is no duration"),
     "an unknown sampler": (["--sampler", "tpee"], "Did you mean 'tpe'?"),
     "an unknown objective": (["--objective", "speed"], "There is no objective 'speed'"),
+    "an unknown logger": (["--report-to", "tensorbord"], "Did you mean 'tensorboard'?"),
+    "a logger beside none": (["--report-to", "none,wandb"], "says none and wandb"),
     "an unknown device": (["--device", "gpu"], "Use auto, cpu, cuda or cuda:0"),
     "no trials": (["--n-trials", "0"], "whole number from 1"),
     "a missing training-args file": (["--training-args", "none.json"], "cannot be read"),
@@ -157,6 +160,27 @@ def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     code, _, err = run(["report", "nowhere"], reports)
     assert code == 2
     assert "There is no study in reports/nowhere" in err
+
+
+def test_an_old_study_is_told_to_a_logger_afterwards_and_only_once(tmp_path: Path) -> None:
+    made = makers.result()
+    made.save(tmp_path / "reports" / "old")
+    for _ in range(2):
+        code, out, _ = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
+        assert code == 0
+        assert out == (tmp_path / "reports" / "old" / "summary.md").read_text() + "\n"
+    told = json.loads((tmp_path / "reports" / "old" / "loggers.json").read_text())
+    assert told["tensorboard"]["last"] == 2
+    assert len(list((tmp_path / "reports" / "old" / "tensorboard").glob("trial-*/events*"))) == 3
+
+
+def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -> None:
+    makers.result().save(tmp_path / "reports" / "old")
+    (tmp_path / "reports" / "old" / "tensorboard").write_text("in the way")
+    code, out, err = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
+    assert code == 1
+    assert "4.0x faster" in out
+    assert err.startswith("Warning: --report-to tensorboard was given up")
 
 
 def test_a_committed_study_loads_without_database_and_logs(reports: Path) -> None:

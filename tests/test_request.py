@@ -128,6 +128,31 @@ def test_a_seed_is_one_that_the_samplers_take(seed: Any) -> None:
     assert "seed" in refusal(seed=seed)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, ()),
+        ("none", ()),
+        ("wandb", ("wandb",)),
+        ("wandb, mlflow,wandb", ("wandb", "mlflow")),
+        (["tensorboard", "trackio,mlflow"], ("tensorboard", "trackio", "mlflow")),
+    ],
+)
+def test_loggers_are_named_once_each_in_any_spelling(given: Any, meant: tuple[str, ...]) -> None:
+    made = request(report_to=given)
+    assert made.report_to == meant
+    assert TuningRequest.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_an_unknown_logger_is_refused_and_none_stands_alone() -> None:
+    assert "Did you mean 'mlflow'?" in refusal(report_to="mlfow")
+    assert "says none and wandb" in refusal(report_to=["none", "wandb"])
+
+
+def test_the_user_s_own_training_arguments_choose_no_logger() -> None:
+    assert request(training_args={"report_to": "wandb"}).report_to == ()
+
+
 def test_fix_and_only_cannot_speak_of_one_lever() -> None:
     assert "precision" in refusal(fix=["precision=bf16"], only=["precision=bf16,fp32"])
 

@@ -1,0 +1,69 @@
+"""Weights & Biases: one run a study, online or offline as `WANDB_MODE` says; nothing of the machine is collected."""
+
+import wandb
+from wandb.sdk.wandb_run import Run
+
+from autotune.loggers.told import PROJECT, Ending, Row, Study
+
+OWN = {
+    "silent": True,
+    "console": "off",
+    "disable_git": True,
+    "disable_code": True,
+    "disable_job_creation": True,
+    "host": PROJECT,
+    "init_timeout": 45,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+}
+"""A study's facts are what is told: no terminal, repository, code, arguments, host, packages or hardware readings."""
+
+
+def start(study: Study) -> "Logger":
+    """Begin the run, or go on in it. Raises wandb's errors where nobody is logged in or no server answers."""
+    wandb.setup(wandb.Settings(silent=True))  # silent, it does not ask for a key on the terminal
+    settings = wandb.Settings(**OWN)
+    run = wandb.init(
+        project=settings.project or PROJECT,
+        name=study.name,
+        id=study.run,
+        resume="allow" if study.resumed and settings.mode != "offline" else None,
+        config=dict(study.facts),
+        settings=settings,
+        reinit="create_new",
+    )
+    return Logger(run)
+
+
+class Logger:
+    """See `autotune.loggers.Logger`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run: str = run.id
+        self._run = run
+
+    def log(self, row: Row) -> None:
+        """A row of the history; the trial's number is its step, so that two offline parts of a run fit together."""
+        told = {"trial": row.number, "outcome": row.outcome, **row.numbers}
+        self._run.log(
+            told | {f"configuration/{name}": value for name, value in row.values.items()}, step=row.number, commit=True
+        )
+
+    def finish(self, ending: Ending) -> None:
+        """The answer in the summary with a table of all trials, the report's files as an artifact."""
+        best = {f"answer/configuration/{name}": value for name, value in ending.values.items()}
+        self._run.summary.update(
+            {f"answer/{name}": value for name, value in (ending.words | ending.numbers).items()} | best
+        )
+        if ending.table is not None:
+            # wandb knows nothing of pandas' <NA>.
+            table = ending.table.astype(object).where(ending.table.notna(), None)
+            self._run.summary["trials"] = wandb.Table(columns=list(table.columns), data=table.to_numpy().tolist())
+        if ending.files:
+            artifact = wandb.Artifact(f"report-{self.run}", type="report")
+            for path in ending.files:
+                artifact.add_file(str(path))
+            self._run.log_artifact(artifact)
+        self._run.finish(exit_code=0 if ending.complete else 1)

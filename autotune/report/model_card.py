@@ -1,0 +1,79 @@
+"""The section of a Hub model card that says how its training configuration was found, and where it goes in a card."""
+
+import re
+
+from autotune.report.evidence import numerics_lines
+from autotune.report.facts import Facts
+from autotune.report.summary import changed_learning, doubts, headline, speed_text
+from autotune.units import format_bytes
+
+BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"
+"""Marks around the section: what stands between them is replaced, everything else is left as it is."""
+
+TITLE = "## How the training configuration was found"
+SAID = (
+    "Found by measurement with `autotune`: each configuration that was tried trained for a few steps on the device, "
+    "the best ones again in turns."
+)
+
+
+def model_card_section(facts: Facts) -> str:
+    """The section in Markdown, between its marks, without a newline at the end; every name and text is escaped."""
+    lines = [BEGIN, TITLE, "", SAID, "", _escaped(headline(facts))]
+    if facts.best is not None:
+        lines += [
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {_escaped(value)} |" for name, value in _table(facts).items()),
+        ]
+    if told := doubts(facts):
+        lines += ["", *(f"- Doubt: {_escaped(doubt)}" for doubt in told)]
+    return "\n".join([*lines, END])
+
+
+def with_section(card: str, section: str) -> str:
+    """The card's text with this section in place of an earlier one, else at its end; all other characters stay.
+
+    card: the text of a README.md, front matter and all; its own line endings are kept and used.
+    """
+    newline = "\r\n" if "\r\n" in card else "\n"
+    section = newline.join(section.splitlines())
+    earlier = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    if earlier.search(card):
+        return earlier.sub(lambda _: section, card, count=1)
+    gap = "" if not card or card.endswith(2 * newline) else newline if card.endswith(newline) else 2 * newline
+    return f"{card}{gap}{section}{newline}"
+
+
+def _table(facts: Facts) -> dict[str, str]:
+    """What a reader of the card asks, by name."""
+    best, baseline = facts.best, facts.baseline
+    assert best is not None
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    told = {
+        "Model": f"{facts.model}, {facts.task}",
+        "Data": facts.data,
+        "Device": facts.device,
+        "Global batch size": str(best.configuration.global_batch_size),
+        "Configuration": str(best.configuration),
+        "Speed": f"{speed_text(best)} samples/s{'' if best.confirmed else ' (not confirmed)'}",
+        "Peak memory": f"{format_bytes(best.peak_bytes)} of {format_bytes(facts.allowed_bytes)} allowed",
+    }
+    if baseline is not None and baseline.number != best.number:
+        told["Before"] = (
+            f"{baseline.configuration}: {speed_text(baseline)} samples/s, {format_bytes(baseline.peak_bytes)}"
+        )
+    if facts.speedup is not None:
+        told["Speed-up"] = f"{facts.speedup:.2f}x (95 % interval {facts.speedup.low:.2f} to {facts.speedup.high:.2f})"
+    if learned := changed_learning(facts):
+        told["Learns differently"] = learned
+    if losses := numerics_lines(facts.numerics, best):
+        told["Losses"] = "; ".join(losses)
+    return told | {"Search": f"{len(facts.trials)} trials; {facts.statement}", "Versions": versions}
+
+
+def _escaped(text: str) -> str:
+    """The text as Markdown shows it letter by letter, in one line; neither HTML nor a mark of ours survives in it."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]()#|~!])", r"\\\1", plain)

@@ -1,0 +1,48 @@
+"""A real search that is told to a logger, and goes on in the same run; its probes log nothing."""
+
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+import autotune
+from autotune import confirmation, finishing
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.filterwarnings(
+        "ignore:distutils Version classes are deprecated:DeprecationWarning",  # tensorboard's own stub of TensorFlow
+    ),
+]
+
+
+def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    asked = {
+        "device": "cpu",
+        "sequence_length": 16,
+        "only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)},
+        "space": "quick",
+        "training_args": {"report_to": ["tensorboard", "wandb"]},
+        "output_dir": str(tmp_path / "reports"),
+        "study_name": "told",
+        "report_to": "tensorboard",
+    }
+    autotune.search("bert-mini", 8, n_trials=1, **asked)
+    result = autotune.search("bert-mini", 8, n_trials=2, **asked)
+    assert len(result.trials) == 2
+    folder = tmp_path / "reports" / "told" / "tensorboard"
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    speeds = {event.step: make_ndarray(event.tensor_proto).item() for event in events.Tensors("samples_per_second")}
+    measured = {trial.number: float(trial.measurement.samples_per_second) for trial in result.trials}
+    assert speeds == measured
+    assert len(events.Tensors("samples_per_second")) == 2
+    assert make_ndarray(events.Tensors("answer/speedup")[-1].tensor_proto).item() == float(result.speedup)
+    assert "untried_could_win" in events.Tags()["tensors"]
+    assert result.training_argument_fields()["report_to"] == ["tensorboard", "wandb"]
+    elsewhere = [path for path in tmp_path.rglob("events.out*") if folder not in path.parents]
+    assert elsewhere == []
+    assert not list(tmp_path.rglob("wandb"))

@@ -1,0 +1,97 @@
+"""The section of a model card, in the card that huggingface_hub itself reads."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from huggingface_hub import ModelCard
+
+from autotune.report.model_card import BEGIN, END, model_card_section, with_section
+from autotune.trial import Trial
+from tests.makers import configuration, out_of_memory, result, trial
+
+CARD = f"""---
+license: mit   # kept
+tags: [text-generation,  mini]
+---
+# A model
+
+Some *text* with trailing spaces.{3 * " "}
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+
+
+def test_the_section_says_where_what_and_how_much_faster() -> None:
+    made = result()
+    section = model_card_section(made.facts())
+    assert section.startswith(BEGIN)
+    assert section.endswith(END)
+    for said in (
+        "4.0x faster than your settings",
+        "| Device | cpu \\(a plain processor, 2 threads\\) |",
+        "| Global batch size | 48 |",
+        "| Configuration | 16 x 3, checkpointing none, precision bf16, optimizer adamw\\_torch\\_fused",
+        f"| Speed-up | {made.speedup:.2f}x \\(95 % interval {made.speedup.low:.2f} to {made.speedup.high:.2f}\\) |",
+        "| Peak memory | 500 MiB of 1000 MiB allowed |",
+        "| Learns differently | precision bf16 instead of fp32 |",
+        "| Versions | torch 2.13.0, transformers 5.23.0 |",
+    ):
+        assert said in section
+
+
+@pytest.mark.parametrize("card", [CARD, CARD.replace("\n", "\r\n"), "# no front matter", "", CARD + "\n"])
+def test_a_card_keeps_every_other_character_and_the_hub_reads_it_as_before(card: str) -> None:
+    whole = result().model_card(card)
+    assert whole.startswith(card)
+    assert whole.count(BEGIN) == whole.count(END) == 1
+    assert ("\r\n" in whole) == ("\r\n" in card)
+    assert "\n" not in whole.replace("\r\n", "") or "\r\n" not in card
+    read, before = ModelCard(whole, ignore_metadata_errors=False), ModelCard(card)
+    assert read.data.to_dict() == before.data.to_dict()
+    assert read.text.startswith(before.text)
+    assert result().model_card() in read.text.replace("\r\n", "\n")
+
+
+def test_the_section_goes_into_a_loaded_card(tmp_path) -> None:
+    (tmp_path / "README.md").write_text(CARD)
+    card = ModelCard.load(tmp_path / "README.md")
+    card.text = result().model_card(card.text)
+    card.data.tags = [*card.data.tags, "autotune"]
+    card.save(tmp_path / "README.md")
+    again = ModelCard.load(tmp_path / "README.md")
+    assert again.data.tags == ["text-generation", "mini", "autotune"]
+    assert again.text == card.text
+    assert result().model_card(again.text) == again.text
+
+
+def test_a_second_time_changes_nothing_and_another_answer_replaces_the_section_alone() -> None:
+    made = result()
+    slower = result([trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)])
+    first = made.model_card(CARD) + "\n## What follows\n"
+    assert made.model_card(first) == first
+    second = slower.model_card(first)
+    assert second == first.replace(made.model_card(), slower.model_card())
+    assert "2.0x faster" in second
+    assert "4.0x faster" not in second
+
+
+def test_names_cannot_leave_their_place() -> None:
+    made = result()
+    name = f"a|b `x` [l](javascript:y) <script>alert(1)</script> {END} \\d *e*\n# title"
+    section = replace(made, workload=replace(made.workload, name=name)).model_card()
+    assert section.count(END) == 1
+    assert "<script" not in section
+    (row,) = [line for line in section.splitlines() if line.startswith("| Model |")]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3
+    assert not re.search(r"(?<!\\)[`*\[\]]", row)
+    assert with_section(with_section(CARD, section), section) == with_section(CARD, section)
+
+
+def test_where_nothing_fits_the_section_says_so() -> None:
+    failed = configuration(48)
+    section = result([Trial(0, failed, out_of_memory(failed))]).model_card()
+    assert "Nothing fits" in section
+    assert "| Configuration |" not in section
