@@ -31,7 +31,7 @@ def off_device(model: Any, optimizer: Any = None) -> Iterator[str]:
     Gives a note on what this process holds on the device nevertheless, empty where it holds nothing. Wakes no device.
     """
     place = next((one.device for one in model.parameters()), None)
-    if place is None or place.type == "cpu":
+    if place is None or is_on_cpu(place):
         yield held_note()
         return
     try:
@@ -40,6 +40,11 @@ def off_device(model: Any, optimizer: Any = None) -> Iterator[str]:
         yield held_note()
     finally:
         moved(model, optimizer, place)
+
+
+def is_on_cpu(place: Any) -> bool:
+    """Whether this torch.device is the host's own memory."""
+    return bool(place.type == "cpu")
 
 
 def free_cache() -> None:

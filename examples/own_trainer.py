@@ -51,7 +51,9 @@ class LateTokensCount(Trainer):
 
 
 # A Trainer as you have it already.
-model = GPT2LMHeadModel(GPT2Config(vocab_size=384, n_positions=64, n_embd=32, n_layer=2, n_head=2))
+model = GPT2LMHeadModel(
+    GPT2Config(vocab_size=384, bos_token_id=1, eos_token_id=1, n_positions=64, n_embd=32, n_layer=2, n_head=2)
+)
 arguments = TrainingArguments(
     output_dir="output",
     per_device_train_batch_size=4,
