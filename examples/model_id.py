@@ -6,15 +6,15 @@ Put a hub id or the folder of a model where "bert-mini" (a small built-in one) s
 documentation stands.
 """
 
-import tempfile
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import autotune
 
 # Real text, one sample a line. Any text, CSV, JSON or Parquet file will do, and so does the id of a dataset on the hub.
-text = Path(tempfile.mkdtemp()) / "topics.txt"
-text.write_text("\n".join(line for topic in topics.values() for line in topic.splitlines() if line.strip()))
+text = Path("topics.txt")
+if not text.exists():
+    text.write_text("\n".join(line for topic in topics.values() for line in topic.splitlines() if line.strip()))
 
 # Each of these trials is a short training in a process of its own. Every one makes steps of exactly 8 samples: the micro-batch
 # size times the gradient accumulation steps never changes, so what is learnt stays comparable.

@@ -32,7 +32,7 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     callbacks = [Counting(counted), EarlyStoppingCallback()]
     trainer = built(tmp_path, Scaled, model, scale=2.0, optimizers=(optimizer, None), callbacks=callbacks)
-    only = {"optimizer": ["adamw_torch_fused"]}
+    only = {"optimizer": ["own", "adamw_torch_fused"], "checkpointing": ["none"]}
     result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
 
     assert result.request.global_batch_size == 8
