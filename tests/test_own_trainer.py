@@ -31,7 +31,9 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     callbacks = [Counting(counted), EarlyStoppingCallback()]
-    trainer = built(tmp_path, Scaled, model, scale=2.0, optimizers=(optimizer, None), callbacks=callbacks)
+    fields = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 100}  # early stopping wants them
+    parts = {"optimizers": (optimizer, None), "callbacks": callbacks, "eval_dataset": Numbers(8)}
+    trainer = built(tmp_path, Scaled, model, fields, scale=2.0, **parts)
     only = {"optimizer": ["own", "adamw_torch_fused"], "checkpointing": ["none"]}
     result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
 
@@ -52,7 +54,7 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     made = result.apply(trainer)
     made.args.max_steps = 2
     made.train()
-    assert made.optimizer.optimizer is optimizer
+    assert getattr(made.optimizer, "optimizer", made.optimizer) is optimizer
     assert callbacks[0].steps == 2
     size = made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps
     assert (size, made.args.per_device_train_batch_size) == (8, result.best.configuration.micro_batch_size)
