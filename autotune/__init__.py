@@ -7,15 +7,17 @@ if TYPE_CHECKING:
     from autotune.explain import explanation
     from autotune.forecast import estimate
     from autotune.guide import run_guide
+    from autotune.own_trainer import tune
     from autotune.result import TuningResult
     from autotune.verify import verify_study
     from autotune.workflow import search
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "compare", "estimate", "explanation", "run_guide", "search", "verify_study"]
+__all__ = ["TuningResult", "compare", "estimate", "explanation", "run_guide", "search", "tune", "verify_study"]
 
 _ROOMS = {
     "search": "autotune.workflow",
+    "tune": "autotune.own_trainer",
     "compare": "autotune.comparison",
     "estimate": "autotune.forecast",
     "explanation": "autotune.explain",

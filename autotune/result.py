@@ -32,6 +32,20 @@ class TuningResult(Found):
 
         return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
 
+    def apply(self, trainer: Any) -> Any:
+        """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
+
+        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads as the
+        answer says. It shares the model with the Trainer that is given, which is otherwise left as it is (build that one
+        with a `model_init` to have a new model). Switches of torch and the number of threads are set in this process.
+
+        Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
+        where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks.
+        """
+        from autotune.applying import applied
+
+        return applied(self, trainer)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
         facts = self.facts()

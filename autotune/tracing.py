@@ -32,7 +32,7 @@ def traced(
     """
     if workload.user_objects:
         raise TracingFailed(
-            "A model_init cannot be traced without running it.", "Name a model, folder or config instead."
+            "A model of your own cannot be traced without running it.", "Name a model, folder or config instead."
         )
     wanted = wanted_traces(configurations, environment, base, workload.task)
     order = Order(

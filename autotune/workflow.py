@@ -33,6 +33,7 @@ from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
+from autotune.sending import Sent, sent
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
@@ -45,7 +46,7 @@ from autotune.workload import Workload
 
 
 def search(
-    model: str | os.PathLike[str] | Callable[..., Any],
+    model: str | os.PathLike[str] | Callable[..., Any] | Sent,
     global_batch_size: int,
     *,
     train_dataset: Any = None,
@@ -61,10 +62,10 @@ def search(
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
 
     model: a built-in name, folder, config JSON or hub id; or a `model_init` callable, with `train_dataset` (and, as the
-    Trainer takes them, `data_collator`, `processing_class`, `trainer_class`). base_arguments: the user's own
-    `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study again.
-    watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place in a
-    notebook; False: nothing is shown. By default it is shown in a notebook only.
+    Trainer takes them, `data_collator`, `processing_class`, `trainer_class`); or what `tune` sends. base_arguments: the
+    user's own `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study
+    again. watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place
+    in a notebook; False: nothing is shown. By default it is shown in a notebook only.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
     KeyboardInterrupt passes after the report of what is known was written: at the first Ctrl-C once the running probe
@@ -97,6 +98,8 @@ def search(
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
+        if isinstance(model, Sent):
+            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *model.notes))
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
             if fresh:
@@ -245,6 +248,8 @@ def _source(training_args: Any) -> str:
 
 def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
     """(name, pickled objects): no bytes where the model is a name and nothing else was brought."""
+    if isinstance(model, Sent):
+        return model.name, model.pickled
     if isinstance(model, (str, os.PathLike)):
         if objects:
             raise InvalidRequest(
@@ -258,15 +263,7 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
         )
     if "train_dataset" not in objects:
         raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
-    import cloudpickle
-
-    try:
-        pickled = cloudpickle.dumps({"model_init": model, **objects})
-    except Exception as error:  # whatever an object's own pickling raises
-        raise InvalidRequest(
-            f"What you passed cannot be sent to another process: {type(error).__name__}: {error}.",
-            "Open files and connections inside model_init or the dataset instead.",
-        ) from error
+    pickled = sent({"model_init": model, **objects})
     return getattr(model, "__name__", type(model).__name__), pickled
 
 
@@ -302,6 +299,7 @@ def _identity(
         "objective": request.objective,
         "space": space.identity(),
         "training_args": dict(request.training_args),
+        **({"own_parts": workload.own_parts} if workload.own_parts else {}),
     }
     known: dict[str, Any] = json.loads(json.dumps(identity, default=str))
     return known

@@ -28,6 +28,8 @@ class Workload:
     longest: places of the samples that make the batch hungriest for memory; empty where all are alike or it is unknown.
     weights: where the model's own weights lie (a folder, or a hub id that is in the cache); empty for random ones.
     user_objects: True where model_init, train_dataset, collator or Trainer class come from the caller.
+    own_optimizer: class of the caller's own optimizer, empty where the arguments' `optim` names it. weights_dtype: of the
+    caller's own model. own_parts: what tells the caller's further parts from others.
     """
 
     name: str
@@ -55,6 +57,9 @@ class Workload:
     longest: tuple[int, ...] = ()
     weights: str = ""
     user_objects: bool = False
+    own_optimizer: str = ""
+    weights_dtype: str = "float32"
+    own_parts: str = ""
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -34,6 +34,9 @@ NAMES = (
 )
 """The values of transformers' `OptimizerNames`; `read` takes a later one's too."""
 
+OWN, ANY = "own", "any"
+"""The optimizer that the caller made, whatever the arguments' `optim` says; of any class where the Trainer's class makes it."""
+
 # State and temporary tensors for each parameter, least first: SGD without momentum none; the fused AdamW does without the
 # temporaries of the plain one. Adafactor and 8-bit Adam keep less, but what they make on the way (a whole update of the
 # largest matrix; their library's own pages on a CPU) can be more: they have no place in this order.
@@ -71,12 +74,12 @@ def own_name(base: Mapping[str, Any]) -> str:
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return own_name(base)
+    return OWN if workload.own_optimizer else own_name(base)
 
 
 def _read(text: Any) -> str:
     word = str(text).strip().lower().replace("-", "_")
-    if word not in NAMES and word not in _known_to_transformers():
+    if word not in (OWN, *NAMES) and word not in _known_to_transformers():
         raise ValueError(f"{text!r} is no optimizer of transformers, as {', '.join(NAMES[:6])}")
     return word
 
@@ -92,6 +95,8 @@ def _known_to_transformers() -> tuple[str, ...]:
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
+    if value == OWN:
+        return Settings()
     low_rank = str(value).startswith(_LOW_RANK)
     return Settings({"optim": value}, defaults={"optim_target_modules": "all-linear"} if low_rank else {})
 
@@ -100,6 +105,8 @@ def _read_back(observed: Observed) -> str:
     optimizer = observed.trainer.optimizer
     optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
     kind, package = type(optimizer).__name__, type(optimizer).__module__.partition(".")[0]
+    if getattr(observed.trainer, "own_optimizer", "") in (kind, ANY):
+        return OWN
     named = observed.trainer.args.optim
     named = str(getattr(named, "value", named))
     if package == "bitsandbytes":
@@ -119,6 +126,10 @@ def _of_bitsandbytes(optimizer: Any, kind: str, named: str) -> str:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if workload.own_optimizer:
+        return None if value == OWN else "your Trainer has an optimizer of its own"
+    if value == OWN:
+        return "your Trainer has none of its own"
     if environment.is_cpu and str(value).startswith("paged_"):
         return "it pages states between a GPU's memory and the host's: on a CPU it is the one without pages"
     return from_probe_of_the_device("optimizers")(value, environment, workload)

@@ -22,9 +22,12 @@ WEIGHTS = "bf16_weights"
 """Weights, gradients and the states of torch's optimizers in bfloat16, and no autocast: half the bytes. With 8 bits of
 precision an update below 1/256 of a weight is lost (the guides' "pure bf16")."""
 
+_BF16 = "bfloat16"
+
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
+    asked = next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
+    return WEIGHTS if asked in ("fp32", "tf32") and workload.weights_dtype == _BF16 else asked
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
@@ -45,7 +48,9 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value == WEIGHTS and workload.user_objects:
+    if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
+        return "the weights of your model are bfloat16"
+    if value == WEIGHTS and workload.user_objects and workload.weights_dtype != _BF16:
         return "the model comes built from your model_init, which chooses the dtype of its weights"
     return from_probe_of_the_device("precisions")(value, environment, workload)
 

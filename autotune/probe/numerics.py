@@ -32,7 +32,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     memory = memory_of(order)
     try:
         take_variables(order)
-        arguments = arguments_of(order, scratch, steps, seed=seed, data_seed=_data_seed(order))
+        arguments = arguments_of(order, objects, scratch, steps, seed=seed, data_seed=_data_seed(order))
         open_optimizers_library(arguments)
         memory.hold()
         set_seed(seed)  # the model is built before the Trainer would do it

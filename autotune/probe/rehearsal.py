@@ -44,7 +44,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     rehearser = Rehearser(order, memory, scratch)
     try:
         take_variables(order)
-        arguments = arguments_of(order, scratch, MOST_STEPS)
+        arguments = arguments_of(order, objects, scratch, MOST_STEPS)
         open_optimizers_library(arguments)
         memory.hold()
         memory.enter(TRAINING)

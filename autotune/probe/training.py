@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments
 
+from autotune.callbacks import add_callbacks
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import adapters, batching, data, failures, models
@@ -18,7 +19,7 @@ from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
 from autotune.probe.read_back import Misconfigured
 from autotune.probe.stopwatch import Stopwatch
-from autotune.probe.user_objects import UserObjects
+from autotune.probe.user_objects import UserObjects, arguments_class
 from autotune.probe.worst_batch import WORST_STEPS, worst_batch
 from autotune.variables import ALLOCATOR, OLDER_ALLOCATOR
 
@@ -67,7 +68,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     held = None
     try:
         take_variables(order)
-        arguments = arguments_of(order, scratch, most_steps(order), **data_order(order))
+        arguments = arguments_of(order, objects, scratch, most_steps(order), **data_order(order))
         open_optimizers_library(arguments)
         memory.hold()
         trainer = trainer_of(order, UserObjects.opened(objects), arguments)
@@ -145,8 +146,11 @@ def data_order(order: Order) -> dict[str, Any]:
     return {"data_seed": int(seed or DEFAULT_SEED) + order.confirmation}
 
 
-def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
-    """The arguments that the answer will hold, for so many steps, with what a probe adds and with these further fields."""
+def arguments_of(order: Order, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
+    """The arguments that the answer will hold, for so many steps, with what a probe adds and with these further fields.
+
+    Of the caller's own class of arguments, where objects bring one."""
+    kind, own = arguments_class(objects)
     fields = dict(order.training_arguments)
     if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
         fields["lr_scheduler_type"] = "constant"
@@ -154,7 +158,7 @@ def arguments_of(order: Order, scratch: Path, steps: int, **more: Any) -> Traini
     known = set(order.environment.training_argument_fields) if order.environment else set()
     fields |= {name: value for name, value in PROBE_FIELDS.items() if name in known}
     fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
-    return TrainingArguments(output_dir=str(scratch / "output"), **fields)
+    return kind(output_dir=str(scratch / "output"), **{**own, **fields})
 
 
 def take_variables(order: Order) -> None:
@@ -205,6 +209,8 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
     trainer = kind(model=model, args=arguments, **parts)
+    trainer.own_optimizer = user.own_optimizer
+    add_callbacks(trainer, user.callbacks)
     trainer.data_collator = data.collated_as_asked(trainer.data_collator, order.data_arguments)
     batching.spread_steps(trainer)
     return trainer

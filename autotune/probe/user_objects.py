@@ -1,18 +1,22 @@
 """What a caller brought as Python objects: opened in the child, from bytes that nobody opened before."""
 
+import dataclasses
 import hashlib
 import inspect
+import io
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import torch
+from transformers import TrainingArguments
 
 from autotune.errors import InvalidRequest
 from autotune.probe.batching import own_collating
+from autotune.rebuilding import Rebuilt
 from autotune.request import TuningRequest
+from autotune.sending import received
 from autotune.workload import Workload
 
 LOOK_S = 2.0
@@ -21,27 +25,48 @@ LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class UserObjects:
-    """model_init: () -> model. The rest as the Trainer takes them; None where it was not given."""
+    """model_init: () -> model. The rest as the Trainer takes them; None where it was not given.
+
+    trainer_arguments: further ones of the Trainer class (optimizers, compute_loss_func, ...). callbacks: for the
+    Trainer, but for those whose class it adds by itself.
+    own_optimizer: name of the class of the caller's own optimizer, ANY where the Trainer class makes it; else empty.
+    identity: what tells these parts from others, as far as the dataset does not.
+    """
 
     model_init: Callable[..., Any] | None = None
     train_dataset: Any = None
     data_collator: Any = None
     processing_class: Any = None
     trainer_class: Any = None
+    trainer_arguments: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Sequence[Any] = ()
+    own_optimizer: str = ""
+    identity: str = ""
+    built: Any = None
 
     @classmethod
     def opened(cls, objects: bytes) -> "UserObjects":
-        """From the bytes that `cloudpickle.dumps` made of a dict; none of them for no bytes."""
-        return cls(**cloudpickle.loads(objects)) if objects else cls()
+        """From the bytes that `sending.sent` made; none of them for no bytes. Builds the model where a part refers to it."""
+        if not objects:
+            return cls()
+        stream, built = io.BytesIO(objects), list[Any]()
+        received(stream)  # the arguments' class: see `arguments_class`
+        model_init = received(stream)["model_init"]
+
+        def model() -> Any:
+            built[:] = built or [_made(model_init)]
+            return built[0]
+
+        parts = received(stream, model)
+        return cls(model_init=model_init, built=built[0] if built else None, **parts)
 
     def model(self) -> Any:
-        """A new model of the caller's making; a `model_init` may take the (absent) trial, as the Trainer's may."""
-        assert self.model_init is not None
-        takes_trial = any(
-            one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-            for one in inspect.signature(self.model_init).parameters.values()
-        )
-        return self.model_init(None) if takes_trial else self.model_init()
+        """The model that the parts refer to, else a new one of the caller's making."""
+        return _made(self.model_init) if self.built is None else self.built
+
+    def outline(self) -> Any:
+        """The model, or one of its shapes alone where that is as good."""
+        return self.model_init.on("meta") if isinstance(self.model_init, Rebuilt) else self.model()
 
     def parts(self, samples_needed: int) -> dict[str, Any]:
         """The Trainer's other arguments, the dataset repeated so that no timed step touches an epoch's end."""
@@ -49,14 +74,39 @@ class UserObjects:
             "train_dataset": repeated(self.train_dataset, samples_needed),
             "data_collator": self.data_collator,
             "processing_class": self.processing_class,
+            **self.trainer_arguments,
         }
         return {name: value for name, value in parts.items() if value is not None}
+
+
+def _made(model_init: Any) -> Any:
+    """A `model_init` may take the (absent) trial, as the Trainer's may."""
+    assert model_init is not None
+    takes_trial = any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        for one in inspect.signature(model_init).parameters.values()
+    )
+    return model_init(None) if takes_trial else model_init()
+
+
+def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
+    """(the caller's own class of arguments, fields that it must be given beside those of an order).
+
+    Those are the ones that only this class has, and `TrainingArguments`' defaults where this class has others: an order
+    leaves out what is at a default.
+    """
+    known: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
+    kind: type = known.get("arguments_class") or TrainingArguments
+    usual = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
+    mine = {one.name: one.default for one in dataclasses.fields(kind) if one.init}
+    other = {name: value for name, value in usual.items() if mine.get(name, value) not in (value, dataclasses.MISSING)}
+    return kind, {**other, **known.get("own_fields", {})}
 
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     """What the caller's own model and dataset are; builds the model once. Raises InvalidRequest for no or little data."""
     user = UserObjects.opened(objects)
-    model = user.model()
+    model = user.outline()
     samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
     if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
         raise InvalidRequest(
@@ -84,7 +134,14 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         samples=samples,
         longest=_longest(user.train_dataset, samples),
         user_objects=True,
+        own_optimizer=user.own_optimizer,
+        weights_dtype=next((_dtype(one) for one in model.parameters() if one.is_floating_point()), "float32"),
+        own_parts=user.identity,
     )
+
+
+def _dtype(parameter: Any) -> str:
+    return str(parameter.dtype).removeprefix("torch.")
 
 
 def _identity_of(user: UserObjects, samples: int) -> str:

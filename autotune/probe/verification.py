@@ -32,7 +32,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     untimed = untimed_steps(steps)
     memory = memory_of(order)
     take_variables(order)
-    arguments = arguments_of(order, scratch, untimed + steps)
+    arguments = arguments_of(order, objects, scratch, untimed + steps)
     open_optimizers_library(arguments)
     clock = Clock(untimed, steps, seconds, cuda=not arguments.use_cpu)
     try:

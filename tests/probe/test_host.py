@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cloudpickle
 import psutil
 import pytest
 
@@ -19,6 +18,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.log import LOG_HEAD, LOG_TAIL
 from autotune.probe.order import CHILD_ANSWER, LOG
+from autotune.sending import sent
 from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER, OUT_OF_MEMORY
 from tests.probe.probes import configuration, make_order, measured
@@ -41,7 +41,7 @@ def bad_host() -> Iterator[ProbeHost]:
         patch.setenv("NVIDIA_TF32_OVERRIDE", "1")
         patch.setenv("RANK", "3")
         patch.setenv("WORLD_SIZE", "8")
-        host = ProbeHost(cloudpickle.dumps(objects))
+        host = ProbeHost(sent(objects))
         host.start()
     with host:
         yield host

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import cloudpickle
 import psutil
 import pytest
 
@@ -23,6 +22,7 @@ from autotune.probe.launcher import ProbeHost, inherited, read_answer
 from autotune.probe.live import LiveProbe
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing, read_json
 from autotune.request import tuning_request
+from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
@@ -31,7 +31,7 @@ from tests.probe.processes import alive, becomes_true, marked, token_of
 GONE_S = 10.0
 """Within this everything below a killed process has to be gone."""
 
-OBJECTS = cloudpickle.dumps({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
+OBJECTS = sent({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
 
 
 @pytest.fixture(scope="module")

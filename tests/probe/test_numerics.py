@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from autotune.configuration import Configuration
@@ -17,6 +16,7 @@ from autotune.numerics import STEPS, Curve, Numerics
 from autotune.parity import check_numerics
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost
+from autotune.sending import sent
 from autotune.trial import Trial
 from autotune.workload import Workload
 from tests.makers import completed
@@ -30,7 +30,7 @@ DEADLINE_S = 300.0
 @pytest.fixture(scope="module")
 def own_host() -> Iterator[ProbeHost]:
     """A host with a model that learns, and a Trainer that tells what it was shown."""
-    with ProbeHost(cloudpickle.dumps(learners.OBJECTS)) as host:
+    with ProbeHost(sent(learners.OBJECTS)) as host:
         host.start()
         yield host
 

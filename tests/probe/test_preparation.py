@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import datasets
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from autotune.probe.preparation import prepare
 from autotune.probe.shapes import BUILT_IN
 from autotune.probe.user_objects import user_workload
 from autotune.request import tuning_request
+from autotune.sending import sent
 from autotune.workload import Workload
 
 
@@ -158,7 +158,7 @@ class Endless(torch.utils.data.IterableDataset):
 
 def own_workload(dataset: Any) -> Workload:
     objects = {"model_init": lambda: torch.nn.Linear(2, 2), "train_dataset": dataset}
-    return user_workload(tuning_request("mine", 4), cloudpickle.dumps(objects))
+    return user_workload(tuning_request("mine", 4), sent(objects))
 
 
 @pytest.mark.parametrize(

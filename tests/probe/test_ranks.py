@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import psutil
 import pytest
 
@@ -21,6 +20,7 @@ from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Timing
 from autotune.probe.ranks import LastStep, decisive, together, value_together, variables
 from autotune.rehearsal import Rehearsal
+from autotune.sending import sent
 from tests.makers import MIB, completed, step
 from tests.probe import ranked
 from tests.probe.probes import LEVERS, make_order, measured
@@ -44,7 +44,7 @@ def ranked_host() -> Iterator[ProbeHost]:
         "train_dataset": ranked.Numbered(),
         "trainer_class": ranked.TellingTrainer,
     }
-    with ProbeHost(cloudpickle.dumps(objects)) as host:
+    with ProbeHost(sent(objects)) as host:
         host.start()
         yield host
 

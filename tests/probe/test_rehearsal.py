@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from transformers import Trainer
@@ -21,6 +20,7 @@ from autotune.probe.launcher import ProbeHost
 from autotune.probe.memory import memory_of
 from autotune.probe.worst_batch import WorstBatch, feed
 from autotune.rehearsal import Rehearsal
+from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, configuration, make_order
@@ -65,7 +65,7 @@ OBJECTS = {"model_init": model_init, "train_dataset": misbehaviours.Samples(), "
 
 @pytest.fixture(scope="module")
 def own_host() -> Iterator[ProbeHost]:
-    with ProbeHost(cloudpickle.dumps(OBJECTS)) as host:
+    with ProbeHost(sent(OBJECTS)) as host:
         yield host
 
 
@@ -135,7 +135,7 @@ def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared
 
 
 def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environment, tmp_path: Path) -> None:
-    with ProbeHost(cloudpickle.dumps({**OBJECTS, "train_dataset": Stream()})) as host:
+    with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
         rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
     assert rehearsal.problems == ()
     assert rehearsal.eval_batch_size == 4
@@ -146,7 +146,7 @@ def test_nothing_is_left_of_it(environment: Environment, tmp_path: Path, monkeyp
     scratch.mkdir()
     monkeypatch.setenv("BEHAVIOUR", "")
     order = make_order(tmp_path, environment, kind="rehearsal", process_environment={})
-    rehearsal = Rehearsal.from_dict(child.run(order, cloudpickle.dumps(OBJECTS), scratch))
+    rehearsal = Rehearsal.from_dict(child.run(order, sent(OBJECTS), scratch))
     assert rehearsal.checkpoint_bytes
     assert list(scratch.iterdir()) == []
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 
@@ -20,6 +19,7 @@ from autotune.probe.stopwatch import Stopwatch
 from autotune.probe.training import arguments_of, data_order, most_steps, trainer_of
 from autotune.probe.user_objects import UserObjects
 from autotune.probe.worst_batch import WORST_STEPS, worst_batch
+from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
@@ -35,7 +35,7 @@ def own_host() -> Iterator[ProbeHost]:
         "train_dataset": misbehaviours.Samples(),
         "trainer_class": misbehaviours.OwnTrainer,
     }
-    with ProbeHost(cloudpickle.dumps(objects)) as host:
+    with ProbeHost(sent(objects)) as host:
         host.start()
         yield host
 
@@ -187,7 +187,7 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
 
     Its micro-steps learn nothing: which samples they are given does not depend on that.
     """
-    trainer = trainer_of(order, UserObjects(), arguments_of(order, folder, most_steps(order), **data_order(order)))
+    trainer = trainer_of(order, UserObjects(), arguments_of(order, b"", folder, most_steps(order), **data_order(order)))
     trainer.training_step = lambda model, inputs, *_: torch.zeros(())
     fetch, seen = trainer.get_batch_samples, []
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from autotune.environment import Environment
@@ -13,6 +12,7 @@ from autotune.measurement import Outcome
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import LOG
+from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
@@ -46,7 +46,7 @@ def own_host() -> Iterator[ProbeHost]:
         "train_dataset": misbehaviours.Samples(),
         "trainer_class": misbehaviours.OwnTrainer,
     }
-    with ProbeHost(cloudpickle.dumps(objects)) as host:
+    with ProbeHost(sent(objects)) as host:
         yield host
 
 

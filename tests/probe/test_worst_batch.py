@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
 from autotune.probe.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
+from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
 
@@ -129,7 +129,7 @@ def padded(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def own_host() -> Iterator[ProbeHost]:
     objects = {"model_init": Summing, "train_dataset": Ragged(), "data_collator": padded}
-    with ProbeHost(cloudpickle.dumps(objects)) as host:
+    with ProbeHost(sent(objects)) as host:
         yield host
 
 

@@ -1,0 +1,164 @@
+"""The answer put into a Trainer: a new one that shares the model and runs as it was measured."""
+
+import copy
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from autotune import lifted
+from autotune.callbacks import add_callbacks
+from autotune.environment import Environment
+from autotune.errors import InvalidRequest
+from autotune.found import Found
+from autotune.launch import launch_line
+from autotune.levers.threads import VARIABLE as THREADS
+from autotune.training_arguments import FINDER, PRIVATE, training_arguments, what_differs
+
+ALIASES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+"""Older name of a field -> the newer one, where `TrainingArguments` has both: what the older says would win."""
+
+
+class NotApplied(UserWarning):
+    """A part of the answer that a built Trainer or a running process cannot take: do it as the message says."""
+
+
+def applied(found: Found, trainer: Any) -> Any:
+    """A new Trainer of the same class that trains as the answer says; see `TuningResult.apply`."""
+    _refuse(found)
+    args = _arguments(found, trainer.args)
+    further, lost = lifted.further_arguments(trainer)
+    if lost:
+        _warn(f"{type(trainer).__name__} does not keep {', '.join(lost)}: the new one has the defaults")
+    optimizers = lifted.own_optimizers(trainer)
+    model_init = getattr(trainer, "model_init", None)
+    everything = {
+        "model": None if model_init else trainer.model,
+        "model_init": model_init,
+        "args": args,
+        "train_dataset": trainer.train_dataset,
+        "eval_dataset": trainer.eval_dataset,
+        "data_collator": _collator(found, trainer),
+        "processing_class": trainer.processing_class,
+        "compute_metrics": trainer.compute_metrics,
+        "preprocess_logits_for_metrics": trainer.preprocess_logits_for_metrics,
+        "optimizers": optimizers if optimizers[0] is not None else None,
+        **further,
+    }
+    takes = lifted.accepted(type(trainer))
+    _prepare_model(found, trainer)
+    made = type(trainer)(**{name: one for name, one in everything.items() if one is not None and name in takes})
+    for name in lifted.prepared_fields(args):
+        setattr(made.args, name, getattr(trainer.args, name))
+    if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
+        made._skip_prepare_dataset = trainer._skip_prepare_dataset
+    _pad(found, made.data_collator)
+    add_callbacks(made, lifted.own_callbacks(trainer))
+    _set_process(found)
+    return made
+
+
+def _refuse(found: Found) -> None:
+    """Raise InvalidRequest for answers that a built model cannot take."""
+    if adapter := found.adapter_arguments():
+        raise InvalidRequest(
+            "The answer trains an adapter, which a built Trainer has no place for.",
+            f"Build it with get_peft_model(model, LoraConfig(**{adapter})) and result.training_arguments().",
+        )
+    if four_bits := found.model_arguments().get("quantization_config"):
+        raise InvalidRequest(
+            "The answer has weights of four bits, which a built model cannot become.",
+            f"Load it with from_pretrained(..., quantization_config=BitsAndBytesConfig(**{four_bits})).",
+        )
+    if found.data_arguments().get("packing"):
+        raise InvalidRequest(
+            "The answer packs samples, which needs another collator than the Trainer's.",
+            "Build the Trainer with data_collator=DataCollatorWithFlattening().",
+        )
+
+
+def _arguments(found: Found, args: Any) -> Any:
+    """The user's own arguments, of their own class, with the answer's fields."""
+    base = what_differs(lifted.base_fields(args)[0], found.environment)
+    best = found.best.configuration
+    fields = training_arguments(best, found.environment, base)
+    checked = found.training_argument_fields().get("per_device_eval_batch_size")
+    if checked is not None:
+        fields["per_device_eval_batch_size"] = checked
+    names = {one.name: one for one in dataclasses.fields(args) if one.init}
+    changed = {name: value for name, value in fields.items() if name in names and _differs(getattr(args, name), value)}
+    gone = [name for name in base if name not in fields and name not in (*PRIVATE, *ALIASES)]
+    changed |= {name: _default(found.environment, name) for name in gone}
+    changed |= {old: None for old, new in ALIASES.items() if old in names and new in names}
+    if getattr(args, FINDER, False):
+        changed[FINDER] = False
+    changed |= lifted.prepared_fields(args)
+    changed = {name: copy.deepcopy(value) for name, value in changed.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set, and has heard of
+        return dataclasses.replace(args, **changed)
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return bool(getattr(one, "value", one) != getattr(other, "value", other))
+
+
+def _default(environment: Environment, name: str) -> Any:
+    defaults: Mapping[str, Any] = environment.training_argument_defaults
+    return defaults.get(name, False if name == FINDER else None)
+
+
+def _collator(found: Found, trainer: Any) -> Any:
+    """A copy where the answer pads otherwise: the user's own is not changed."""
+    own = lifted.collator_of(trainer)
+    return copy.copy(own) if "pad_to_multiple_of" in found.data_arguments() else own
+
+
+def _pad(found: Found, collator: Any) -> None:
+    asked = found.data_arguments()
+    if "pad_to_multiple_of" in asked:
+        if hasattr(collator, "pad_to_multiple_of"):
+            collator.pad_to_multiple_of = asked["pad_to_multiple_of"]
+        elif asked["pad_to_multiple_of"]:
+            _warn(f"your collator has no pad_to_multiple_of; the answer pads to {asked['pad_to_multiple_of']}")
+
+
+def _prepare_model(found: Found, trainer: Any) -> None:
+    """Set on the model what can be set on a built one, and say the rest; the model of `tune` is as it was measured."""
+    if found.workload.user_objects:
+        return
+    model, asked = trainer.model, found.model_arguments()
+    for name, setter in (
+        ("attn_implementation", "set_attn_implementation"),
+        ("experts_implementation", "set_experts_implementation"),
+    ):
+        if name in asked and asked[name] != getattr(getattr(model, "config", None), f"_{name}", None):
+            try:
+                getattr(model, setter)(asked[name])
+            except (AttributeError, ValueError, ImportError) as error:
+                _warn(f"{name} {asked[name]} is not set ({error}): from_pretrained(..., {name}={asked[name]!r})")
+    dtype = next((str(one.dtype).removeprefix("torch.") for one in model.parameters() if one.is_floating_point()), "")
+    if dtype and asked.get("dtype", dtype) != dtype:
+        _warn(f"the model's weights are {dtype}: from_pretrained(..., dtype={asked['dtype']!r})")
+
+
+def _set_process(found: Found) -> None:
+    """Set in this process what can still be set, and say what it has to be started with."""
+    import torch
+
+    for name, allowed in found.torch_switches().items():
+        getattr(torch.backends.cuda, name)(allowed)
+    variables = found.environment_variables()
+    if threads := variables.pop(THREADS, None):
+        torch.set_num_threads(int(threads))
+    missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+    if missing or found.processes() > 1:
+        _warn(f"the answer was measured in a process that starts so: {launch_line(found.processes(), missing)}")
+
+
+def _warn(said: str) -> None:
+    warnings.warn(f"{said[:1].upper()}{said[1:]}.", NotApplied, stacklevel=4)

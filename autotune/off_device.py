@@ -1,0 +1,91 @@
+"""Keeps a model off its accelerator for a while: the search needs the memory that the caller's process holds."""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from autotune.units import format_bytes
+
+
+def moved(model: Any, optimizer: Any, device: Any) -> None:
+    """Move parameters, gradients and buffers of the model, and the optimizer's state, to a device of torch, in place.
+
+    The parameters stay the same objects, so that an optimizer keeps them. optimizer: None where there is none.
+    """
+    import torch
+
+    model.to(device)
+    for state in optimizer.state.values() if optimizer is not None else ():
+        for name, value in state.items():
+            # A step count that lies on the CPU beside states on a GPU stays there.
+            if isinstance(value, torch.Tensor) and value.dim():
+                state[name] = value.to(device)
+
+
+@contextmanager
+def off_device(model: Any, optimizer: Any = None) -> Iterator[str]:
+    """The model on the CPU and the device's cache empty, as long as the context lasts; then back, however it ends.
+
+    Gives a note on what this process holds on the device nevertheless, empty where it holds nothing. Wakes no device.
+    """
+    place = next((one.device for one in model.parameters()), None)
+    if place is None or is_on_cpu(place):
+        yield held_note()
+        return
+    try:
+        moved(model, optimizer, "cpu")
+        free_cache()
+        yield held_note()
+    finally:
+        moved(model, optimizer, place)
+
+
+def is_on_cpu(place: Any) -> bool:
+    """Whether this torch.device is the host's own memory."""
+    return bool(place.type == "cpu")
+
+
+def free_cache() -> None:
+    """Give back what Python and torch keep of what is no longer used; wakes no device."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def held_note() -> str:
+    """What this process still holds on its GPU, for people; empty where CUDA is asleep in it."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return ""
+    held = _held_by_nvml()
+    tensors = torch.cuda.memory_reserved()
+    what = "its CUDA context and what else it keeps there" if held is not None else "beside its CUDA context"
+    return (
+        f"this process still holds {format_bytes(tensors if held is None else held)} on the device ({what}): "
+        "counted as not free"
+    )
+
+
+def _held_by_nvml() -> int | None:
+    """Bytes of this process on every GPU by the driver's account; None where it does not say (in containers)."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            found = [
+                int(one.usedGpuMemory)
+                for index in range(pynvml.nvmlDeviceGetCount())
+                for one in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
+                if one.pid == os.getpid() and one.usedGpuMemory is not None
+            ]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return sum(found) if found else None

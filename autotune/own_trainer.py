@@ -1,0 +1,151 @@
+"""tune: a search for the user's own built Trainer, in which what is measured is what that Trainer does."""
+
+from typing import Any
+
+from autotune import lifted
+from autotune.levers.optimizer import ANY
+from autotune.off_device import off_device
+from autotune.plan import Watch
+from autotune.rebuilding import rebuilt
+from autotune.result import TuningResult
+from autotune.sending import Sent, can_be_sent, sent
+from autotune.workflow import search
+
+NEEDS_EVALUATION = ("EarlyStoppingCallback",)
+"""Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step."""
+
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def tune(
+    trainer: Any,
+    *,
+    global_batch_size: int | None = None,
+    fresh: bool = False,
+    watch: Watch | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` hands back one that runs with it.
+
+    trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
+    class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
+    global_batch_size: samples of an optimizer step; by default what the arguments say. options: those of `search`; the
+    device is the Trainer's.
+
+    A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
+    as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your
+    own run in every probe; which do not, a note of the result says. While it searches, the model lies on the CPU, and it
+    is back where it was afterwards, however the search ends; the Trainer itself is left as it is.
+
+    Raises InvalidRequest, one line with advice, for a Trainer that cannot be searched for (no data, several ranks, sharded,
+    without weights, with parts that no other process can get), and all that `search` raises.
+    """
+    lifted.check(trainer)
+    args = trainer.args
+    stated = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    base, unsent = lifted.base_fields(args)
+    base |= {name: getattr(args, name) for name in SIZES}
+    if global_batch_size not in (None, stated):
+        del base[
+            "gradient_accumulation_steps"
+        ]  # another batch than the user's: the micro-batch size is kept, made exact
+    notes = [f"arguments left out of probes, as they are no plain data: {', '.join(unsent)}"] if unsent else []
+    optimizer = lifted.own_optimizers(trainer)[0]
+    with off_device(trainer.model, optimizer) as held:
+        brought = _brought(trainer, [*notes, held] if held else notes)
+        options.setdefault("device", _device(args))
+        return search(brought, global_batch_size or stated, base_arguments=base, fresh=fresh, watch=watch, **options)
+
+
+def _device(args: Any) -> str:
+    return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
+
+
+def _brought(trainer: Any, notes: list[str]) -> Sent:
+    """Everything that a child needs to build this Trainer again."""
+    args, model = trainer.args, trainer.model
+    made, reason = rebuilt(model, type(trainer))
+    if made is None:
+        notes.append(f"the model is sent to probes as it is: {reason}")
+    own = lifted.own_fields(args)
+    further, lost = lifted.further_arguments(trainer)
+    if lost:
+        notes.append(f"{type(trainer).__name__} does not keep {', '.join(lost)}: probes take the defaults")
+    further |= _optimizers(trainer, further, notes)
+    callbacks = _callbacks(trainer, notes)
+    objects = {
+        "arguments_class": type(args),
+        "own_fields": own,
+        "model_init": made or _Itself(model),
+        "train_dataset": trainer.train_dataset,
+        "data_collator": lifted.collator_of(trainer),
+        "processing_class": trainer.processing_class,
+        "trainer_class": type(trainer),
+        "trainer_arguments": further,
+        "callbacks": callbacks,
+        "own_optimizer": _own_optimizer(trainer, further),
+        "identity": _identity(trainer, own, further, callbacks),
+    }
+    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes))
+
+
+class _Itself:
+    """A `model_init` that hands over a model that was sent."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self) -> Any:
+        return self.model
+
+
+def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """`optimizers` for the probe's Trainer, where the user brought any that can be rebuilt."""
+    optimizer, scheduler = lifted.own_optimizers(trainer)
+    if optimizer is None or further.get("optimizer_cls_and_kwargs"):
+        return {}
+    if reason := can_be_sent(optimizer, trainer):
+        notes.append(f"probes take {trainer.args.optim} instead of your {type(optimizer).__name__}: {reason}")
+        return {}
+    if scheduler is not None and (reason := can_be_sent((optimizer, scheduler), trainer)):
+        notes.append(f"probes take the arguments' schedule instead of your {type(scheduler).__name__}: {reason}")
+        scheduler = None
+    return {"optimizers": (optimizer, scheduler)}
+
+
+def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
+    """See `Workload.own_optimizer`."""
+    if further.get("optimizers"):
+        return type(further["optimizers"][0]).__name__
+    if further.get("optimizer_cls_and_kwargs"):
+        return str(further["optimizer_cls_and_kwargs"][0].__name__)
+    return ANY if lifted.makes_optimizer(type(trainer)) else ""
+
+
+def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
+    """The user's callbacks that probes run, with notes on all of them."""
+    runs, left = [], []
+    for one in lifted.own_callbacks(trainer):
+        name = type(one).__name__
+        reason = "it needs evaluations" if name in NEEDS_EVALUATION else can_be_sent(one, trainer)
+        runs += [] if reason else [one]
+        left += [f"{name} ({reason})"] if reason else []
+    if runs:
+        notes.append(f"your callbacks run in every probe: {', '.join(type(one).__name__ for one in runs)}")
+    if left:
+        notes.append(f"callbacks left out of probes: {', '.join(left)}")
+    return runs
+
+
+def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:
+    """What tells this Trainer from others, as far as words can: names of classes and functions, and plain fields."""
+    named = {name: _name(one) for name, one in further.items()}
+    plain = {name: value for name, value in own.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    kinds = [_name(one) for one in (type(trainer), type(trainer.args), trainer.data_collator)]
+    return repr((kinds, plain, named, [_name(one) for one in callbacks]))
+
+
+def _name(one: Any) -> str:
+    if isinstance(one, (tuple, list)):
+        return ", ".join(_name(part) for part in one)
+    return str(getattr(one, "__qualname__", type(one).__qualname__))

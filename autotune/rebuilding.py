@@ -1,0 +1,90 @@
+"""A plain transformers model travels as its class, config and dtype: weights are not needed to measure speed and memory."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
+
+    frozen: names of the parameters that do not learn.
+    """
+
+    kind: Any
+    config: Any
+    dtype: str
+    frozen: frozenset[str] = frozenset()
+
+    def __call__(self) -> Any:
+        """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
+        import torch
+
+        return self.on("cuda" if torch.cuda.is_initialized() else "cpu")
+
+    def on(self, device: str) -> Any:
+        """The model on this device of torch; on `meta` it has shapes and flags and no storage."""
+        import torch
+
+        with torch.device(device):
+            model = self.kind._from_config(copy.deepcopy(self.config), dtype=getattr(torch, self.dtype))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in self.frozen)
+        return model.train()
+
+
+def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:
+    """(how to build this model again, ""), or (None, why only the model itself will do).
+
+    A patched `forward` counts as the model's own unless the Trainer's package (TRL) or accelerate made it: in a child they
+    make it again. Nothing is allocated, and no device wakes.
+    """
+    if reason := _not_plain(model, trainer_class):
+        return None, reason
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters() if one.is_floating_point()}
+    if len(dtypes) != 1:
+        return None, "its weights are of several dtypes"
+    frozen = frozenset(name for name, one in model.named_parameters() if not one.requires_grad)
+    made = Rebuilt(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen)
+    try:
+        fresh = made.on("meta")
+    except Exception as error:  # whatever a model's code raises without storage
+        return None, f"it cannot be built from its config: {type(error).__name__}"
+    if _outline(fresh) != _outline(model):
+        return None, "it was changed after it was built from its config"
+    return made, ""
+
+
+def _not_plain(model: Any, trainer_class: type) -> str:
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        return "it is no PreTrainedModel"
+    if not type(model).__module__.startswith("transformers."):
+        return "its class is not one of transformers"
+    if getattr(model, "quantization_method", None) or getattr(model, "hf_quantizer", None):
+        return "it is quantized"
+    if getattr(model, "_hf_peft_config_loaded", False):
+        return "it has an adapter"
+    makers = {one.__module__.partition(".")[0] for one in trainer_class.__mro__} - {"__main__", "builtins"}
+    for one in model.modules():
+        patched = one.__dict__.get("forward")
+        if patched is not None and _package_of(patched) not in makers | {"accelerate", "transformers"}:
+            return "the forward of one of its layers was replaced"
+        if one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks:
+            return "one of its layers has hooks"
+    return ""
+
+
+def _package_of(function: Any) -> str:
+    """The package whose code it is; `functools.wraps` does not change that."""
+    inner = getattr(function, "__func__", function)
+    name: str = getattr(inner, "__globals__", {}).get("__name__", "")
+    return name.partition(".")[0]
+
+
+def _outline(model: Any) -> tuple[Any, ...]:
+    """Kinds of layers and shapes of parameters, by name."""
+    layers = [(name, type(one)) for name, one in model.named_modules()]
+    return layers, [(name, tuple(one.shape)) for name, one in model.named_parameters()]

@@ -1,0 +1,115 @@
+"""The caller's own objects as bytes that children open: arguments, then the model, then the parts, which may refer to it.
+
+    | class and own fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
+      opened before memory is limited         counted       may hold the model, a layer or a parameter of it
+
+Three pickles one behind the other. Where the third meets the model or something of it, a name travels instead.
+"""
+
+import inspect
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from autotune.errors import InvalidRequest
+
+ARGUMENTS = ("arguments_class", "own_fields")
+"""What the first pickle holds, where it is given."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Objects ready to be sent. name: of the model; notes: what people should know of what was sent and what was not."""
+
+    name: str
+    pickled: bytes
+    notes: tuple[str, ...] = ()
+
+
+def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
+    """The objects as bytes; trainer: whose model the parts may refer to. Raises InvalidRequest for what cannot be sent."""
+    known = _names(trainer.model) if trainer is not None else {}
+    first = {name: objects[name] for name in ARGUMENTS if name in objects}
+    last = {name: one for name, one in objects.items() if name not in (*ARGUMENTS, "model_init")}
+    stream = io.BytesIO()
+    for group, names in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, known)):
+        try:
+            _Sender(stream, names, trainer).dump(group)
+        except Exception as error:  # whatever an object's own pickling raises
+            raise InvalidRequest(
+                f"{_which(group, names, trainer)} cannot be sent to another process: {type(error).__name__}: {error}.",
+                "Open files and connections inside model_init or the dataset instead.",
+            ) from error
+    return stream.getvalue()
+
+
+def can_be_sent(one: Any, trainer: Any) -> str:
+    """Why this part of the Trainer cannot be sent; empty where it can."""
+    try:
+        _Sender(io.BytesIO(), _names(trainer.model), trainer).dump(one)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def received(stream: io.BytesIO, model: Callable[[], Any] | None = None) -> Any:
+    """The stream's next group of objects; model: asked where they refer to the model."""
+    return _Receiver(stream, model).load()
+
+
+def _which(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any) -> str:
+    """The first of the objects that cannot be sent, by its name."""
+    for name, one in group.items():
+        try:
+            _Sender(io.BytesIO(), names, trainer).dump(one)
+        except Exception:
+            return f"What you passed as {name}"
+    return "What you passed"
+
+
+def _names(model: Any) -> dict[int, tuple[str, str]]:
+    """Identity of the model, its layers and parameters -> what they are and where they lie in it."""
+    found = {id(one): ("parameter", name) for name, one in model.named_parameters()}
+    return found | {id(one): ("module", name) for name, one in model.named_modules()}
+
+
+class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends names for what belongs to the model, and an optimizer as what it was made of, without its state."""
+
+    def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
+        super().__init__(stream)
+        self._names, self._trainer = names, trainer
+
+    def persistent_id(self, one: Any) -> tuple[str, str] | None:
+        if self._trainer is not None and one is self._trainer:
+            raise pickle.PicklingError("it holds the Trainer itself")
+        return self._names.get(id(one)) if self._names else None
+
+    def reducer_override(self, one: Any) -> Any:
+        if self._trainer is not None and hasattr(one, "param_groups") and hasattr(one, "zero_grad"):
+            return _optimizer, (type(one), dict(one.defaults), [dict(group) for group in one.param_groups])
+        return super().reducer_override(one)
+
+
+class _Receiver(pickle.Unpickler):
+    """Puts the child's own model, layers and parameters where their names are."""
+
+    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None) -> None:
+        super().__init__(stream)
+        self._model = model
+
+    def persistent_load(self, name: Any) -> Any:
+        assert self._model is not None
+        what, path = name
+        return self._model().get_parameter(path) if what == "parameter" else self._model().get_submodule(path)
+
+
+def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
+    """An optimizer of this class over these groups of parameters, each with its own settings."""
+    takes = inspect.signature(kind).parameters
+    whatever = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    return kind(groups, **{name: value for name, value in defaults.items() if whatever or name in takes})

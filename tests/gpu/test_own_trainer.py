@@ -1,0 +1,46 @@
+"""`tune` on a GPU: the model leaves the card while it searches, and is back afterwards."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+import autotune
+from autotune.off_device import held_note, moved, off_device
+from tests.trainers import Numbers, bert
+
+pytestmark = pytest.mark.gpu
+
+
+def test_weights_and_states_leave_the_card_and_come_back() -> None:
+    model = torch.nn.Linear(1024, 1024, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    model.zero_grad()
+    before, held_before = model.weight.detach().cpu().clone(), torch.cuda.memory_allocated()
+    with off_device(model, optimizer) as held:
+        assert model.weight.device.type == "cpu"
+        assert optimizer.state[model.weight]["exp_avg"].device.type == "cpu"
+        assert torch.cuda.memory_allocated() <= held_before - 3 * 4 * 1024**2  # weights and two states in float32
+        assert "counted as not free" in held
+    assert model.weight.device.type == "cuda"
+    assert optimizer.state[model.weight]["exp_avg"].device.type == "cuda"
+    assert torch.equal(model.weight.detach().cpu(), before)
+    moved(model, optimizer, "cpu")
+    assert held_note()
+
+
+def test_a_trainer_on_the_card_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:
+    args = TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, report_to="none", save_strategy="no", max_steps=2
+    )
+    trainer = Trainer(model=bert(), args=args, train_dataset=Numbers())
+    assert trainer.model.device.type == "cuda"
+    result = autotune.tune(trainer, n_trials=2, space="quick", output_dir=str(tmp_path / "reports"), no_history=True)
+    assert trainer.model.device.type == "cuda"
+    assert result.environment.device == "cuda:0"
+    assert any("this process still holds" in note for note in result.notes)
+    assert result.best.measurement.outcome == "completed"
+    assert result.apply(trainer).train().global_step == 2

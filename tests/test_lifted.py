@@ -1,0 +1,141 @@
+"""What is read off a built Trainer, and the lines that say why one cannot be searched for."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback, Trainer
+
+from autotune import lifted
+from autotune.errors import InvalidRequest
+from tests.trainers import Counting, Numbers, Scaled, Told, bert, built
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        yield from iter(Numbers())
+
+
+def refused(trainer: Any, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text) as caught:
+        lifted.check(trainer)
+    assert caught.value.advice
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trainer_that_can_be_searched_for_passes(tmp_path: Path) -> None:
+    lifted.check(built(tmp_path))
+    lifted.check(built(tmp_path, fields={"max_steps": 3}, train_dataset=Endless()))
+
+
+def test_a_trainer_without_data_or_without_an_end_is_refused(tmp_path: Path) -> None:
+    refused(built(tmp_path, train_dataset=None), "no train_dataset")
+    trainer = built(tmp_path, fields={"max_steps": 3}, train_dataset=Endless())
+    trainer.args.max_steps = -1
+    refused(trainer, r"\(Endless\) has no length and the arguments no max_steps")
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    trainer.model = bert().to("meta")
+    refused(trainer, "on the device meta")
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"world_size": 4}, "one of 4 ranks"),
+        ({"n_gpu": 2}, "sees 2 GPUs"),
+    ],
+)
+def test_several_ranks_or_gpus_are_refused(facts: dict[str, int], text: str, tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    trainer.args = SimpleNamespace(**{"world_size": 1, "n_gpu": 1, "max_steps": 1, **facts})
+    refused(trainer, text)
+
+
+@pytest.mark.parametrize("name", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_a_sharded_model_is_refused(name: str, tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    setattr(trainer, name, True)
+    refused(trainer, "DeepSpeed or FSDP")
+
+
+def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
+    trainer = built(tmp_path, fields={"learning_rate": 3e-4, "hub_token": "secret", "lr_scheduler_type": "cosine"})
+    fields, left = lifted.base_fields(trainer.args)
+    assert fields["learning_rate"] == 3e-4
+    assert fields["lr_scheduler_type"] == "cosine"
+    assert fields["gradient_accumulation_steps"] == 2
+    assert not {"hub_token", "output_dir", "use_cpu"} & fields.keys()
+    assert left == []
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, max_length=32, dataset_kwargs={"a": 1})
+    assert lifted.own_fields(args) == {
+        "max_length": 32,
+        "dataset_kwargs": {"a": 1, "skip_prepare_dataset": True},  # the Trainer's dataset is tokenised already
+        "chat_template_path": None,  # and its tokenizer has the template
+        "pad_to_multiple_of": None,  # "auto", as its class reads it
+    }
+    fields, _ = lifted.base_fields(args)
+    assert fields["learning_rate"] == 2e-5
+    assert "bf16" not in fields
+    assert "max_length" not in fields
+
+
+def test_arguments_of_the_constructor_are_found_under_their_names(tmp_path: Path) -> None:
+    def loss(*_: Any, **__: Any) -> None: ...
+
+    found, lost = lifted.further_arguments(built(tmp_path, Scaled, scale=2.0, compute_loss_func=loss))
+    assert found["scale"] == 2.0
+    assert found["compute_loss_func"] is loss
+    assert lost == []
+    assert lifted.further_arguments(built(tmp_path)) == ({}, [])
+
+
+def test_an_argument_that_the_trainer_does_not_keep_is_named(tmp_path: Path) -> None:
+    class Forgetful(Trainer):
+        def __init__(self, *args: Any, beta: float = 1.0, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    class Demanding(Trainer):
+        def __init__(self, *args: Any, gamma: float, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    assert lifted.further_arguments(built(tmp_path, Forgetful)) == ({}, ["beta"])
+    with pytest.raises(InvalidRequest, match="Demanding needs 'gamma'"):
+        lifted.further_arguments(built(tmp_path, Demanding, gamma=1.0))
+
+
+def test_the_user_s_callbacks_are_told_from_the_trainer_s(tmp_path: Path) -> None:
+    mine, early = Counting(), EarlyStoppingCallback()
+    assert lifted.own_callbacks(built(tmp_path, callbacks=[mine, early])) == [mine, early]
+    assert lifted.own_callbacks(built(tmp_path)) == []
+    assert [type(one) for one in lifted.own_callbacks(built(tmp_path, Scaled))] == [Told]
+
+
+def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path: Path) -> None:
+    model = bert()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = built(tmp_path, model=model, fields={"max_steps": 1}, optimizers=(optimizer, None))
+    assert lifted.own_optimizers(trainer) == (optimizer, None)
+    trainer.train()
+    assert lifted.own_optimizers(trainer)[0] is optimizer
+    usual = built(tmp_path, fields={"max_steps": 1})
+    assert lifted.own_optimizers(usual) == (None, None)
+    usual.train()
+    assert lifted.own_optimizers(usual) == (None, None)
+
+
+def test_a_class_that_makes_its_optimizer_is_seen() -> None:
+    class Own(Trainer):
+        def create_optimizer(self, *_: Any) -> Any: ...
+
+    assert lifted.makes_optimizer(Own)
+    assert not lifted.makes_optimizer(Scaled)

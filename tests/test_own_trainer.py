@@ -1,0 +1,146 @@
+"""`tune`, for real: the user's own Trainer is what probes train, and what the answer goes back into."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback
+
+import autotune
+from autotune import confirmation, finishing
+from autotune.errors import InvalidRequest
+from tests.trainers import Counting, Numbers, Scaled, bert, built
+
+pytestmark = pytest.mark.alone
+FEW = {"n_trials": 3, "space": "quick", "no_history": True}
+
+
+@pytest.fixture(autouse=True)
+def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rounds beyond the needed ones and no losses to compare."""
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+
+
+def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:
+    model, counted = bert(), tmp_path / "counted"
+    counted.mkdir()
+    weights = [one.detach().clone() for one in model.parameters()]
+    groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    callbacks = [Counting(counted), EarlyStoppingCallback()]
+    fields = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 100}  # early stopping wants them
+    parts = {"optimizers": (optimizer, None), "callbacks": callbacks, "eval_dataset": Numbers(8)}
+    trainer = built(tmp_path, Scaled, model, fields, scale=2.0, **parts)
+    only = {"optimizer": ["own", "adamw_torch_fused"], "checkpointing": ["none"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+
+    assert result.request.global_batch_size == 8
+    assert (result.baseline.configuration.micro_batch_size, result.request.device) == (4, "cpu")
+    for trial in result.trials:
+        assert trial.measurement.outcome == "completed", trial.measurement.reason
+        assert trial.measurement.settings["optimizer"] == "own"
+    notes = " ".join(result.notes)
+    assert "your callbacks run in every probe: Counting" in notes
+    assert "EarlyStoppingCallback (it needs evaluations)" in notes
+    assert "Told (PicklingError: it holds the Trainer itself)" in notes
+    assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
+    assert callbacks[0].steps == 0  # which are none of the user's own training
+    assert all(torch.equal(one, before) for one, before in zip(model.parameters(), weights, strict=True))
+    assert not torch.cuda.is_initialized()
+
+    made = result.apply(trainer)
+    made.args.max_steps = 2
+    made.train()
+    assert getattr(made.optimizer, "optimizer", made.optimizer) is optimizer
+    assert callbacks[0].steps == 2
+    size = made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps
+    assert (size, made.args.per_device_train_batch_size) == (8, result.best.configuration.micro_batch_size)
+
+
+def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Embedding(64, 2)
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": torch.nn.functional.cross_entropy(self.inner(input_ids).mean(dim=1), labels)}
+
+    only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
+    trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
+    result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    assert "the model is sent to probes as it is: it is no PreTrainedModel" in result.notes
+    assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
+    assert result.baseline.configuration.micro_batch_size == 4
+    assert result.workload.architecture == "Own"
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
+@pytest.mark.parametrize("packing", [False, True])
+def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) -> None:
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    texts = [f"the {number}th of many paragraphs, {'and longer ' * (number % 5)}" for number in range(80)]
+    config = Qwen2Config(
+        vocab_size=384,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    args = trl.SFTConfig(
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_length=40,
+        packing=packing,
+        dataset_text_field="words",
+        per_device_train_batch_size=4,
+        report_to="none",
+        save_strategy="no",
+        learning_rate=1e-3,
+    )
+    data = datasets.Dataset.from_dict({"words": texts})
+    trainer = trl.SFTTrainer(
+        model=Qwen2ForCausalLM(config), args=args, train_dataset=data, processing_class=ByT5Tokenizer()
+    )
+    only = {"micro_batch_size": [2, 4], "checkpointing": ["none"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    for trial in result.trials:
+        assert trial.measurement.outcome == "completed", trial.measurement.reason
+    assert result.baseline.configuration.values["precision"] == "fp32"  # though SFTConfig's default is bf16
+    log = (result.folder / "probes" / "0000" / "log.txt").read_text()
+    assert not re.search("Tokenizing|Packing|Truncating", log)
+
+    made = result.apply(trainer)
+    assert type(made) is trl.SFTTrainer
+    assert type(made.args) is trl.SFTConfig
+    assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, packing, None)
+    assert made.args.learning_rate == 1e-3
+    assert len(made.train_dataset) == len(trainer.train_dataset)
+    assert made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps == 4
+    made.args.max_steps = 2
+    assert made.train().global_step == 2
+    assert made.evaluate(data.select(range(4)))["eval_loss"] > 0  # data that is given later is prepared as before
+
+
+def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as unsendable:
+
+        def collate(samples: list[Any]) -> Any:
+            return unsendable and samples
+
+        with pytest.raises(InvalidRequest, match="passed as data_collator cannot be sent") as caught:
+            autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "reports").exists()

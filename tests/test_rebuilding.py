@@ -1,0 +1,99 @@
+"""Which models travel as class and config, and that what is made of these is the same but for its weights."""
+
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer
+
+from autotune.rebuilding import rebuilt
+
+CONFIG = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+
+
+def bert(**more: Any) -> Any:
+    return BertForSequenceClassification(BertConfig(**CONFIG, **more))
+
+
+def test_a_plain_model_is_rebuilt_alike_with_other_weights() -> None:
+    model = bert(num_labels=5).to(torch.bfloat16)
+    model.bert.embeddings.requires_grad_(False)
+    made, reason = rebuilt(model, Trainer)
+    assert (reason, len(cloudpickle.dumps(made)) < 10_000) == ("", True)
+    assert made is not None
+    again = cloudpickle.loads(cloudpickle.dumps(made))()
+    shapes = [(name, one.shape, one.dtype, one.requires_grad) for name, one in model.named_parameters()]
+    assert [(name, one.shape, one.dtype, one.requires_grad) for name, one in again.named_parameters()] == shapes
+    assert not torch.equal(again.classifier.weight, model.classifier.weight)
+    assert again.training
+
+
+def test_resized_embeddings_are_in_the_config() -> None:
+    model = bert()
+    model.resize_token_embeddings(80)
+    made, _ = rebuilt(model, Trainer)
+    assert made is not None
+    assert made.on("meta").get_input_embeddings().weight.shape == (80, 16)
+
+
+def replaced(model: Any) -> Any:
+    model.classifier = torch.nn.Sequential(torch.nn.Linear(16, 2))
+    return model
+
+
+def patched(model: Any) -> Any:
+    inner = model.bert.forward
+    model.bert.forward = lambda *args, **kwargs: inner(*args, **kwargs)
+    return model
+
+
+def hooked(model: Any) -> Any:
+    model.bert.register_forward_hook(lambda *_: None)
+    return model
+
+
+def mixed(model: Any) -> Any:
+    model.classifier.to(torch.bfloat16)
+    return model
+
+
+def adapted(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"]))
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (replaced, "changed after"),
+        (patched, "forward of one of its layers"),
+        (hooked, "hooks"),
+        (mixed, "several dtypes"),
+        (adapted, "no PreTrainedModel"),
+        (lambda model: torch.nn.Sequential(model), "no PreTrainedModel"),
+    ],
+)
+def test_any_other_model_is_not_rebuilt_and_the_reason_is_said(change: Any, reason: str) -> None:
+    made, said = rebuilt(change(bert()), Trainer)
+    assert made is None
+    assert reason in said
+
+
+def test_what_the_trainer_s_own_package_patched_is_patched_again_there() -> None:
+    utils = pytest.importorskip("trl.trainer.utils")
+    trl = pytest.importorskip("trl")
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    small = {name: value for name, value in CONFIG.items() if name != "num_attention_heads"}
+    model = Qwen2ForCausalLM(Qwen2Config(**small, num_attention_heads=2, num_key_value_heads=2))
+    utils.add_fused_lm_head(model)
+    assert rebuilt(model, trl.SFTTrainer)[1] == ""
+    assert "forward" in rebuilt(model, Trainer)[1]

@@ -1,0 +1,66 @@
+"""Built Trainers of a tiny model, as users have them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+
+class Numbers(torch.utils.data.Dataset):
+    """So many samples of eight tokens in two classes."""
+
+    def __init__(self, samples: int = 64) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.arange(8) + place % 50, "labels": torch.tensor(place % 2)}
+
+
+class Counting(TrainerCallback):
+    """Counts steps, and in a folder of which it is told those of other processes too."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.steps, self.folder = 0, folder
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.steps += 1
+        if self.folder:
+            (self.folder / f"{id(self)}-{self.steps}").touch()
+
+
+class Scaled(Trainer):
+    """A Trainer with an argument of its own, which it keeps, and a callback of its own making."""
+
+    def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.scale = scale
+        self.add_callback(Told(self))
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return self.scale * super().compute_loss(*args, **kwargs)
+
+
+class Told(TrainerCallback):
+    """Holds its Trainer."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+
+def bert() -> Any:
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    )
+
+
+def built(
+    folder: Path, kind: type = Trainer, model: Any = None, fields: dict[str, Any] | None = None, **parts: Any
+) -> Any:
+    """A Trainer of 4 x 2 samples a step on the CPU; fields: more of its arguments, parts: of its constructor."""
+    known = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "report_to": "none", "use_cpu": True}
+    args = TrainingArguments(output_dir=str(folder), **{**known, "save_strategy": "no", **(fields or {})})
+    return kind(**{"model": model or bert(), "args": args, "train_dataset": Numbers(), **parts})
