@@ -60,16 +60,16 @@ class RandomSamples(torch.utils.data.Dataset):
 
 
 class Texts(torch.utils.data.Dataset):
-    """As many samples as asked for, from real texts of their own lengths: {"input_ids": [[...], ...], "labels": [...]}."""
+    """Real texts of their own lengths: {"input_ids": [[...], ...], "labels": [...]}."""
 
-    def __init__(self, texts: dict[str, list], samples: int) -> None:
-        self.texts, self.samples = texts, samples
+    def __init__(self, texts: dict[str, list]) -> None:
+        self.texts = texts
 
     def __len__(self) -> int:
-        return self.samples
+        return len(self.texts["labels"])
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        return {name: values[index % len(values)] for name, values in self.texts.items()}
+        return {name: values[index] for name, values in self.texts.items()}
 
 
 def padded(samples: list[dict]) -> dict[str, torch.Tensor]:
@@ -94,9 +94,9 @@ def model_of(folder: Path):
 
 
 def data_of(folder: Path, samples: int) -> dict[str, object]:
-    """The Trainer's arguments that bring the data: real texts where the folder has them, else random samples."""
+    """The Trainer's arguments that bring the data: the folder's texts, else as many random samples."""
     if (folder / "texts.json").exists():
-        texts = Texts(json.loads((folder / "texts.json").read_text()), samples)
+        texts = Texts(json.loads((folder / "texts.json").read_text()))
         return {"train_dataset": texts, "data_collator": padded}
     workload = json.loads((folder / "request.json").read_text())["workload"]
     config = AutoConfig.for_model(**workload["model_config"])

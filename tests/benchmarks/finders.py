@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +89,13 @@ def accelerate(task: Task) -> Fields:
         accelerator.free_memory()
         model = model_of(task.folder)
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
-        data = data_of(task.folder, task.steps * accumulation * batch_size)
+        data = data_of(task.folder, task.global_batch_size * 1000)
         loader = torch.utils.data.DataLoader(
             data["train_dataset"], batch_size=batch_size, shuffle=True, collate_fn=data.get("data_collator")
         )
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         model.train()
-        for batch in loader:
+        for batch in islice(loader, task.steps * accumulation):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**batch).loss)
                 optimizer.step()
@@ -254,16 +256,14 @@ def optuna(task: Task) -> Fields:
 def autotune(task: Task) -> Fields:
     import autotune as library
 
-    data: Fields = {}
+    model, data = task.model, {}
     if (task.folder / "texts.json").exists():
-        from plain_training import data_of
+        from plain_training import data_of, model_of
 
-        data = data_of(task.folder, task.global_batch_size * 1000)
+        model, data = partial(model_of, task.folder), data_of(task.folder, 0)
     options = {"task": task.kind, "sequence_length": task.sequence_length, "device": "cpu", "n_trials": task.trials}
-    options |= {"memory_limit": task.limit_bytes, "no_history": True}
-    result = library.search(
-        task.model, task.global_batch_size, output_dir=str(task.folder), study_name="study", **options, **data
-    )
+    options |= {"memory_limit": task.limit_bytes, "no_history": True, "output_dir": str(task.folder)}
+    result = library.search(model, task.global_batch_size, study_name="study", **options, **data)
     told, study = result.to_dict(), task.folder / "study"
     (task.folder / "promised.json").write_text(json.dumps({name: told[name] for name in ("best", "baseline")}))
     (task.folder / "best_model_arguments.json").write_text(json.dumps(told["model_arguments"]))

@@ -16,6 +16,22 @@ PEERS = {
     "optuna": "Optuna's TPE over a plain script",
     OURS: "`autotune search`",
 }
+NOTES = """Each ran once, in a process of its own and under the limit (RLIMIT_DATA above what its imports hold), used as its
+documentation shows ([finders.py](../tests/benchmarks/finders.py) says where). Then one plain training script, which knows none
+of them, trained every configuration in interleaved rounds under the same limit; samples/s are medians, with the batch that is
+really trained. Trainings and seconds are what the finding cost, imports counted.
+
+- accelerate, `auto_find_batch_size` and Lightning look for a batch size that fits, not for speed. What failed tries leave behind
+  in the one process is missing for the next.
+- accelerate: its own example of automatic accumulation, which divides the global batch by what it found and drops the rest.
+- `auto_find_batch_size`: from the global batch down; accumulation does not follow, so the global batch shrinks.
+- Lightning: its defaults; the largest divisor of the global batch below what it found, accumulated by hand.
+- `hyperparameter_search`: pairs that keep the global batch, optimizer, workers. Its space cannot set precision or checkpointing: a
+  trial's values arrive after arguments and model are made. Speed comes from a callback; `catch` keeps the study going after an
+  out-of-memory, which its sampler then does not know of.
+- Optuna's TPE: the space of `autotune search`, each trial the plain script in a process of its own, out of memory worth 0.
+- `autotune search`: 5 % of the limit stays free, nothing known of the device. Its trainings include the confirmation's rounds,
+  the losses against fp32's, evaluation and checkpoint."""
 LEVERS = {
     "activation_checkpointing": {True: "checkpointing"},
     "bf16": {True: "bf16"},
@@ -113,16 +129,18 @@ def row(one: Finding, size: int, got: Judged | None, judged: Mapping[str, Judged
 
 
 def conclusion(size: int, findings: Sequence[Finding], judged: Mapping[str, Judged]) -> str:
-    """Who is first of those that keep the global batch and fit, and who is second."""
-    kept = [one for one in findings if one.arguments and one.global_batch_size == size and judged[one.name].fits]
-    ranked = sorted(kept, key=lambda one: -(judged[one.name].speed or 0.0))
-    first, second = judged[ranked[0].name], judged[ranked[1].name]
-    close = min(first.speeds) <= max(second.speeds)
-    return (
-        f"Of the {len(kept)} that keep the global batch and fit, {PEERS[ranked[0].name]} is first with "
-        f"{first.speed:.1f} samples/s, {PEERS[ranked[1].name]} second with {second.speed:.1f}"
-        f"{' (their rounds overlap)' if close else ''}."
-    )
+    """Who is first of those that keep the global batch and fit, and who comes next with another configuration."""
+    kept = [one.name for one in findings if one.arguments and one.global_batch_size == size and judged[one.name].fits]
+    ranked = sorted(kept, key=lambda name: -(judged[name].speed or 0.0))
+    if not ranked:
+        return "None keeps the global batch and fits."
+    first = judged[ranked[0]]
+    said = f"Of the {len(kept)} that keep the global batch and fit, {PEERS[ranked[0]]} is first, {first.speed:.1f} samples/s"
+    after = next((name for name in ranked if judged[name].rounds != first.rounds), None)
+    if after is None:
+        return f"{said}."
+    close = min(first.speeds) <= max(judged[after].speeds)
+    return f"{said}, {PEERS[after]} next, {judged[after].speed:.1f}{' (their rounds overlap)' if close else ''}."
 
 
 def promises(findings: Sequence[Finding], judged: Mapping[str, Judged]) -> list[str]:
