@@ -26,9 +26,9 @@ really trained. Trainings and seconds are what the finding cost, imports counted
 - accelerate: its own example of automatic accumulation, which divides the global batch by what it found and drops the rest.
 - `auto_find_batch_size`: from the global batch down; accumulation does not follow, so the global batch shrinks.
 - Lightning: its defaults; the largest divisor of the global batch below what it found, accumulated by hand.
-- `hyperparameter_search`: pairs that keep the global batch, optimizer, workers. Its space cannot set precision or checkpointing: a
-  trial's values arrive after arguments and model are made. Speed comes from a callback; `catch` keeps the study going after an
-  out-of-memory, which its sampler then does not know of.
+- `hyperparameter_search`: pairs that keep the global batch, optimizer, workers. Its space cannot set precision or checkpointing:
+  a trial's values arrive after arguments and model are made. Speed comes from a callback; `catch` keeps the study going after
+  an out-of-memory, which its sampler then does not know of.
 - Optuna's TPE: the space of `autotune search`, each trial the plain script in a process of its own, out of memory worth 0.
 - `autotune search`: 5 % of the limit stays free, nothing known of the device. Its trainings include the confirmation's rounds,
   the losses against fp32's, evaluation and checkpoint."""
