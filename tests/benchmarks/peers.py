@@ -1,9 +1,10 @@
 """What people use today against ours: the same work under the same memory limit, judged by one plain script.
 
-python tests/benchmarks/peers.py FOLDER [--quick]: each finder of finders.py runs once, in a process of its own; then
+python tests/benchmarks/peers.py FOLDER [MODEL] [--quick]: each finder of finders.py runs once, in a process of its own; then
 tests/plain_training.py, which knows none of them, trains every configuration found, in interleaved rounds. What each found
 and each round are kept in FOLDER at once: the same command goes on where it was stopped. Needs an idle machine for
-about twenty minutes; writes reports/peers.md. --quick: a few steps of a tiny task, into FOLDER/peers.md: to see it run.
+about twenty minutes a task; writes reports/peers.md. MODEL: the task of this model alone. --quick: a few steps of a tiny
+task, into FOLDER/peers.md: to see it run.
 """
 
 import contextlib
@@ -196,9 +197,10 @@ def judge(work: Work, findings: list[Finding], folder: Path) -> dict[str, Judged
 
 def main() -> None:
     quick = "--quick" in sys.argv
-    folder = Path(next(word for word in sys.argv[1:] if not word.startswith("-"))).resolve()
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    folder, models = Path(words[0]).resolve(), words[1:]
     lines: list[str] = []
-    for work in QUICK if quick else WORKS:
+    for work in QUICK if quick else [work for work in WORKS if work.model in (models or [work.model])]:
         place = folder / f"{work.model}-{work.kind}"
         findings = []
         for name in PEERS:
