@@ -263,16 +263,24 @@ def autotune(task: Task) -> Fields:
         model, data = partial(model_of, task.folder), data_of(task.folder, 0)
     options = {"task": task.kind, "sequence_length": task.sequence_length, "device": "cpu", "n_trials": task.trials}
     options |= {"memory_limit": task.limit_bytes, "no_history": True, "output_dir": str(task.folder)}
-    result = library.search(model, task.global_batch_size, study_name="study", **options, **data)
-    told, study = result.to_dict(), task.folder / "study"
+    study = task.folder / "study"
+    try:
+        result = library.search(model, task.global_batch_size, study_name=study.name, **options, **data)
+    finally:
+        for order in sorted(study.rglob("order.json")):
+            _tell_probe(task, order)
+    told = result.to_dict()
     (task.folder / "promised.json").write_text(json.dumps({name: told[name] for name in ("best", "baseline")}))
     (task.folder / "best_model_arguments.json").write_text(json.dumps(told["model_arguments"]))
-    for order in sorted(study.rglob("order.json")):
-        task.tell(begun=str(order.parent.relative_to(study)))
-        answer = order.with_name("measurement.json")
-        if not answer.exists() or json.loads(answer.read_text()).get("outcome") == "completed":
-            task.tell(done=str(order.parent.relative_to(study)))
     return told["training_arguments"]
+
+
+def _tell_probe(task: Task, order: Path) -> None:
+    """A training of ours; comparisons of losses and the rehearsal leave no measurement, and count as ended well."""
+    name, answer = str(order.parent.name), order.with_name("measurement.json")
+    task.tell(begun=name)
+    if not answer.exists() or json.loads(answer.read_text())["outcome"] == "completed":
+        task.tell(done=name)
 
 
 FINDERS = {
