@@ -36,7 +36,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# More than an hour, on an idle machine.
+# Nearly two hours, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/start_latency.py
 	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases

@@ -57,7 +57,7 @@ class Work:
 
 WORKS = [
     Work("gpt2-mini, random tokens", "gpt2-mini", "causal-lm", 96, 48, 600),
-    Work("bert-mini, texts of all lengths", "bert-mini", "sequence-classification", 512, 48, 1000, 10, texts=True),
+    Work("bert-mini, texts of all lengths", "bert-mini", "sequence-classification", 512, 48, 1400, 10, texts=True),
 ]
 QUICK = [Work("bert-mini, random tokens", "bert-mini", "masked-lm", 32, 8, 200, 2, 4, 1, 2)]
 
