@@ -36,7 +36,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# More than an hour, on an idle machine.
+# Nearly two hours, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/start_latency.py
 	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
@@ -46,6 +46,8 @@ benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/replay.py
 	$(BIN)/python tests/benchmarks/decision_time.py
 	$(BIN)/python tests/benchmarks/memory_limits.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
+	$(BIN)/python tests/benchmarks/peers.py reports/peers
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed.
 gpu-check:

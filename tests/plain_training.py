@@ -1,9 +1,9 @@
 """A training script as anyone would write it: it knows torch and transformers, and reads the answer's files.
 
 plain_training.py FOLDER LIMIT_BYTES SECONDS [STEPS [PAUSE_AFTER]]: FOLDER holds best_training_arguments.json,
-best_model_arguments.json and request.json (for the model's config, the task and the sequence length). Trains on random
-samples under RLIMIT_DATA, until the seconds or the steps are over, and prints what it got as one JSON line. Imports no
-autotune.
+best_model_arguments.json and request.json (for the model's config, the task and the sequence length), and texts.json
+where there are texts. Trains on them, else on random samples, under RLIMIT_DATA, until the seconds or the steps are
+over, and prints what it got as one JSON line. Imports no autotune.
 """
 
 import json
@@ -22,6 +22,7 @@ MODELS = {
     "masked-lm": "AutoModelForMaskedLM",
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "image-classification": "AutoModelForImageClassification",
+    "sequence-classification": "AutoModelForSequenceClassification",
 }
 POOL = 512
 
@@ -56,6 +57,50 @@ class RandomSamples(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: values[index % POOL] for name, values in self.pool.items()}
+
+
+class Texts(torch.utils.data.Dataset):
+    """Real texts of their own lengths: {"input_ids": [[...], ...], "labels": [...]}."""
+
+    def __init__(self, texts: dict[str, list]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts["labels"])
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return {name: values[index] for name, values in self.texts.items()}
+
+
+def padded(samples: list[dict]) -> dict[str, torch.Tensor]:
+    """A batch as long as its longest text; 0 pads."""
+    rows = [torch.tensor(one["input_ids"]) for one in samples]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    masks = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": masks, "labels": torch.tensor([one["labels"] for one in samples])}
+
+
+def hold_to(limit_bytes: int) -> None:
+    """From here on this process may ask for so much more memory."""
+    resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + limit_bytes, resource.RLIM_INFINITY))
+
+
+def model_of(folder: Path):
+    """The model that a folder asks for, with random weights."""
+    workload = json.loads((folder / "request.json").read_text())["workload"]
+    chosen = json.loads((folder / "best_model_arguments.json").read_text())
+    config = AutoConfig.for_model(**workload["model_config"])
+    return getattr(transformers, MODELS[workload["task"]]).from_config(config, **chosen)
+
+
+def data_of(folder: Path, samples: int) -> dict[str, object]:
+    """The Trainer's arguments that bring the data: the folder's texts, else as many random samples."""
+    if (folder / "texts.json").exists():
+        texts = Texts(json.loads((folder / "texts.json").read_text()))
+        return {"train_dataset": texts, "data_collator": padded}
+    workload = json.loads((folder / "request.json").read_text())["workload"]
+    config = AutoConfig.for_model(**workload["model_config"])
+    return {"train_dataset": RandomSamples(workload["task"], config, samples, workload["sequence_length"])}
 
 
 class Clock(TrainerCallback):
@@ -95,20 +140,16 @@ def main() -> None:
     steps = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
     pause_after = int(sys.argv[5]) if len(sys.argv) > 5 else 0
     resident, files = status("VmRSS"), status("RssFile")
-    resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + limit, resource.RLIM_INFINITY))
-    workload = json.loads((folder / "request.json").read_text())["workload"]
+    hold_to(limit)
     tuned = json.loads((folder / "best_training_arguments.json").read_text())
-    config = AutoConfig.for_model(**workload["model_config"])
-    chosen = json.loads((folder / "best_model_arguments.json").read_text())
-    model = getattr(transformers, MODELS[workload["task"]]).from_config(config, **chosen)
+    model = model_of(folder)
     batch = tuned["per_device_train_batch_size"] * tuned["gradient_accumulation_steps"]
     with tempfile.TemporaryDirectory() as output:
         arguments = TrainingArguments(
             output_dir=output, **tuned, max_steps=1000, save_strategy="no", report_to="none", disable_tqdm=True
         )
         clock = Clock(seconds, steps, pause_after)
-        data = RandomSamples(workload["task"], config, batch * 1000, workload["sequence_length"])
-        trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[clock])
+        trainer = Trainer(model=model, args=arguments, callbacks=[clock], **data_of(folder, batch * 1000))
         trainer.train()
     # What was really trained: auto_find_batch_size changes the batch behind the arguments.
     batch = trainer._train_batch_size * arguments.gradient_accumulation_steps

@@ -38,8 +38,10 @@ def run(command: list[str], folder: Path, text: str | None = None) -> subprocess
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
-    # Fewer trials than a reader would take: all else is as it stands there.
+    # Fewer trials and shorter samples than a reader would take: all else is as it stands there.
     words = re.sub(r"--n-trials \d+", "--n-trials 1", command).split()
+    if words[1] == "guide":
+        words += ["--sequence-length", "8"]
     assert words[0] == "autotune"
     done = run([sys.executable, "-m", *words], folder)
     assert done.returncode == 0, done.stderr

@@ -31,8 +31,6 @@ from autotune.verify import Verification, verification_lines, verify_study
 from autotune.workload import Workload
 from tests.makers import ALLOWED, MIB, completed, configuration, cpu, ended, gpu, out_of_memory, result, trial, workload
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def study(
@@ -90,6 +88,7 @@ def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: i
 # A real study ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_what_a_search_promised_is_held_against_a_plain_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +182,7 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: Non
     assert "note: another machine or versions:" in "\n".join(verification_lines(verification))
 
 
+@pytest.mark.alone
 def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
