@@ -32,8 +32,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
-    confirmed, finishing, done; message: what is done while preparing and finishing."""
+    """Something that happened, for those who watch.
+
+    kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, done. message: what is done while preparing
+    and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
+    trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
+    seconds_left: seconds of the budget's time; None without a timeout.
+    """
 
     kind: str
     trials: tuple[Trial, ...]

@@ -122,8 +122,9 @@ def test_what_can_raise_says_what(name: str) -> None:
 
 
 def named(error: str, text: str) -> bool:
-    """Whether the text says that this is raised."""
-    return bool(re.search(rf"[Rr]aises?\b.*\b{error}\b", text))
+    """Whether the text says that this is raised, or what it is a kind of."""
+    kinds = "|".join(one.__name__ for one in ERRORS[error].__mro__ if one.__name__ in ERRORS)
+    return bool(re.search(rf"[Rr]aises?\b.*\b({kinds})\b", text))
 
 
 def raised(of: type | None, function: Any) -> set[str]:
