@@ -30,8 +30,9 @@ autodoc_typehints_format = "short"
 nitpick_ignore_regex = [("py:(class|obj)", ".*")]
 
 
-def _as_rst(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def _as_rst(*told: Any) -> None:
     """Docstrings are plain text: what stands between backticks is code, whatever follows it, and a star is a star."""
+    lines: list[str] = told[-1]
     text = re.sub(r"`([^`]+)`", r":code:`\1`\\ ", "\n".join(lines).replace("*", "\\*").replace("|", "\\|"))
     lines[:] = re.sub(r"(\w_)(?=\W|$)", r"\1\\ ", text).split("\n")
 

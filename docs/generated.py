@@ -1,10 +1,8 @@
 """Pages that are made from the code, so that they cannot go stale: levers, columns, command line, messages, API."""
 
 import ast
-import dataclasses
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import typer
 
 import autotune
 from autotune import cli, errors
+from autotune.cards import CARDS
 from autotune.configuration import Configuration, word
 from autotune.environment import Environment
 from autotune.found import Found
@@ -24,6 +23,7 @@ from autotune.report.table import AFTER, BEFORE
 from autotune.search_space import RuledOut
 from autotune.space_file import describe_space, named_spaces, read_space
 from autotune.trial import Trial
+from autotune.units import format_bytes
 
 PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
@@ -75,18 +75,21 @@ def spaces() -> str:
     return table(("space", "what it is for", "levers"), rows)
 
 
+def cards() -> str:
+    """The shipped cards from the smallest memory to the largest."""
+    rows = [
+        (f"`{card.name}`", format_bytes(card.memory_bytes), ", ".join(f"`{name}`" for name in card.flops), card.source)
+        for card in CARDS.values()
+    ]
+    return table(("card", "memory", "precisions", "source"), rows)
+
+
 # The trials table -------------------------------------------------------------------------------------------------
 
 
 def columns() -> str:
-    """Every column of the trials table with its dtype and what it holds."""
-    rows = [(f"`{name}`", f"`{dtype}`", meaning(name)) for name, dtype in (BEFORE | AFTER).items()]
-    return table(("column", "dtype", "holds"), rows)
-
-
-def meaning(column: str) -> str:
-    """What a column holds, as the code it comes from says."""
-    raise NotImplementedError
+    """Every column of the trials table with its dtype."""
+    return table(("column", "dtype"), [(f"`{name}`", f"`{dtype}`") for name, dtype in (BEFORE | AFTER).items()])
 
 
 # The command line -------------------------------------------------------------------------------------------------
@@ -129,29 +132,37 @@ def _default(option: Any) -> str:
 
 
 def messages() -> str:
-    """Every message that the code raises, by error class, with the advice that ends it; `…` stands for a name or number."""
+    """Every message of an error, by class, with the advice that ends it; `…` stands for a name or number."""
     by_class: dict[str, dict[str, str]] = {}
     for name, said, advice in raised():
-        by_class.setdefault(name, {})[said] = advice
-    known = [one for one in ERRORS if one.__name__ in by_class]
+        if re.search(r"\w", said):
+            by_class.setdefault(name, {})[said] = advice
     parts = []
-    for error in known:
-        rows = sorted((_cell(said), _cell(advice)) for said, advice in by_class[error.__name__].items())
-        parts += [f"## Every {error.__name__}", "", table(("message", "what to do"), rows), ""]
+    for error in ERRORS:
+        if known := by_class.get(error.__name__):
+            rows = sorted((_cell(said), _cell(advice)) for said, advice in known.items())
+            parts += [f"## Every {error.__name__}", "", table(("message", "what to do"), rows), ""]
     return "\n".join(parts)
 
 
 def raised() -> Iterator[tuple[str, str, str]]:
-    """(error class, message, advice) of every place that raises one; `…` for what is filled in."""
+    """(error class, message, advice) of every place that makes one; `…` for what is filled in."""
     names = {one.__name__ for one in ERRORS}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                called = node.exc.func
-                name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-                if name in names and node.exc.args:
-                    said, *advice = (_text(one) for one in node.exc.args)
-                    yield name, said, advice[0] if advice else ""
+    for node in (node for tree in _trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
+            said, *advice = (_text(one) for one in node.args)
+            yield node.func.id, said, advice[0] if advice else ""
+
+
+def sentences() -> Iterator[str]:
+    """Every text of the source; `…` for what is filled in."""
+    for node in (node for tree in _trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            yield _text(node)
+
+
+def _trees() -> Iterator[ast.Module]:
+    return (ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py")))
 
 
 def _text(node: ast.expr) -> str:
@@ -164,7 +175,9 @@ def _text(node: ast.expr) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("`", "'") and f"`{text.replace('`', chr(39))}`"
+    """As code; backticks of its own become quotes, so that they do not end it."""
+    plain = text.replace("`", "'")
+    return f"`{plain}`" if re.search(r"\w", plain) else ""
 
 
 # The API ----------------------------------------------------------------------------------------------------------
@@ -204,6 +217,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "levers.md": levers,
     "spaces.md": spaces,
+    "cards.md": cards,
     "columns.md": columns,
     "command_line.md": command_line,
     "messages.md": messages,
