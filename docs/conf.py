@@ -19,7 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
 html_title = f"autotune {release}"
-html_show_sphinx = False
+html_show_sphinx = html_show_sourcelink = html_show_copyright = False
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 default_role = "code"
