@@ -19,7 +19,7 @@ from autotune.interval import Interval
 from autotune.levers import LEVERS, Lever
 from autotune.measurement import Measurement, Outcome
 from autotune.plan import Progress
-from autotune.report.table import AFTER, BEFORE
+from autotune.report.table import frame
 from autotune.search_space import RuledOut
 from autotune.space_file import describe_space, named_spaces, read_space
 from autotune.trial import Trial
@@ -89,7 +89,7 @@ def cards() -> str:
 
 def columns() -> str:
     """Every column of the trials table with its dtype."""
-    return table(("column", "dtype"), [(f"`{name}`", f"`{dtype}`") for name, dtype in (BEFORE | AFTER).items()])
+    return table(("column", "dtype"), [(f"`{name}`", f"`{dtype}`") for name, dtype in frame(()).dtypes.items()])
 
 
 # The command line -------------------------------------------------------------------------------------------------
