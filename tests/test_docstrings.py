@@ -123,6 +123,7 @@ def test_what_can_raise_says_what(name: str) -> None:
 
 def named(error: str, text: str) -> bool:
     """Whether the text says that this is raised, or what it is a kind of."""
+    text += "".join(f" {said(PUBLIC[other])}" for other in re.findall(r"all that `(\w+)` raises", text))
     kinds = "|".join(one.__name__ for one in ERRORS[error].__mro__ if one.__name__ in ERRORS)
     return bool(re.search(rf"[Rr]aises?\b.*\b({kinds})\b", text))
 
