@@ -1,7 +1,8 @@
 """README and docs are true: their commands and their Python run, their links lead somewhere.
 
 A `console` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that name, written
-first. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be one that could be given.
+first. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be one that could be
+given.
 """
 
 import os
