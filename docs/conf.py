@@ -31,10 +31,11 @@ nitpick_ignore_regex = [("py:(class|obj)", ".*")]
 
 
 def _as_rst(*told: Any) -> None:
-    """Docstrings are plain text: what stands between backticks is code, whatever follows it, and a star is a star."""
+    """Docstrings are plain text: code stands between backticks, whatever follows; a star is a star; names of fields are bold."""
     lines: list[str] = told[-1]
     text = re.sub(r"`([^`]+)`", r":code:`\1`\\ ", "\n".join(lines).replace("*", "\\*").replace("|", "\\|"))
-    lines[:] = re.sub(r"(\w_)(?=\W|$)", r"\1\\ ", text).split("\n")
+    text = re.sub(r"(\w_)(?=\W|$)", r"\1\\ ", text)
+    lines[:] = re.sub(r"(^|[.;]\s+)([a-z]\w*(?:, [a-z]\w*)*): ", r"\1**\2**: ", text, flags=re.MULTILINE).split("\n")
 
 
 def setup(app: Any) -> None:

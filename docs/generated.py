@@ -199,7 +199,9 @@ def api() -> str:
 
 
 def _class(thing: type) -> str:
-    return f".. autoclass:: {thing.__module__}.{thing.__name__}\n   :members:\n   :show-inheritance:"
+    """Without its constructor: people read these, and build none."""
+    kinds = "" if thing.__base__ is object else "\n   :show-inheritance:"
+    return f".. autoclass:: {thing.__module__}.{thing.__name__}()\n   :members:{kinds}"
 
 
 def _rst(directives: Any) -> str:

@@ -17,6 +17,8 @@ import pytest
 import typer
 
 from autotune.cli import app
+from autotune.own_arguments import read_training_args
+from autotune.space_file import core_levers, read_space
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors
 
 FENCE = re.compile(r"^```(?:\{code-block\} )?(\w+)\n((?::[\w-]+:[^\n]*\n)*)\n?(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -92,6 +94,17 @@ def test_every_command_that_is_only_shown_could_be_given(page: str, command: str
     _, name, *words = shlex.split(command)
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     known[name].make_context(name, words)
+
+
+@pytest.mark.parametrize("block", [one for one in BLOCKS if one.caption.endswith(".yaml")], ids=lambda one: one.caption)
+def test_every_yaml_file_that_is_shown_can_be_read(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / block.caption
+    path.write_text(block.text, encoding="utf-8")
+    if "parameters:" in block.text:
+        assert read_space(str(path))
+        assert set(core_levers(str(path))) <= set(read_space(str(path)))
+    else:
+        assert read_training_args(path)
 
 
 def test_there_is_something_to_run() -> None:
