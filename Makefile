@@ -1,4 +1,4 @@
-# make search | test | check | gpu-check | gpu-search | benchmarks
+# make search | test | check | docs | gpu-check | gpu-search | benchmarks
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= reports/gpu
 
-.PHONY: search test check format gpu-check gpu-search benchmarks clean
+.PHONY: search test check format docs gpu-check gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
@@ -36,6 +36,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Into docs/_build/html; every warning is an error, a link to nowhere too.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build/html
+
 # Nearly two hours, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/start_latency.py
@@ -59,4 +63,4 @@ gpu-search:
 	tar czf $(GPU_OUT).tgz -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT))
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache

@@ -78,6 +78,7 @@ class Configuration:
         return ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
         return {
             "micro_batch_size": self.micro_batch_size,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
@@ -87,6 +88,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Configuration":
+        """The configuration that `to_dict` made plain. Raises KeyError or ValueError for other data."""
         return cls(
             data["micro_batch_size"],
             data["gradient_accumulation_steps"],

@@ -34,9 +34,12 @@ from autotune.workload import Workload
 class Found:
     """The answer of a search and everything it stands on; plain data, loaded without unpickling.
 
-    trials: in the order of their numbers, 0 the baseline. statement: why the search ended. ruled_out: values that were
-    never probed, with the reason. space_size: configurations that could be proposed. answered_at_once: proposals
-    that earlier trials already answered. allowed_bytes: limit x (1 - headroom). numerics: loss curves of the finalists and
+    request: what was asked for. workload: the model and data that it turned out to be. environment: facts of device and
+    software. trials: in the order of their numbers, 0 the baseline. statement: why the search ended.
+    memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
+    space_size: configurations that could be proposed. ruled_out: values that were never probed, with the reason.
+    notes: what else a reader should know, a sentence each. answered_at_once: proposals that earlier trials already
+    answered. identity: what makes this study itself, as plain data. numerics: loss curves of the finalists and
     of fp32; rehearsal: the winner's evaluation batch and checkpoint; verification: what `autotune verify` found; each
     None where it was not made. prospects: trial number -> what the untried could still win after it. estimated_peaks: of
     baseline and best, by trial number, where they could be traced. folder: where the report is, if saved.
@@ -78,12 +81,15 @@ class Found:
 
     @property
     def speedup(self) -> Interval | None:
-        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`."""
+        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`.
+
+        Raises NothingFits as `best` does, InvalidRequest as `baseline` does.
+        """
         return speed_up(self.best, self.baseline, self.request.objective)[0]
 
     @property
     def speedup_reason(self) -> str:
-        """Why there is no speed-up; empty where there is one."""
+        """Why there is no speed-up; empty where there is one. Raises NothingFits and InvalidRequest as `speedup` does."""
         return speed_up(self.best, self.baseline, self.request.objective)[1]
 
     @property
@@ -94,39 +100,51 @@ class Found:
     def training_argument_fields(self) -> dict[str, Any]:
         """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
 
-        With the evaluation's batch size that was checked, where one was.
+        With the evaluation's batch size that was checked, where one was. Raises NothingFits as `best` does.
         """
         fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
         checked = self.rehearsal.eval_batch_size if self.rehearsal else None
         return fields if checked is None else fields | {"per_device_eval_batch_size": checked}
 
     def model_arguments(self) -> dict[str, Any]:
-        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model."""
+        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model.
+
+        Raises NothingFits as `best` does.
+        """
         return model_arguments(self.best.configuration, self.environment)
 
     def environment_variables(self) -> dict[str, str]:
-        """Variables to set before the training starts; mostly none."""
+        """Variables to set before the training starts; mostly none. Raises NothingFits as `best` does."""
         best = self.best.configuration
         return host_environment(best, self.environment) | process_environment(best, self.environment)
 
     def processes(self) -> int:
-        """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`."""
+        """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`.
+
+        Raises NothingFits as `best` does.
+        """
         return processes(self.best.configuration, self.environment)
 
     def data_arguments(self) -> dict[str, Any]:
-        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers."""
+        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers.
+
+        Raises NothingFits as `best` does.
+        """
         return data_arguments(self.best.configuration, self.environment)
 
     def torch_switches(self) -> dict[str, bool]:
-        """Functions of `torch.backends.cuda` -> what to call them with before the training; mostly none."""
+        """Functions of `torch.backends.cuda` -> what to call them with before the training; mostly none.
+
+        Raises NothingFits as `best` does.
+        """
         return torch_switches(self.best.configuration, self.environment)
 
     def adapter_arguments(self) -> dict[str, Any]:
-        """Fields for `peft.LoraConfig`; empty where all weights are trained."""
+        """Fields for `peft.LoraConfig`; empty where all weights are trained. Raises NothingFits as `best` does."""
         return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
 
     def for_other_tools(self) -> Answer:
-        """The answer as `autotune.report.exports` makes files of it."""
+        """The answer as `autotune.report.exports` makes files of it. Raises NothingFits as `best` does."""
         hidden = self.workload.model_config.get("hidden_size")
         return Answer(
             training_arguments=self.training_argument_fields(),

@@ -45,11 +45,16 @@ class Measurement:
 
     Of several ranks, steps are the first one's, peaks the highest of any, and joules those of all their devices.
 
+    outcome: how the probe ended. reason: why it did not complete; empty where it did. where: stage in which it ended.
     accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
+    data_parallel_size: ranks. steps: the timed ones. untimed_steps: run before those. ended_early: it could not win any more.
     rounds: timed steps of each round where this pools several (empty: one round, all of them).
-    allowed_bytes: what the probe was held to; peak_*_bytes: highest use, by the meaning of the device (None: unknown).
-    peak_file_bytes: the part of a CPU's peak that is pages of library files: resident, but outside the limit.
-    stage_peak_bytes: highest use by stage (build, data, forward, backward, optimizer) over the steps on the worst batch.
+    allowed_bytes: bytes of memory that the probe was held to. context_bytes: bytes of device memory that a process holds
+    before its first tensor. peak_file_bytes: the part of a CPU's peak that is pages of library files, in bytes: resident, but
+    outside the limit. peak_allocated_bytes: highest use in bytes of tensors. peak_reserved_bytes: highest use in bytes of the
+    allocator that makes them. peak_device_bytes: highest use in bytes as the device or the kernel counts it. None where unknown.
+    micro_batch_bytes: bytes of the batch that one micro-step takes. stage_peak_bytes: highest use in bytes by stage (build,
+    data, forward, backward, optimizer) over the steps on the worst batch.
     worst_batch: how the batch on which memory was read was made; empty where all batches are alike.
     allocator_retries: times the device's allocator had to free its cache and ask again (any: does not fit).
     skipped_steps: optimizer steps that fp16's loss scaling left out.
@@ -59,8 +64,10 @@ class Measurement:
     joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
     surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
     repeated_because: doubts of the measurements that this one repeats.
-    held_bytes, refused_bytes: for an out-of-memory, what was in use and the request that was refused.
+    held_bytes, refused_bytes: for an out-of-memory, the bytes in use and those of the request that was refused.
     settings: read back from the running Trainer; asked: what the configuration asked for.
+    seconds_to_first_line: seconds from the order to the child's first line. probe_seconds: seconds of the whole probe.
+    observed_doubts: what was seen around the probe that speaks against its numbers. log_tail: the end of what it printed.
     """
 
     outcome: Outcome
@@ -211,7 +218,7 @@ class Measurement:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak that the limit speaks of: the device's own figure where it is known, else reserved and context.
+        """The peak in bytes that the limit speaks of: the device's own figure where it is known, else reserved and context.
 
         On a CPU without the library files' pages: they are resident, but no training's memory and not limited.
         """
@@ -241,6 +248,7 @@ class Measurement:
 
     @property
     def feasible(self) -> bool:
+        """Whether it completed within the memory allowed."""
         return self.outcome is Outcome.COMPLETED and self.fits <= 0
 
     @property
@@ -267,6 +275,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Measurement":
+        """The measurement that `to_dict` made plain. Raises KeyError, TypeError or ValueError for other data."""
         return cls(
             **{
                 **data,

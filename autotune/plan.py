@@ -32,10 +32,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Something that happened, for those who watch. kind: preparing, resumed, probing, trial, confirming,
-    confirmed, finishing, stopping, done; message: what is done while preparing and finishing. speedup: of the best so far
-    over the baseline. could_win: share by which something untried could still beat the best, before what is probed now
-    (None: not known)."""
+    """Something that happened, for those who watch.
+
+    kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
+    preparing and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
+    trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
+    seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
+    could_win: share by which something untried could still beat the best, before what is probed now; None: not known.
+    """
 
     kind: str
     trials: tuple[Trial, ...]

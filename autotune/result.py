@@ -27,7 +27,10 @@ class TuningResult(Found):
     """The answer of a search: `Found`, with the doors that people use; plain data, loaded without unpickling."""
 
     def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
-        """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides."""
+        """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides.
+
+        Raises NothingFits as `best` does.
+        """
         from transformers import TrainingArguments
 
         return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))

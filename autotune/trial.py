@@ -11,7 +11,8 @@ from autotune.measurement import Measurement, pooled
 class Trial:
     """A configuration, its probe's measurement, and those of its confirmation rounds.
 
-    number: 0 is the baseline. confirmations: runs with the full accumulation, in rounds interleaved with rivals'.
+    number: 0 is the baseline. configuration: what was tried. measurement: of its probe.
+    confirmations: runs with the full accumulation, in rounds interleaved with rivals'.
     barred: why it cannot win although it fits; empty where it can.
     """
 
@@ -41,6 +42,7 @@ class Trial:
 
     @property
     def feasible(self) -> bool:
+        """Whether it completed within the memory allowed, confirmations included."""
         return self.final.feasible
 
     @property
@@ -50,9 +52,10 @@ class Trial:
 
     @property
     def tokens_per_second(self) -> Interval | None:
+        """Tokens / second, padding included, with its 95 % interval; None where unknown."""
         return self.final.tokens_per_second
 
     @property
     def peak_bytes(self) -> int | None:
-        """Highest memory use over the probe and its confirmations."""
+        """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
         return max((one.peak_bytes for one in (self.measurement, *self.confirmations) if one.peak_bytes), default=None)

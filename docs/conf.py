@@ -1,0 +1,44 @@
+"""Sphinx's settings: MyST pages, the API from its docstrings, and pages made from the code at every build."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import generated  # noqa: E402  (found by the line above)
+
+import autotune  # noqa: E402
+
+project = "autotune"
+author = "the authors of autotune"
+version = release = autotune.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "_generated"]
+html_theme = "furo"
+html_title = f"autotune {release}"
+html_show_sphinx = html_show_sourcelink = html_show_copyright = False
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+default_role = "code"
+python_maximum_signature_line_length = 100
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+# Types in signatures: those of other libraries have no pages here, and our own inner nouns have none on purpose.
+nitpick_ignore_regex = [("py:(class|obj)", ".*")]
+
+
+def _as_rst(*told: Any) -> None:
+    """Docstrings are plain text: code stands between backticks, whatever follows; a star is a star; names of fields are bold."""
+    lines: list[str] = told[-1]
+    text = re.sub(r"`([^`]+)`", r":code:`\1`\\ ", "\n".join(lines).replace("*", "\\*").replace("|", "\\|"))
+    text = re.sub(r"(\w_)(?=\W|$)", r"\1\\ ", text)
+    lines[:] = re.sub(r"(^|[.;]\s+)([a-z]\w*(?:, [a-z]\w*)*): ", r"\1**\2**: ", text, flags=re.MULTILINE).split("\n")
+
+
+def setup(app: Any) -> None:
+    """What Sphinx calls first."""
+    app.connect("builder-inited", lambda app: generated.write(HERE / "_generated"))
+    app.connect("autodoc-process-docstring", _as_rst)

@@ -1,0 +1,217 @@
+"""Pages that are made from the code, so that they cannot go stale: levers, columns, command line, messages, API."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import autotune
+from autotune import cli, errors
+from autotune.cards import CARDS
+from autotune.configuration import Configuration, word
+from autotune.environment import Environment
+from autotune.found import Found
+from autotune.interval import Interval
+from autotune.levers import LEVERS, Lever
+from autotune.measurement import Measurement, Outcome
+from autotune.plan import Progress
+from autotune.search_space import RuledOut
+from autotune.space_file import describe_space, named_spaces, read_space
+from autotune.trial import Trial
+from autotune.units import format_bytes
+
+PACKAGE = Path(autotune.__file__).parent
+NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
+"""What a result is made of."""
+ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
+
+
+def write(folder: Path) -> None:
+    """Write every page into this folder, those only that changed."""
+    folder.mkdir(exist_ok=True)
+    for name, make in PAGES.items():
+        path, text = folder / name, make()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+# Levers and spaces ------------------------------------------------------------------------------------------------
+
+
+def levers() -> str:
+    """A section for each lever: what it is, its values, what it changes, where it is searched."""
+    spaces = {name: read_space(name) for name in named_spaces()}
+    return "\n".join(line for lever in LEVERS.values() for line in _lever(lever, spaces))
+
+
+def _lever(lever: Lever, spaces: dict[str, Any]) -> Iterator[str]:
+    values = ", ".join(f"`{word(value)}`" for value in lever.values) or "every divisor of the global batch size"
+    searched = ", ".join(f"`{name}`" for name, levers in spaces.items() if lever.name in levers)
+    yield from (f"## {lever.name}", "", lever.summary, "")
+    yield f"- values: {values}"
+    yield f"- changes: {', '.join(sorted(lever.changes, reverse=True))}"
+    if lever.needs:
+        name, means = lever.needs
+        able = ", ".join(f"`{word(value)}`" for value in LEVERS[name].values if means(value))
+        yield f"- means something only beside `{name}` {able}"
+    yield from (
+        f"- in the spaces: {searched or 'none; add it with `--only`'}",
+        f"- file: `autotune/levers/{lever.name}.py`",
+        "",
+    )
+
+
+def spaces() -> str:
+    """The shipped spaces: name, levers, what for."""
+    rows = [
+        (f"`{name}`", describe_space(path), ", ".join(f"`{lever}`" for lever in read_space(name)))
+        for name, path in named_spaces().items()
+    ]
+    return table(("space", "what it is for", "levers"), rows)
+
+
+def cards() -> str:
+    """The shipped cards from the smallest memory to the largest."""
+    rows = [
+        (f"`{card.name}`", format_bytes(card.memory_bytes), ", ".join(f"`{name}`" for name in card.flops), card.source)
+        for card in CARDS.values()
+    ]
+    return table(("card", "memory", "precisions", "source"), rows)
+
+
+# The command line -------------------------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """A section for each command: its sentence, how it is called, its options with their defaults."""
+    return "\n".join(line for name, command in commands().items() for line in _command(name, command))
+
+
+def commands() -> dict[str, Any]:
+    """The commands of the program by name."""
+    known: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    return known
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = [one for one in command.params if not one.opts[0].startswith("-")]
+    options = [one for one in command.params if one not in arguments]
+    called = " ".join(one.name.upper() + ("..." if one.nargs == -1 else "") for one in arguments)
+    yield from (f"## autotune {name}", "", " ".join(inspect.cleandoc(command.help or "").split()), "")
+    yield from ("```text", f"autotune {name} {called} [OPTIONS]".replace("  ", " "), "```", "")
+    yield from (f"- `{one.name.upper()}`: {one.help}" for one in arguments)
+    yield ""
+    rows = [(_spelling(one), one.help or "", _default(one)) for one in options if not one.hidden]
+    yield from (table(("option", "what it does", "default"), rows), "") if rows else ()
+
+
+def _spelling(option: Any) -> str:
+    return ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
+
+
+def _default(option: Any) -> str:
+    if option.required:
+        return "must be given"
+    return f"`{option.default}`" if option.default not in (None, False, (), []) else ""
+
+
+# Errors and their messages ----------------------------------------------------------------------------------------
+
+
+def messages() -> str:
+    """Every message of an error, by class, with the advice that ends it; `…` stands for a name or number."""
+    by_class: dict[str, dict[str, str]] = {}
+    for name, said, advice in raised():
+        if re.search(r"\w", said):
+            by_class.setdefault(name, {})[said] = advice
+    parts = []
+    for error in ERRORS:
+        if known := by_class.get(error.__name__):
+            rows = sorted((_cell(said), _cell(advice)) for said, advice in known.items())
+            parts += [f"## Every {error.__name__}", "", table(("message", "what to do"), rows), ""]
+    return "\n".join(parts)
+
+
+def raised() -> Iterator[tuple[str, str, str]]:
+    """(error class, message, advice) of every place that makes one; `…` for what is filled in."""
+    names = {one.__name__ for one in ERRORS}
+    for node in (node for tree in _trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
+            said, *advice = (_text(one) for one in node.args)
+            yield node.func.id, said, advice[0] if advice else ""
+
+
+def sentences() -> Iterator[str]:
+    """Every text of the source; `…` for what is filled in."""
+    for node in (node for tree in _trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            yield _text(node)
+
+
+def _trees() -> Iterator[ast.Module]:
+    return (ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py")))
+
+
+def _text(node: ast.expr) -> str:
+    """A string of the source; `…` for everything in it that is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return re.sub("…+", "…", "".join(_text(one) for one in node.values))
+    return "…"
+
+
+def _cell(text: str) -> str:
+    """As code; backticks of its own become quotes, so that they do not end it."""
+    plain = text.replace("`", "'")
+    return f"`{plain}`" if re.search(r"\w", plain) else ""
+
+
+# The API ----------------------------------------------------------------------------------------------------------
+
+
+def api() -> str:
+    """Sphinx's directives for every public name."""
+    public = [(name, getattr(autotune, name)) for name in autotune.__all__]
+    functions = [f".. autofunction:: autotune.{name}" for name, thing in public if not inspect.isclass(thing)]
+    classes = [thing for _, thing in public if inspect.isclass(thing)]
+    return "\n".join(
+        (
+            *("## Functions", "", _rst(functions)),
+            *("## The result", "", _rst(map(_class, classes))),
+            *("## What a result is made of", "", _rst(map(_class, NOUNS))),
+            *("## Errors", "", _rst(map(_class, ERRORS))),
+        )
+    )
+
+
+def _class(thing: type) -> str:
+    """Without its constructor: people read these, and build none."""
+    kinds = "" if thing.__base__ is object else "\n   :show-inheritance:"
+    return f".. autoclass:: {thing.__module__}.{thing.__name__}()\n   :members:{kinds}"
+
+
+def _rst(directives: Any) -> str:
+    return "```{eval-rst}\n" + "\n\n".join(directives) + "\n```\n"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "levers.md": levers,
+    "spaces.md": spaces,
+    "cards.md": cards,
+    "command_line.md": command_line,
+    "messages.md": messages,
+    "api.md": api,
+}

@@ -1,0 +1,74 @@
+"""Adding a lever as the page says: its files are made, its tests pass, and a real search searches it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.test_documents import blocks_of
+
+pytestmark = pytest.mark.alone
+
+BLOCKS = [block for block in blocks_of("docs/adding_a_lever.md") if block.caption]
+
+
+def inserted(text: str, diff: str) -> str:
+    """The text with every `+` line below the line that stands before it in the diff, which must be there once."""
+    lines = text.splitlines()
+    above = ""
+    for line in diff.splitlines():
+        if line.startswith("+"):
+            assert lines.count(above) == 1, above
+            lines.insert(lines.index(above) + 1, line[1:])
+        above = line[1:]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and of what the page's tests need, with the page's files in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    leave = shutil.ignore_patterns("__pycache__", "data", "gpu", "benchmarks")
+    for name in ("autotune", "search_spaces", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=leave)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for block in BLOCKS:
+        path = folder / block.caption
+        path.write_text(inserted(path.read_text(), block.text) if block.language == "diff" else block.text)
+    return folder
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_the_page_shows_a_lever_its_place_and_its_test() -> None:
+    assert [block.language for block in BLOCKS] == ["python", "diff", "python"]
+
+
+def test_its_tests_pass_beside_those_of_every_lever(checkout: Path) -> None:
+    done = run(
+        checkout, "pytest", "-q", "-k", "determinism", "tests/levers/test_levers.py", "tests/levers/test_determinism.py"
+    )
+    assert done.returncode == 0, done.stdout
+    assert "[determinism]" not in done.stdout
+    everyone = run(checkout, "pytest", "-q", "-k", "every_file_is_a_lever or needs_none", "tests/levers/test_levers.py")
+    assert everyone.returncode == 0, everyone.stdout
+
+
+def test_a_real_search_searches_it(checkout: Path) -> None:
+    words = "search bert-mini --global-batch-size 2 --sequence-length 16 --device cpu --space quick --study-name own"
+    only = "--fix checkpointing=none --fix precision=fp32 --fix micro_batch_size=2 --only determinism=false,true"
+    done = run(checkout, "autotune", *words.split(), *only.split())
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(checkout / "reports/own/trials.csv")
+    assert set(table["determinism"]) == {False, True}
+    assert set(table["outcome"]) == {"completed"}

@@ -1,0 +1,65 @@
+"""Pages that are made from the code: nothing of the code is missing in them."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+import autotune
+from autotune.cards import CARDS
+from autotune.cli import app
+from autotune.levers import LEVERS
+from autotune.report.table import frame
+from tests.docs.pages import generator
+from tests.makers import trial
+
+MADE = generator()
+
+
+def test_every_lever_has_its_section_with_every_value() -> None:
+    sections = dict(part.split("\n", 1) for part in MADE.levers().split("## ")[1:])
+    assert list(sections) == list(LEVERS)
+    for name, section in sections.items():
+        assert LEVERS[name].summary in section
+        assert all(f"`{value}`".lower() in section or type(value) is bool for value in LEVERS[name].values)
+
+
+def test_every_command_and_option_is_there_with_its_help() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    text = MADE.command_line()
+    for name, command in commands.items():
+        assert f"## autotune {name}\n" in text
+        for one in command.params:
+            assert one.help
+            assert " ".join(one.help.split()).replace("|", "\\|") in text
+            assert one.opts[0] in text or one.name.upper() in text
+
+
+def test_every_column_of_the_table_is_there() -> None:
+    text = MADE.columns()
+    levers = {name for name, _ in trial().configuration.levers}
+    assert all(f"| `{name}` |" in text for name in frame([trial()]).columns if name not in levers)
+
+
+def test_every_public_name_is_in_the_api() -> None:
+    text = MADE.api()
+    assert all(name in text for name in autotune.__all__)
+
+
+def test_every_card_and_space_is_there() -> None:
+    assert all(f"`{name}`" in MADE.cards() for name in CARDS)
+    assert "| `default` |" in MADE.spaces()
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    MADE.write(tmp_path / "pages")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pages").iterdir()}
+    MADE.write(tmp_path / "pages")
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pages").iterdir()}
+    assert set(before) == set(MADE.PAGES)
+
+
+@pytest.mark.parametrize("text", ["a | b", "two\nlines"])
+def test_a_cell_does_not_break_its_table(text: str) -> None:
+    assert len(MADE.table(("one", "two"), [(text, "c")]).splitlines()) == 3
+    assert MADE.table(("one", "two"), [(text, "c")]).splitlines()[-1].replace("\\|", "").count("|") == 3

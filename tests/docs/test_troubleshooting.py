@@ -1,0 +1,50 @@
+"""Troubleshooting: every kind of error is there, and every message that it quotes is one that the program says."""
+
+import re
+
+import pytest
+
+from tests.docs.pages import PAGES, generator
+
+MADE = generator()
+PAGE = PAGES["docs/troubleshooting.md"]
+SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+QUOTED = [
+    (title, said) for title, text in SECTIONS.items() for said in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+]
+RAISED = list(MADE.raised())
+TEXTS = set(MADE.sentences())
+
+
+def worded(text: str) -> bool:
+    """Whether it says anything before it is filled in."""
+    return re.search(r"\w", text) is not None
+
+
+def test_every_error_has_its_section_with_its_exit_code() -> None:
+    for error in MADE.ERRORS:
+        assert error.__name__ in SECTIONS
+        if error is not MADE.errors.AutotuneError:
+            assert f"Exit code {error.exit_code}." in SECTIONS[error.__name__]
+
+
+@pytest.mark.parametrize(("title", "said"), QUOTED)
+def test_every_message_that_is_quoted_is_one_of_the_program_s(title: str, said: str) -> None:
+    pattern = ".*".join(re.escape(part) for part in said.split("…"))
+    own = [text for name, text, _ in RAISED if name == title]
+    made_elsewhere = not all(map(worded, own))
+    assert any(
+        re.search(pattern, text.replace("`", "'")) for text in (*own, *(TEXTS if made_elsewhere or not own else ()))
+    )
+
+
+def test_enough_is_quoted_and_every_kind_that_is_raised_is_quoted() -> None:
+    assert len(QUOTED) > 25
+    assert {name for name, _, _ in RAISED} <= {title for title, _ in QUOTED}
+
+
+def test_every_message_of_the_source_stands_in_the_list_at_the_end() -> None:
+    assert "_generated/messages.md" in PAGE
+    made = MADE.messages()
+    assert "There is no device …." in made
+    assert all(f"## Every {name}\n" in made for name, text, _ in RAISED if worded(text))
