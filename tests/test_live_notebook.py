@@ -71,9 +71,9 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     with client.setup_kernel():
         client.execute_cell(book.cells[0], 0)
         client.execute_cell(book.cells[1], 1)
-    outputs = book.cells[0].outputs
-    assert [one.output_type for one in outputs] == ["display_data"]
-    html = outputs[0].data["text/html"]
+    displays = [one for one in book.cells[0].outputs if one.output_type == "display_data"]
+    assert len(displays) == 1  # beside it a library may warn that it has no widgets
+    html = displays[0].data["text/html"]
     assert html.count("<tr>") == 3
     assert "baseline" in html
     assert "elapsed" in html
