@@ -74,8 +74,10 @@ def run(command: list[str], folder: Path, text: str | None = None) -> subprocess
 @pytest.mark.alone
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -> None:
-    # Fewer trials than a reader would take: all else is as it stands there.
+    # Fewer trials and shorter samples than a reader would take: all else is as it stands there.
     words = shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
+    if words[1] == "guide":
+        words += ["--sequence-length", "8"]
     done = run([sys.executable, "-m", *words], folders[page])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

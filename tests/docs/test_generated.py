@@ -9,9 +9,7 @@ import autotune
 from autotune.cards import CARDS
 from autotune.cli import app
 from autotune.levers import LEVERS
-from autotune.report.table import frame
 from tests.docs.pages import generator
-from tests.makers import trial
 
 MADE = generator()
 
@@ -33,12 +31,6 @@ def test_every_command_and_option_is_there_with_its_help() -> None:
             assert one.help
             assert " ".join(one.help.split()).replace("|", "\\|") in text
             assert one.opts[0] in text or one.name.upper() in text
-
-
-def test_every_column_of_the_table_is_there() -> None:
-    text = MADE.columns()
-    levers = {name for name, _ in trial().configuration.levers}
-    assert all(f"| `{name}` |" in text for name in frame([trial()]).columns if name not in levers)
 
 
 def test_every_public_name_is_in_the_api() -> None:
