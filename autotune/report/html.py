@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from autotune.configuration import RANKS, word
 from autotune.measurement import Outcome
-from autotune.report.exports import exports
+from autotune.report.exports import YAML_FILE, exports
 from autotune.report.facts import Facts
 from autotune.report.page_table import Table, table_of
 from autotune.report.paste import pastes
@@ -74,7 +74,7 @@ def page(facts: Facts) -> str:
         "same": _same(against),
         "parts": _parts(facts),
         "pastes": pastes(facts),
-        "exports": exports(facts.elsewhere),
+        "exports": {name: text for name, text in exports(facts.elsewhere).items() if name != YAML_FILE},
         "pictures": pictures(facts),
         "evidence": evidence_lines(facts, facts.best) if facts.best is not None else [],
         "doubts": doubts(facts),

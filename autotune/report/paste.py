@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.exports import switch_lines
+from autotune.report.exports import YAML_FILE, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.facts import Facts
 from autotune.report.plain import launch_lines
@@ -50,7 +50,7 @@ def pastes(facts: Facts) -> list[Paste]:
             f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {note}".strip(),
         ),
         Paste("json", "JSON", json.dumps(fields, indent=1), f"best_training_arguments.json. {note}".strip()),
-        Paste("yaml", "YAML", _yaml(fields), f"For HfArgumentParser.parse_yaml_file. {note}".strip()),
+        Paste("yaml", "YAML", _yaml(fields), f"{YAML_FILE}. {note}".strip()),
     ]
 
 

@@ -10,8 +10,11 @@ from autotune.report.exports.llama_factory import llama_factory_yaml
 from autotune.report.exports.training_arguments_file import training_arguments_yaml
 from autotune.report.exports.trl_config import trl_yaml
 
+YAML_FILE = "best_training_arguments.yaml"
+"""The answer alone, as HfArgumentParser.parse_yaml_file reads it."""
+
 MAKERS = {
-    "best_training_arguments.yaml": training_arguments_yaml,
+    YAML_FILE: training_arguments_yaml,
     "accelerate_config.yaml": accelerate_yaml,
     "accelerate_loop.py": accelerate_loop,
     "trl.yaml": trl_yaml,
@@ -34,4 +37,4 @@ def exports(answer: Answer | None) -> dict[str, str]:
     return made
 
 
-__all__ = ["EXPORTS", "Answer", "auto_class", "exports", "switch_lines"]
+__all__ = ["EXPORTS", "YAML_FILE", "Answer", "auto_class", "exports", "switch_lines"]
