@@ -8,6 +8,7 @@ given.
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for block in BLOCKS:
         if block.caption and "/" not in block.caption:
             (folders[block.page] / block.caption).write_text(block.text, encoding="utf-8")
+    shipped = "reports/gpt2-mini-causal-lm-gb48-cpu"
+    shutil.copytree(ROOT / shipped, folders["docs/columns.md"] / shipped)
     readme = folders["README.md"]
     (readme / "tests").symlink_to(ROOT / "tests")
     data = [sys.executable, str(ROOT / "tests" / "data" / "python_topics.py"), str(readme / "reports/data/topics.txt")]
@@ -94,8 +97,11 @@ def test_every_python_block_runs_to_its_last_assert(page: str, code: str, folder
 @pytest.mark.parametrize(("page", "command"), SHOWN)
 def test_every_command_that_is_only_shown_could_be_given(page: str, command: str) -> None:
     _, name, *words = shlex.split(command)
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    known[name].make_context(name, words)
+    program = typer.main.get_command(app)
+    if name.startswith("-"):
+        assert name in [spelt for one in program.params for spelt in one.opts]
+    else:
+        program.commands[name].make_context(name, words)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.caption.endswith(".yaml")], ids=lambda one: one.caption)
@@ -132,7 +138,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_of_the_checkout_that_is_named_is_there(page: str) -> None:
     made = {block.caption for block in BLOCKS if block.page == page}
-    for path in re.findall(r"`((?:autotune|search_spaces|tests|docs)/[\w/.]*)`", PAGES[page]):
+    for path in re.findall(r"`((?:autotune|examples|search_spaces|tests|docs)/[\w/.]*)`", PAGES[page]):
         assert path in made or (ROOT / path).exists(), path
 
 
