@@ -26,7 +26,7 @@ def compare(
             metavar="[NAME=]PRICE",
         ),
     ] = None,
-    output: Annotated[str | None, Option(help="Folder for compare.csv, .parquet, .md and .svg.")] = None,
+    output: Annotated[str | None, Option(help="Where to write compare.csv, .parquet, .md and .svg: a folder.")] = None,
     output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
     as_json: Annotated[bool, Option("--json", help="Print the rows as one JSON object.")] = False,
 ) -> None:

@@ -111,7 +111,7 @@ def search(
     report_to: Annotated[
         list[str] | None,
         Option(
-            help="tensorboard, wandb, mlflow or trackio: tell them the study, one run for all its trials; "
+            help="Loggers to tell the study, one run for all its trials: tensorboard, wandb, mlflow or trackio; "
             "probes never log. Repeatable, or with commas. Default: none.",
             metavar="NAME",
         ),

@@ -26,7 +26,7 @@ class Host:
 
 
 def test_a_caller_s_own_model_cannot_be_traced() -> None:
-    with pytest.raises(TracingFailed, match="model_init"):
+    with pytest.raises(TracingFailed, match="model of your own"):
         traced(Host(), Workload("model_init", "custom", user_objects=True), CPU, [], {})  # type: ignore[arg-type]
 
 

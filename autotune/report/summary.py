@@ -16,7 +16,7 @@ from autotune.report.evidence import (
     rehearsal_lines,
     verification_lines,
 )
-from autotune.report.exports import exports, switch_lines
+from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
@@ -211,7 +211,7 @@ def summary(facts: Facts) -> str:
             "",
         ]
     if facts.elsewhere is not None:
-        files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere))
+        files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere) if name != YAML_FILE)
         parts += [f"For other tools: {files}.", ""]
     if facts.best is not None:
         parts += ["## How it was measured", "", *(f"- {line}" for line in evidence_lines(facts, facts.best)), ""]
