@@ -61,7 +61,9 @@ def report(
     ] = None,
     output: Annotated[
         str | None,
-        Option(help="Where to write it. Default: standard output; of parquet and xlsx a file here, named like the study."),
+        Option(
+            help="Where to write it. Default: standard output; of parquet and xlsx a file here, named like the study."
+        ),
     ] = None,
     columns: Annotated[
         str | None, Option(help="A,B: only these columns of the table, in this order.", metavar="A,B")
@@ -71,8 +73,7 @@ def report(
     report_to: Annotated[
         list[str] | None,
         Option(
-            help="Loggers to tell the study too: tensorboard, wandb, mlflow or trackio. "
-            "Repeatable, or with commas.",
+            help="Loggers to tell the study too: tensorboard, wandb, mlflow or trackio. Repeatable, or with commas.",
             metavar="NAME",
         ),
     ] = None,
