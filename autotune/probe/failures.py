@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from autotune.measurement import Outcome
+from autotune.scrubbing import scrubbed
 
 # What allocators and libraries say when memory ran out, each from the library's own source or a report of its users.
 _OUT_OF_MEMORY = (
@@ -164,7 +165,7 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
     if code == 0:
         return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
     last = next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
-    return Failure(failure.outcome, f"ended with exit code {code}: {last[:300]}")
+    return Failure(failure.outcome, f"ended with exit code {code}: {_told(last)}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -187,11 +188,16 @@ def _refused(text: str) -> int | None:
 def _line_of(text: str, position: int) -> str:
     start = text.rfind("\n", 0, position) + 1
     end = text.find("\n", position)
-    return text[start : end if end >= 0 else None].strip()[:300]
+    return _told(text[start : end if end >= 0 else None].strip())
 
 
 def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0][:300]
+    return _told(text.strip().split("\n")[0])
+
+
+def _told(line: str) -> str:
+    """As much of a line as a reason needs, without places and tokens: reports are handed on."""
+    return scrubbed(line[:2000])[:300]
 
 
 def _signal_name(number: int) -> str:

@@ -22,6 +22,7 @@ from autotune.probe.models import (
 from autotune.probe.prepared import PreparedData, prepare_data
 from autotune.probe.weights import local_weights
 from autotune.request import TuningRequest
+from autotune.scrubbing import named
 from autotune.workload import Workload
 
 DEFAULT_SEQUENCE_LENGTH = 512
@@ -47,7 +48,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
     parameters, parameter_bytes = count_parameters(model)
     expert, known_experts = experts(model)
     return Workload(
-        name=request.model,
+        name=named(request.model),
         task=task,
         source=source,
         model_config=plain_config(config),

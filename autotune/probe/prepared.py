@@ -22,11 +22,12 @@ from autotune.probe.reading import DataSource, find_data, read_data
 from autotune.probe.texts import Encoder
 from autotune.probe.tokens import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
 from autotune.request import TuningRequest
+from autotune.scrubbing import named
 
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as those of all."""
-_FORMAT = 2
+_FORMAT = 3
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -175,7 +176,7 @@ def _tokenizer(asked: _Asked, columns: Columns, data: Any) -> tuple[Any, str]:
             f"The tokenizer {place!r} cannot say which token comes from which word, which {asked.task} needs.",
             "Use a fast one (with a tokenizer.json).",
         )
-    return tokenizer, f"tokenizer of {place} ({len(tokenizer)} tokens)"
+    return tokenizer, f"tokenizer of {named(place)} ({len(tokenizer)} tokens)"
 
 
 def _text_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any, tokenizer: Any, file: Path) -> Any:

@@ -1,23 +1,17 @@
 """What trials that did not complete wrote last, fit to be shown to others."""
 
 import contextlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.measurement import Outcome
 from autotune.probe.order import LOG
+from autotune.scrubbing import scrubbed
 from autotune.study_folder import probe_folder
 from autotune.trial import Trial
 
 LINES, LETTERS = 40, 4000
 """What is kept of the end of a log."""
-
-_LIBRARY = re.compile(
-    r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
-)
-_FOLDERS = re.compile(r"(?<![\w./:-])(?:/[^\s/:'\"<>|]+){2,}/")
-_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
 
 def log_tails(trials: Sequence[Trial], folder: Path | None) -> dict[int, str]:
@@ -44,4 +38,4 @@ def _fit_to_show(text: str) -> str:
     cut = len(text.encode()) >= LETTERS  # its first line is a part of one, and may be the end of a path
     whole = text[-LETTERS:].partition("\n")[2] if cut else text
     kept = "\n".join(whole.strip().splitlines()[-LINES:])
-    return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", kept)))
+    return scrubbed(kept)

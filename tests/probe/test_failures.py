@@ -187,3 +187,11 @@ def test_a_log_that_ends_in_the_class_is_an_out_of_memory(last: str) -> None:
 def test_no_rule_reaches_from_one_line_of_a_log_into_another() -> None:
     log = "NCCL version 2.27.5\nstep 1\ncuDNN error: CUDNN_STATUS_NOT_SUPPORTED\nthe memory of the first run\n"
     assert failures.from_exit(1, 0, log).outcome is Outcome.CRASHED
+
+
+def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
+    met = failures.from_exception(OSError("401 for hf_abcdefghijklmnopqrst at /home/ann/data/rows.csv"), "data")
+    assert met.reason == "OSError: 401 for (a token) at …/rows.csv"
+    assert failures.from_exit(2, 0, "cannot open /home/ann/x.so\n").reason.endswith("cannot open …/x.so")
+    known = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
+    assert known.reason.endswith("…/a.cu: no kernel image is available for execution")

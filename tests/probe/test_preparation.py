@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, ByT5Tokenizer
 
 from autotune.errors import InvalidRequest
 from autotune.probe import user_objects
@@ -126,6 +126,18 @@ def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
     assert workload.longest == (19,)
     assert Workload.from_dict(json.loads(json.dumps(workload.to_dict()))) == workload
     assert one_loss(workload) > 0
+
+
+def test_of_a_folder_and_its_tokenizer_the_names_are_told(tmp_path: Path) -> None:
+    small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 512}
+    AutoConfig.for_model("gpt2", **small).save_pretrained(tmp_path / "mine")
+    ByT5Tokenizer().save_pretrained(tmp_path / "words")
+    (tmp_path / "lines.txt").write_text("a line of text\n" * 20)
+    data = {"dataset": str(tmp_path / "lines.txt"), "tokenizer": str(tmp_path / "words"), "sequence_length": 16}
+    workload = prepared(tmp_path / "cache", str(tmp_path / "mine"), **data)
+    assert workload.name == "mine"
+    assert workload.source == str(tmp_path / "mine")
+    assert workload.text_source.startswith("tokenizer of words (")
 
 
 def test_more_classes_than_the_config_has_change_the_model_that_is_counted(tmp_path: Path) -> None:
