@@ -36,18 +36,18 @@ def pastes(facts: Facts) -> list[Paste]:
     """
     if facts.best is None:
         return []
-    fields = dict(facts.answer)
-    besides = "; ".join(_besides(facts))
-    note = f"What no training argument holds: {besides}." if besides else ""
+    fields, besides = dict(facts.answer), _besides(facts)
+    note = _note([*besides, *_start(facts)])
+    unmade = [] if _has_name(facts) else _model_text(facts)
     flags, unsaid = _flags(fields)
     left_out = f" No flag takes {', '.join(unsaid)}: set it in the script." if unsaid else ""
     return [
-        Paste("python", "Python", _python(facts)),
+        Paste("python", "Python", _python(facts), _note([*unmade, *_start(facts)])),
         Paste(
             "command",
             "Command line",
             "\n\n".join(_command(line, flags) for line in launch_lines(facts)),
-            f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {note}".strip(),
+            f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {_note(besides)}".strip(),
         ),
         Paste("json", "JSON", json.dumps(fields, indent=1), f"best_training_arguments.json. {note}".strip()),
         Paste("yaml", "YAML", _yaml(fields), f"{YAML_FILE}. {note}".strip()),
@@ -57,8 +57,8 @@ def pastes(facts: Facts) -> list[Paste]:
 def _python(facts: Facts) -> str:
     lines = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
     lines += ["    output_dir='output',", *(f"    {name}={value!r}," for name, value in facts.answer.items()), ")"]
-    if facts.elsewhere is not None and facts.model_answer:
-        lines += ["", *_model_lines(facts.elsewhere.auto_class, facts.elsewhere.model, facts.model_answer)]
+    if (elsewhere := facts.elsewhere) and elsewhere.auto_class and facts.model_answer:
+        lines += ["", *_model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)]
     if facts.adapter:
         lines += ["", "from peft import LoraConfig, get_peft_model"]
         lines += [f"model = get_peft_model(model, {adapter_text(facts.adapter)})"]
@@ -80,12 +80,31 @@ def _model_lines(auto_class: str, model: str, arguments: Mapping[str, Any]) -> l
     return [f"from transformers import {', '.join(names)}", f"model = {auto_class}.from_pretrained({model!r}{said})"]
 
 
+def _note(said: list[str]) -> str:
+    return f"What no training argument holds: {'; '.join(said)}." if said else ""
+
+
+def _has_name(facts: Facts) -> bool:
+    """Whether a name loads the model."""
+    return facts.elsewhere is not None and bool(facts.elsewhere.auto_class)
+
+
+def _model_text(facts: Facts) -> list[str]:
+    """What the model is made with."""
+    told = ", ".join(f"{name}={value!r}" for name, value in facts.model_answer.items())
+    return [f"from_pretrained(name, {told})" if _has_name(facts) else f"your model with {told}"] if told else []
+
+
+def _start(facts: Facts) -> list[str]:
+    """How it is started, where that is not with Python alone."""
+    return launch_lines(facts)[:1] if facts.variables or facts.processes > 1 else []
+
+
 def _besides(facts: Facts) -> list[str]:
     """What the answer holds beside training arguments, each in a few words."""
-    model = ", ".join(f"{name}={value!r}" for name, value in facts.model_answer.items())
     collator = collator_text(facts.task, facts.data_answer)
     return [
-        *([f"from_pretrained(name, {model})"] if model else []),
+        *_model_text(facts),
         *([f"get_peft_model(model, {adapter_text(facts.adapter)})"] if facts.adapter else []),
         *([f"data_collator={collator}"] if collator else []),
         *switch_lines(facts.switches),

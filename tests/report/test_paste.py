@@ -15,7 +15,8 @@ from transformers import HfArgumentParser, TrainingArguments
 from autotune.report.facts import Facts
 from autotune.report.paste import Paste, pastes
 from autotune.trial import Trial
-from tests.makers import configuration, out_of_memory, result, trial
+from autotune.workload import Workload
+from tests.makers import configuration, out_of_memory, result, trial, workload
 from tests.report.exports.answers import FULL, PLAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
@@ -31,8 +32,11 @@ EVERY = {"plain": PLAIN, "full": FULL, "odd": PLAIN | ODD}
 ANSWERS = pytest.mark.parametrize("answer", EVERY.values(), ids=EVERY)
 
 
+NAMED = workload(name="org/gpt2", source="org/gpt2")
+
+
 def facts_with(answer: dict[str, Any], **facts: Any) -> Facts:
-    return replace(result().facts(), answer=answer, **facts)
+    return replace(result(workload=NAMED).facts(), answer=answer, **facts)
 
 
 def form(facts: Facts, name: str) -> Paste:
@@ -88,12 +92,12 @@ def test_hf_argument_parser_reads_the_json_and_the_yaml(answer: dict[str, Any], 
 def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
     slow = configuration(8, lora="none", padding="none", packing="none")
     fast = configuration(16, lora="8", padding="64", packing="none")
-    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)]).facts()
+    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)], workload=NAMED).facts()
     facts = replace(facts, switches={"enable_cudnn_sdp": False})
     python = form(facts, "python").text
     ast.parse(python)
     for line in (
-        "model = AutoModelForCausalLM.from_pretrained('gpt2-mini', dtype='float32')",
+        "model = AutoModelForCausalLM.from_pretrained('org/gpt2', dtype='float32')",
         "model = get_peft_model(model, LoraConfig(",
         "data_collator = DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=64)",
         "torch.backends.cuda.enable_cudnn_sdp(False)",
@@ -109,6 +113,25 @@ def test_four_bits_are_said_by_their_own_class() -> None:
     text = form(facts, "python").text
     assert "from transformers import AutoModelForCausalLM, BitsAndBytesConfig" in text
     assert "quantization_config=BitsAndBytesConfig(**{'load_in_4bit': True})" in text
+
+
+@pytest.mark.parametrize(
+    "of", [workload(), workload(name="Net", source="model_init", task="custom", user_objects=True)], ids=["built in", "own"]
+)
+def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
+    facts = result(workload=of).facts()
+    for form_of_it in pastes(facts):
+        assert "from_pretrained" not in form_of_it.text + form_of_it.note
+        assert "your model with dtype='float32'" in form_of_it.note
+    ast.parse(form(facts, "python").text)
+
+
+def test_variables_and_ranks_are_told_beside_what_holds_none() -> None:
+    facts = facts_with(PLAIN, processes=2, variables={"NAME": "a value"})
+    for name in ("python", "json", "yaml"):
+        assert "NAME='a value' torchrun --nproc-per-node 2 your_script.py" in form(facts, name).note
+    assert "torchrun" not in form(facts, "command").note  # its text is that line
+    assert "python your_script.py" not in form(facts_with(PLAIN), "json").note
 
 
 def test_several_ranks_are_started_by_either_launcher() -> None:

@@ -38,7 +38,7 @@ import math
 from accelerate import Accelerator
 from accelerate.utils import $helpers
 from torch.utils.data import DataLoader
-from transformers import $auto_class, Trainer, TrainingArguments, default_data_collator, get_scheduler
+from transformers import ${loader}Trainer, TrainingArguments, default_data_collator, get_scheduler
 
 RANKS = $ranks
 MODEL_ARGUMENTS = $model_arguments
@@ -46,7 +46,7 @@ TRAINING_ARGUMENTS = $training_arguments
 $adapter$unused
 
 def your_model():
-    return $auto_class.from_pretrained($name, **MODEL_ARGUMENTS)
+$own_model
 
 
 def your_dataset():
@@ -176,8 +176,8 @@ def accelerate_loop(answer: Answer) -> str:
         start=start_line(answer).replace("\\", "\\\\"),
         sizes=_sizes(answer),
         global_batch_size=answer.global_batch_size,
-        auto_class=answer.auto_class,
-        name=json.dumps(answer.model),
+        loader=f"{answer.auto_class}, " if answer.auto_class else "",
+        own_model=_model(answer),
         ranks=answer.data_parallel_size,
         model_arguments=_literal({name: value for name, value in answer.model_arguments.items() if value is not None}),
         adapter=f"ADAPTER = {_literal(answer.adapter)}\n" if answer.adapter else "",
@@ -192,6 +192,13 @@ def accelerate_loop(answer: Answer) -> str:
         liger=LIGER if answer.fields.get("use_liger_kernel") else "",
         schedule=DEEPSPEED_SCHEDULE if "scheduler" in config else SCHEDULE,
     )
+
+
+def _model(answer: Answer) -> str:
+    """What your_model does: a model that no name loads is for the reader to make."""
+    if answer.auto_class:
+        return f"    return {answer.auto_class}.from_pretrained({json.dumps(answer.model)}, **MODEL_ARGUMENTS)"
+    return '    raise NotImplementedError("Return your model, as MODEL_ARGUMENTS say.")'
 
 
 def _sizes(answer: Answer) -> str:

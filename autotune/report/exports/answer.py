@@ -18,7 +18,8 @@ class Answer:
     training_arguments, model_arguments, variables: as in the best_*.json files. adapter: fields of `peft.LoraConfig`, empty
     where all weights are trained. data_arguments: how samples become batches, where that is no training argument.
     switches: functions of torch.backends.cuda -> what to call them with.
-    data_parallel_size: ranks. model: its name, for people. auto_class: `AutoModelFor...`. sequence_length: tokens of the
+    data_parallel_size: ranks. model: its name, for people. auto_class: `AutoModelFor...` that loads it by this name; empty
+    where none does: a model of the caller's own, a built-in shape, a config file. sequence_length: tokens of the
     longest sample, None for images. threads: of one operation on the CPU, as measured. hidden_size: None where unknown.
     """
 
@@ -39,6 +40,11 @@ class Answer:
     def fields(self) -> dict[str, Any]:
         """Training arguments that say something: None stands for "as it is without"."""
         return {name: value for name, value in self.training_arguments.items() if value is not None}
+
+    @property
+    def model_place(self) -> str:
+        """What a tool is told to load the model from: its name, or a word to be replaced where no name loads it."""
+        return self.model if self.auto_class else "YOURS"
 
     @property
     def micro_batch_size(self) -> int:

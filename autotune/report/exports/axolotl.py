@@ -147,7 +147,7 @@ def _head(answer: Answer) -> list[str]:
     ranks = answer.data_parallel_size
     start = "axolotl train" if ranks == 1 else f"accelerate launch --num_processes {ranks} -m axolotl.cli.train"
     return [
-        f"Lines for your axolotl YAML beside base_model ({answer.model}), datasets, learning_rate, output_dir.",
+        f"Lines for your axolotl YAML beside base_model ({answer.model_place}), datasets, learning_rate, output_dir.",
         f"{answer.environment} {start} YOURS.yaml",
     ]
 

@@ -89,7 +89,7 @@ def _head(answer: Answer) -> list[str]:
         f"NPROC_PER_NODE={answer.data_parallel_size} " if answer.data_parallel_size > 1 else ""
     )
     return [
-        f"Lines for your LLaMA-Factory YAML beside model_name_or_path ({answer.model}), stage, do_train, "
+        f"Lines for your LLaMA-Factory YAML beside model_name_or_path ({answer.model_place}), stage, do_train, "
         "dataset, template, output_dir.",
         f"{ranks}{answer.environment} llamafactory-cli train YOURS.yaml",
     ]

@@ -44,7 +44,7 @@ def trl_yaml(answer: Answer) -> str:
     missing = answer.others(*said)
     ranks = f" --num_processes {answer.data_parallel_size}" if answer.data_parallel_size > 1 else ""
     head = [
-        f"{answer.environment} trl sft --config trl.yaml{ranks} --model_name_or_path {answer.model} "
+        f"{answer.environment} trl sft --config trl.yaml{ranks} --model_name_or_path {answer.model_place} "
         "--dataset_name YOURS --output_dir output",
         "What is not here (learning rate, schedule, epochs) is TRL's own default, which differs from the Trainer's.",
     ]

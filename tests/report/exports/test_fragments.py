@@ -1,5 +1,6 @@
 """axolotl's and LLaMA-Factory's lines hold keys that these tools know, with the values of the answer; nothing is dropped."""
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -141,3 +142,15 @@ def test_torchs_switches_are_called_in_the_loop_and_named_where_a_tool_has_no_wo
     )
     for name in ("trl.yaml", "axolotl.yaml", "llama_factory.yaml"):
         assert "no counterpart here: torch.backends.cuda.enable_math_sdp(False)" in files[name]
+
+
+def test_no_file_loads_by_name_what_no_name_loads() -> None:
+    files = exports(answer(model="GPT2LMHeadModel", auto_class=""))
+    told = {name: text for name, text in files.items() if "GPT2LMHeadModel" in text}
+    assert list(told) == ["accelerate_loop.py"]  # whose first line says for which model
+    loop = ast.parse(told["accelerate_loop.py"])
+    assert told["accelerate_loop.py"].count("GPT2LMHeadModel") == 1
+    own = next(one for one in loop.body if isinstance(one, ast.FunctionDef) and one.name == "your_model")
+    assert isinstance(own.body[0], ast.Raise)
+    assert "from_pretrained" not in told["accelerate_loop.py"]
+    assert "--model_name_or_path YOURS" in files["trl.yaml"]
