@@ -13,7 +13,9 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.launch import launch_line
+from autotune.levers.optimizer import OWN, own_name
 from autotune.levers.threads import VARIABLE as THREADS
+from autotune.own_arguments import fields_of
 from autotune.training_arguments import FINDER, PRIVATE, training_arguments, what_differs
 
 ALIASES = {
@@ -35,6 +37,7 @@ def applied(found: Found, trainer: Any) -> Any:
     if lost:
         _warn(f"{type(trainer).__name__} does not keep {', '.join(lost)}: the new one has the defaults")
     optimizers = lifted.own_optimizers(trainer)
+    _say_optimizer(found, optimizers[0])
     model_init = getattr(trainer, "model_init", None)
     everything = {
         "model": None if model_init else trainer.model,
@@ -83,7 +86,7 @@ def _refuse(found: Found) -> None:
 
 def _arguments(found: Found, args: Any) -> Any:
     """The user's own arguments, of their own class, with the answer's fields."""
-    base = what_differs(lifted.base_fields(args)[0], found.environment)
+    base = what_differs(fields_of(args)[0], found.environment)
     best = found.best.configuration
     fields = training_arguments(best, found.environment, base)
     checked = found.training_argument_fields().get("per_device_eval_batch_size")
@@ -125,6 +128,14 @@ def _pad(found: Found, collator: Any) -> None:
             collator.pad_to_multiple_of = asked["pad_to_multiple_of"]
         elif asked["pad_to_multiple_of"]:
             _warn(f"your collator has no pad_to_multiple_of; the answer pads to {asked['pad_to_multiple_of']}")
+
+
+def _say_optimizer(found: Found, own: Any) -> None:
+    """Say it where an optimizer of the user's own stays, though the answer was measured with another one."""
+    usual = OWN if found.workload.own_optimizer else own_name(found.request.training_args)
+    chosen = found.best.configuration.values.get("optimizer", usual)
+    if own is not None and chosen != OWN:
+        _warn(f"your {type(own).__name__} stays, but the answer was measured with {chosen}: build the Trainer without it")
 
 
 def _prepare_model(found: Found, trainer: Any) -> None:

@@ -11,10 +11,12 @@ from autotune.interval import Interval
 from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
+from autotune.probe.shapes import BUILT_IN
 from autotune.prospect import Prospect
 from autotune.rehearsal import Rehearsal
 from autotune.report.exports import Answer, auto_class
 from autotune.request import TuningRequest
+from autotune.scrubbing import named
 from autotune.search_space import RuledOut
 from autotune.training_arguments import (
     adapter_arguments,
@@ -38,8 +40,8 @@ class Found:
     software. trials: in the order of their numbers, 0 the baseline. statement: why the search ended.
     memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
     space_size: configurations that could be proposed. ruled_out: values that were never probed, with the reason.
-    notes: what else a reader should know, a sentence each. answered_at_once: proposals that earlier trials already
-    answered. identity: what makes this study itself, as plain data. numerics: loss curves of the finalists and
+    notes: what else a reader should know, a sentence each. doubts: what speaks against every number of the study.
+    answered_at_once: proposals that earlier trials already answered. identity: what makes this study itself, as plain data. numerics: loss curves of the finalists and
     of fp32; rehearsal: the winner's evaluation batch and checkpoint; verification: what `autotune verify` found; each
     None where it was not made. prospects: trial number -> what the untried could still win after it. estimated_peaks: of
     baseline and best, by trial number, where they could be traced. folder: where the report is, if saved.
@@ -55,6 +57,7 @@ class Found:
     space_size: int = 0
     ruled_out: Sequence[RuledOut] = ()
     notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
     answered_at_once: int = 0
     identity: Mapping[str, Any] = field(default_factory=dict)
     numerics: Numerics | None = None
@@ -154,9 +157,15 @@ class Found:
             data_arguments=self.data_arguments(),
             switches=self.torch_switches(),
             data_parallel_size=self.best.configuration.data_parallel_size,
-            model=self.workload.name,
-            auto_class=auto_class(self.workload.task),
+            model=named(self.workload.name),
+            auto_class=_auto_class(self.workload),
             sequence_length=self.workload.sequence_length,
             threads=self.environment.threads,
             hidden_size=hidden if isinstance(hidden, int) else None,
         )
+
+
+def _auto_class(workload: Workload) -> str:
+    """The class that loads the model by its name; empty for the caller's own model, a built-in shape and a config file."""
+    nameless = workload.user_objects or workload.source in BUILT_IN or workload.source.endswith(".json")
+    return "" if nameless else auto_class(workload.task)

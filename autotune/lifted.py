@@ -2,12 +2,10 @@
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import InvalidRequest
-from autotune.training_arguments import PRIVATE
 
 PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
@@ -57,20 +55,6 @@ def check(trainer: Any) -> None:
             f"The train_dataset ({type(data).__name__}) has no length and the arguments no max_steps.",
             "Set max_steps: without it the Trainer does not know when to end.",
         )
-
-
-def base_fields(args: Any) -> tuple[dict[str, Any], list[str]]:
-    """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is no plain data).
-
-    Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets.
-    """
-    from transformers import TrainingArguments
-
-    declared = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
-    values = {name: value for name, value in args.to_dict().items() if name in declared and name not in PRIVATE}
-    differing = {name: value for name, value in values.items() if value != declared[name]}
-    plain = {name: value for name, value in differing.items() if _is_plain(value)}
-    return plain, sorted(set(differing) - set(plain))
 
 
 def own_fields(args: Any) -> dict[str, Any]:
@@ -130,9 +114,14 @@ def own_callbacks(trainer: Any) -> list[Any]:
     return [one for one in trainer.callback_handler.callbacks if type(one) not in _usual_callbacks(trainer.args)]
 
 
+def optimizer_of(trainer: Any) -> Any:
+    """The optimizer that the Trainer holds, whoever made it, without accelerate's wrapping; None before it has one."""
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+
+
 def own_optimizers(trainer: Any) -> tuple[Any, Any]:
     """(optimizer, scheduler) that the user brought, without accelerate's wrapping; None for what the Trainer made."""
-    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    optimizer = optimizer_of(trainer)
     scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
     if optimizer is trainer.optimizer or not _made_by_trainer(trainer, optimizer):
         return optimizer, None if getattr(trainer, "_created_lr_scheduler", False) else scheduler
@@ -179,10 +168,3 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in every):
             break
     return found
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError):
-        return False

@@ -1,7 +1,8 @@
 """The user's own TrainingArguments, from a file, a mapping or the object, as plain fields."""
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,27 @@ def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str
     return {name: value for name, value in data.items() if name not in PRIVATE}
 
 
-def fields_of(arguments: Any) -> dict[str, Any]:
-    """The fields of a `TrainingArguments` that differ from the defaults, as plain values; no secrets, no folders."""
-    defaults = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
-    own = arguments.to_dict()
-    return {name: own[name] for name in own if name not in PRIVATE and own[name] != defaults.get(name)}
+def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
+    """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is no plain data).
+
+    Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets.
+    """
+    from transformers import TrainingArguments
+
+    declared = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
+    values = {name: value for name, value in arguments.to_dict().items() if name in declared and name not in PRIVATE}
+    differing = {name: value for name, value in values.items() if value != declared[name]}
+    plain = {name: value for name, value in differing.items() if _is_plain(value)}
+    return plain, sorted(set(differing) - set(plain))
+
+
+def left_out(names: Sequence[str]) -> str:
+    """What is said of arguments that cannot travel; empty where all can."""
+    return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False

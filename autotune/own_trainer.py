@@ -1,18 +1,27 @@
 """tune: a search for the user's own built Trainer, in which what is measured is what that Trainer does."""
 
+import hashlib
 from typing import Any
 
 from autotune import lifted
+from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import ANY
 from autotune.off_device import off_device
+from autotune.own_arguments import fields_of, left_out
 from autotune.plan import Watch
-from autotune.rebuilding import rebuilt
+from autotune.rebuilding import Itself, rebuilt
 from autotune.result import TuningResult
 from autotune.sending import Sent, can_be_sent, sent
 from autotune.workflow import search
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
-"""Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step."""
+"""Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step; and what inherits them."""
+
+THE_TRAINER_S = (
+    *("model", "train_dataset", "data_collator", "processing_class", "trainer_class", "base_arguments", "training_args"),
+    *("dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
+)
+"""What `search` is told and a Trainer brings."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -22,7 +31,7 @@ def tune(
     *,
     global_batch_size: int | None = None,
     fresh: bool = False,
-    watch: Watch | None = None,
+    watch: Watch | bool | None = None,
     **options: Any,
 ) -> TuningResult:
     """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` hands back one that runs with it.
@@ -30,7 +39,8 @@ def tune(
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
     global_batch_size: samples of an optimizer step; by default what the arguments say. options: those of `search`; the
-    device is the Trainer's.
+    device is the Trainer's. watch: called with a Progress for everything that happens; True: shown as the command line
+    shows it, or in place in a notebook; False: nothing is shown. By default it is shown in a notebook only.
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
     as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your
@@ -38,21 +48,23 @@ def tune(
     is back where it was afterwards, however the search ends; the Trainer itself is left as it is.
 
     Raises InvalidRequest, one line with advice, for a Trainer that cannot be searched for (no data, several ranks, sharded,
-    without weights, with parts that no other process can get), and all that `search` raises.
+    without weights, with parts that no other process can get) and for what it brings itself (train_dataset, ...), and all
+    that `search` raises.
     """
+    if said := [name for name in THE_TRAINER_S if name in options]:
+        raise InvalidRequest(f"tune takes no {said[0]}: the Trainer brings its own.", "Build the Trainer with it.")
     lifted.check(trainer)
     args = trainer.args
     stated = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    base, unsent = lifted.base_fields(args)
+    base, unsent = fields_of(args)
     base |= {name: getattr(args, name) for name in SIZES}
     if global_batch_size not in (None, stated):
         del base[
             "gradient_accumulation_steps"
         ]  # another batch than the user's: the micro-batch size is kept, made exact
-    notes = [f"arguments left out of probes, as they are no plain data: {', '.join(unsent)}"] if unsent else []
-    optimizer = lifted.own_optimizers(trainer)[0]
-    with off_device(trainer.model, optimizer) as held:
-        brought = _brought(trainer, [*notes, held] if held else notes)
+    notes = [left_out(unsent)] if unsent else []
+    with off_device(trainer.model, lifted.optimizer_of(trainer)) as held:
+        brought = _brought(trainer, notes, held)
         options.setdefault("device", _device(args))
         return search(brought, global_batch_size or stated, base_arguments=base, fresh=fresh, watch=watch, **options)
 
@@ -61,12 +73,15 @@ def _device(args: Any) -> str:
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
-def _brought(trainer: Any, notes: list[str]) -> Sent:
-    """Everything that a child needs to build this Trainer again."""
+def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
+    """Everything that a child needs to build this Trainer again. held: what this process keeps on the device, for people."""
     args, model = trainer.args, trainer.model
     made, reason = rebuilt(model, type(trainer))
     if made is None:
         notes.append(f"the model is sent to probes as it is: {reason}")
+    else:
+        notes.append("random weights: each probe builds the model from its class and config")
+    notes += [held] if held else []
     own = lifted.own_fields(args)
     further, lost = lifted.further_arguments(trainer)
     if lost:
@@ -76,7 +91,7 @@ def _brought(trainer: Any, notes: list[str]) -> Sent:
     objects = {
         "arguments_class": type(args),
         "own_fields": own,
-        "model_init": made or _Itself(model),
+        "model_init": made or Itself(model),
         "train_dataset": trainer.train_dataset,
         "data_collator": lifted.collator_of(trainer),
         "processing_class": trainer.processing_class,
@@ -86,17 +101,7 @@ def _brought(trainer: Any, notes: list[str]) -> Sent:
         "own_optimizer": _own_optimizer(trainer, further),
         "identity": _identity(trainer, own, further, callbacks),
     }
-    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes))
-
-
-class _Itself:
-    """A `model_init` that hands over a model that was sent."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def __call__(self) -> Any:
-        return self.model
+    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else ())
 
 
 def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -127,7 +132,7 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
     runs, left = [], []
     for one in lifted.own_callbacks(trainer):
         name = type(one).__name__
-        reason = "it needs evaluations" if name in NEEDS_EVALUATION else can_be_sent(one, trainer)
+        reason = "it needs evaluations" if _needs_evaluation(one) else can_be_sent(one, trainer)
         runs += [] if reason else [one]
         left += [f"{name} ({reason})"] if reason else []
     if runs:
@@ -137,12 +142,20 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
     return runs
 
 
+def _needs_evaluation(callback: Any) -> bool:
+    return any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__)
+
+
 def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:
-    """What tells this Trainer from others, as far as words can: names of classes and functions, and plain fields."""
+    """What tells this Trainer from others, as far as words can: names of classes and functions, and a digest of plain fields.
+
+    The values of a class of one's own may be secrets or places, and this is written into the study.
+    """
     named = {name: _name(one) for name, one in further.items()}
     plain = {name: value for name, value in own.items() if isinstance(value, (str, int, float, bool, dict, list))}
     kinds = [_name(one) for one in (type(trainer), type(trainer.args), trainer.data_collator)]
-    return repr((kinds, plain, named, [_name(one) for one in callbacks]))
+    digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
+    return repr((kinds, digest, named, [_name(one) for one in callbacks]))
 
 
 def _name(one: Any) -> str:

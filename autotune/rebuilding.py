@@ -4,6 +4,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
+"""What a caller's own model is made by in each probe: the caller's function, its class and config, or nothing but it."""
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -32,6 +35,21 @@ class Rebuilt:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in self.frozen)
         return model.train()
+
+
+class Itself:
+    """A `model_init` that hands over a model that was sent."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self) -> Any:
+        return self.model
+
+
+def made_by(model_init: Any) -> str:
+    """MODEL_INIT, CONFIG or ITSELF."""
+    return CONFIG if isinstance(model_init, Rebuilt) else ITSELF if isinstance(model_init, Itself) else MODEL_INIT
 
 
 def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:

@@ -1,5 +1,6 @@
 """A result in its folder: written when a search begins and ends, and read again."""
 
+import contextlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
-from autotune.probe.order import read_json
+from autotune.probe.order import ORDER, read_json
 from autotune.rehearsal import Rehearsal
 from autotune.report.files import write_question, write_report
 from autotune.report.plain import launch_lines, speedup_fields
 from autotune.request import TuningRequest
+from autotune.scrubbing import named, scrubbed
 from autotune.search_space import RuledOut
-from autotune.study_folder import REQUEST, VERIFICATION, read_prospects, read_trial
+from autotune.study_folder import REQUEST, VERIFICATION, probe_folder, read_prospects, read_trial
 from autotune.telling import facts_of
 from autotune.workload import Workload
 
@@ -24,13 +26,14 @@ def begin(result: Found, folder: str | Path) -> None:
     """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
     record = {
         "request": _without_places(result.request.to_dict()),
-        "workload": result.workload.to_dict() | {"weights": Path(result.workload.weights).name},
+        "workload": _told(result.workload),
         "identity": result.identity,
         "memory_limit_bytes": result.memory_limit_bytes,
         "allowed_bytes": result.allowed_bytes,
         "space_size": result.space_size,
-        "ruled_out": [asdict(one) for one in result.ruled_out],
-        "notes": list(result.notes),
+        "ruled_out": [asdict(one) | {"reason": scrubbed(one.reason)} for one in result.ruled_out],
+        "notes": [scrubbed(one) for one in result.notes],
+        "doubts": list(result.doubts),
     }
     write_question(Path(folder), record, result.environment.to_dict())
 
@@ -67,7 +70,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
         return {
             "request": request,
-            "workload": Workload.from_dict(record["workload"]),
+            "workload": _with_its_code(Workload.from_dict(record["workload"]), folder),
             "environment": Environment.from_dict(read_json(folder / "environment.json")),
             "trials": [replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
             "statement": ended.get("statement", "the search was interrupted"),
@@ -76,6 +79,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "space_size": record["space_size"],
             "ruled_out": [RuledOut(**one) for one in record["ruled_out"]],
             "notes": record["notes"],
+            "doubts": tuple(record.get("doubts", ())),
             "identity": record["identity"],
             "answered_at_once": ended.get("answered_at_once", 0),
             "numerics": Numerics.from_dict(numerics) if numerics else None,
@@ -95,9 +99,20 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
 
 def _without_places(request: dict[str, Any]) -> dict[str, Any]:
     """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
-    kept = {name: Path(value).name if _is_place(value) else value for name, value in request.items()}
+    kept = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
     return kept | {"output_dir": "reports"}
 
 
-def _is_place(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).is_absolute()
+def _told(workload: Workload) -> dict[str, Any]:
+    """The workload as plain data, its places left out likewise."""
+    places = {name: named(getattr(workload, name)) for name in ("name", "source", "weights")}
+    return workload.to_dict() | places | {"text_source": scrubbed(workload.text_source)}
+
+
+def _with_its_code(workload: Workload, folder: Path) -> Workload:
+    """Where the code of a model that brings its own lies, as the first order of the search has it."""
+    if workload.trust_remote_code:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            order = read_json(probe_folder(folder, 0) / ORDER)
+            return replace(workload, source=str(order["workload"]["source"]))
+    return workload

@@ -23,11 +23,16 @@ ARGUMENTS = ("arguments_class", "own_fields")
 
 @dataclass(frozen=True)
 class Sent:
-    """Objects ready to be sent. name: of the model; notes: what people should know of what was sent and what was not."""
+    """Objects ready to be sent.
+
+    name: of the model. notes: what people should know of what was sent and what was not; doubts: what of it speaks against
+    every number.
+    """
 
     name: str
     pickled: bytes
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:

@@ -8,11 +8,12 @@ from autotune.objective import best_trial, speed_up
 from autotune.report.facts import Facts
 from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
+from autotune.scrubbing import named, scrubbed
 from autotune.workload import Workload
 
 
 def facts_of(result: Found) -> Facts:
-    """What reports tell of this result, as plain values."""
+    """What reports tell of this result, as plain values, without places of the machine and tokens."""
     best = best_trial(result.trials, result.request.objective)
     first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
     speedup, reason = (
@@ -22,13 +23,13 @@ def facts_of(result: Found) -> Facts:
     )
     environment, workload = result.environment, result.workload
     return Facts(
-        name=result.request.default_study_name(workload.task, environment.device),
+        name=result.request.name_of_study(workload.task, environment.device),
         trials=result.trials,
         best=best,
         baseline=first,
         speedup=speedup,
-        speedup_reason=reason,
-        statement=result.statement,
+        speedup_reason=scrubbed(reason),
+        statement=scrubbed(result.statement),
         answer=result.training_argument_fields() if best else {},
         model_answer=result.model_arguments() if best else {},
         variables=result.environment_variables() if best else {},
@@ -36,16 +37,17 @@ def facts_of(result: Found) -> Facts:
         data_answer=result.data_arguments() if best else {},
         adapter=result.adapter_arguments() if best else {},
         switches=result.torch_switches() if best else {},
-        model=f"{workload.name} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
+        model=f"{named(workload.name)} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
         task=workload.task,
         device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",
         versions=environment.versions,
-        data=_data_text(result.request, workload),
+        data=scrubbed(_data_text(result.request, workload)),
         objective=result.request.objective,
         limit_bytes=result.memory_limit_bytes,
         allowed_bytes=result.allowed_bytes,
-        ruled_out=[str(one) for one in result.ruled_out],
-        notes=[*result.notes, *workload.notes],
+        ruled_out=[scrubbed(str(one)) for one in result.ruled_out],
+        notes=[scrubbed(one) for one in (*result.notes, *workload.notes)],
+        doubts=[scrubbed(one) for one in result.doubts],
         answered_at_once=result.answered_at_once,
         device_note=_device_note(environment, result.processes() if best else 1),
         numerics=result.numerics,

@@ -22,12 +22,13 @@ from autotune.loggers import check_installed
 from autotune.loggers.guarded import Guarded
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
-from autotune.own_arguments import fields_of, read_training_args
+from autotune.own_arguments import fields_of, left_out, read_training_args
 from autotune.physics import Knowledge
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
+from autotune.rebuilding import ITSELF, MODEL_INIT
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
@@ -75,7 +76,7 @@ def search(
         raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
     if isinstance(base_arguments, (str, os.PathLike, Mapping)):
         base_arguments, training_args = None, base_arguments
-    base = fields_of(base_arguments) if base_arguments is not None else read_training_args(training_args)
+    base, unsent = fields_of(base_arguments) if base_arguments is not None else (read_training_args(training_args), [])
     objects = {
         "train_dataset": train_dataset,
         "data_collator": data_collator,
@@ -187,10 +188,14 @@ def _search(
     return result
 
 
+OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
+"""What a caller's own model was made by -> its weights; of a model rebuilt from its config they are random."""
+
+
 def _weights_text(workload: Workload) -> str:
     """Where the weights of the losses that are compared come from."""
-    if workload.user_objects:
-        return "weights as model_init makes them"
+    if workload.user_objects and workload.source in OWN_WEIGHTS:
+        return OWN_WEIGHTS[workload.source]
     return "the model's own weights" if workload.weights else "random weights"
 
 

@@ -10,7 +10,8 @@ class Workload:
     """The model and data of a study, as every probe gets them.
 
     model_config: the whole Hugging Face config as a dict; empty where the user brought a `model_init`.
-    source: where the config came from (built-in name, folder, hub id); remote code is opened from it.
+    source: where the config came from (built-in name, folder, hub id), from which remote code is opened; of a caller's own
+    model what makes it, as `rebuilding` names it.
     sequence_length: longest sample in tokens; None for images.
     parameters, parameter_bytes: of the model in the dtype it is trained in; gradient_bytes: of those that learn.
     supports_checkpointing: None where unknown (a user's own model).

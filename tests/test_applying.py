@@ -81,6 +81,15 @@ def test_an_optimizer_of_one_s_own_goes_along(tmp_path: Path) -> None:
     assert made.optimizer is optimizer
 
 
+def test_an_optimizer_of_one_s_own_that_was_not_measured_stays_with_a_word_on_it(tmp_path: Path) -> None:
+    model = bert()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = built(tmp_path, model=model, optimizers=(optimizer, None))
+    with pytest.warns(NotApplied, match="Your SGD stays, but the answer was measured with adafactor"):
+        made = found(optimizer="adafactor").apply(trainer)
+    assert made.optimizer is optimizer
+
+
 def test_a_copy_of_the_collator_pads_as_the_answer_says(tmp_path: Path) -> None:
     collator = DataCollatorWithPadding(ByT5Tokenizer())
     made = found(padding="16").apply(built(tmp_path, data_collator=collator))

@@ -24,6 +24,7 @@ from autotune.probe.order import read_json, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.reckoning import Explanation
 from autotune.report.explained import explanation_lines, explanation_markdown
+from autotune.request import tuning_request
 from autotune.result import TuningResult
 from autotune.search_space import RuledOut
 from autotune.study_folder import EXPLANATION
@@ -257,6 +258,12 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     lines = "\n".join(explanation_lines(found.to_dict()))
     assert "precision bf16: 0.80x" in lines
     assert "What a step takes" in lines
+
+
+def test_an_explanation_bears_the_name_of_its_study(tmp_path: Path) -> None:
+    request = tuning_request("gpt2-mini", 48, study_name="nightly")
+    found, _ = told(result([trial(0, 10.0, of=configuration(8), confirmed=10.0)], request=request), tmp_path)
+    assert found.name == "nightly"
 
 
 # Taken back alone -------------------------------------------------------------------------------------------------

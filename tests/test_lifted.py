@@ -63,16 +63,6 @@ def test_a_sharded_model_is_refused(name: str, tmp_path: Path) -> None:
     refused(trainer, "DeepSpeed or FSDP")
 
 
-def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
-    trainer = built(tmp_path, fields={"learning_rate": 3e-4, "hub_token": "secret", "lr_scheduler_type": "cosine"})
-    fields, left = lifted.base_fields(trainer.args)
-    assert fields["learning_rate"] == 3e-4
-    assert fields["lr_scheduler_type"] == "cosine"
-    assert fields["gradient_accumulation_steps"] == 2
-    assert not {"hub_token", "output_dir", "use_cpu"} & fields.keys()
-    assert left == []
-
-
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
@@ -83,10 +73,6 @@ def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: P
         "chat_template_path": None,  # and its tokenizer has the template
         "pad_to_multiple_of": None,  # "auto", as its class reads it
     }
-    fields, _ = lifted.base_fields(args)
-    assert fields["learning_rate"] == 2e-5
-    assert "bf16" not in fields
-    assert "max_length" not in fields
 
 
 def test_arguments_of_the_constructor_are_found_under_their_names(tmp_path: Path) -> None:
@@ -129,8 +115,10 @@ def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path:
     assert lifted.own_optimizers(trainer)[0] is optimizer
     usual = built(tmp_path, fields={"max_steps": 1})
     assert lifted.own_optimizers(usual) == (None, None)
+    assert lifted.optimizer_of(usual) is None
     usual.train()
     assert lifted.own_optimizers(usual) == (None, None)
+    assert lifted.optimizer_of(usual).state  # the Trainer's own has states to be moved all the same
 
 
 def test_a_class_that_makes_its_optimizer_is_seen() -> None:

@@ -1,17 +1,24 @@
 """`tune`, for real: the user's own Trainer is what probes train, and what the answer goes back into."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, Trainer
 
 import autotune
-from autotune import confirmation, finishing
+from autotune import confirmation, finishing, own_trainer
 from autotune.errors import InvalidRequest
-from tests.trainers import Counting, Numbers, Scaled, bert, built
+from autotune.probe.user_objects import user_workload
+from autotune.rebuilding import CONFIG, ITSELF
+from autotune.request import tuning_request
+from autotune.sending import Sent
+from autotune.workflow import _weights_text
+from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
 
 pytestmark = pytest.mark.alone
 FEW = {"n_trials": 3, "space": "quick", "no_history": True}
@@ -144,3 +151,86 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
             autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "reports").exists()
+
+
+# What is searched for, without the search -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sent, dict[str, Any]]]:
+    """(what `tune` sends, options) of each search that it would begin."""
+    calls: list[tuple[Sent, dict[str, Any]]] = []
+    monkeypatch.setattr(own_trainer, "search", lambda brought, size, **options: calls.append((brought, options)))
+    return calls
+
+
+Asked = list[tuple[Sent, dict[str, Any]]]
+
+
+def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[Any] = []
+
+    @contextlib.contextmanager
+    def off_device(model: Any, optimizer: Any) -> Iterator[str]:
+        moved.append(optimizer)
+        yield "this process still holds 1 GiB"
+
+    monkeypatch.setattr(own_trainer, "off_device", off_device)
+    trainer = built(tmp_path, fields={"max_steps": 1})
+    trainer.train()
+    autotune.tune(trainer)
+    assert moved[0].state
+    assert isinstance(moved[0], torch.optim.AdamW)
+    assert asked[0][0].doubts == ("this process still holds 1 GiB",)
+    assert "this process still holds 1 GiB" in asked[0][0].notes
+
+
+def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_not(
+    asked: Asked, tmp_path: Path
+) -> None:
+    for model, made_by, words in (
+        (bert(), CONFIG, "random weights"),
+        (torch.nn.Sequential(bert()), ITSELF, "the weights of the model as it was sent"),
+    ):
+        autotune.tune(built(tmp_path, model=model))
+        of = user_workload(tuning_request("mine", 8), asked[-1][0].pickled)
+        assert of.source == made_by
+        assert _weights_text(of) == words
+    told = [any(note.startswith("random weights: ") for note in brought.notes) for brought, _ in asked]
+    assert told == [True, False]
+
+
+def test_what_inherits_early_stopping_stays_out_of_probes(asked: Asked, tmp_path: Path) -> None:
+    class Patient(EarlyStoppingCallback):
+        pass
+
+    autotune.tune(built(tmp_path, callbacks=[Patient()]))
+    assert "callbacks left out of probes: Patient (it needs evaluations)" in asked[0][0].notes
+
+
+def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_nowhere(
+    asked: Asked, tmp_path: Path
+) -> None:
+    for key in ("secret-1", "secret-1", "secret-2"):
+        args = Keyed(str(tmp_path), use_cpu=True, report_to="none", api_key=key)
+        autotune.tune(Trainer(model=bert(), args=args, train_dataset=Numbers()))
+    first, again, other = (user_workload(tuning_request("mine", 8), brought.pickled) for brought, _ in asked)
+    assert first.own_parts == again.own_parts != other.own_parts
+    assert "Keyed" in first.own_parts
+    assert "secret" not in str(first.to_dict())
+
+
+@pytest.mark.parametrize("name", ["train_dataset", "data_collator", "training_args", "base_arguments", "dataset", "model"])
+def test_what_the_trainer_brings_is_not_taken_beside_it(name: str, asked: Asked, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"takes no {name}: .* Build the Trainer with it") as caught:
+        autotune.tune(built(tmp_path), **{name: "another"})
+    assert "\n" not in str(caught.value)
+    assert asked == []
+
+
+def test_it_is_watched_as_a_search_is(asked: Asked, tmp_path: Path) -> None:
+    autotune.tune(built(tmp_path), watch=True)
+    assert asked[0][1]["watch"] is True
+    assert get_type_hints(autotune.tune)["watch"] == get_type_hints(autotune.search)["watch"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer
 
-from autotune.rebuilding import rebuilt
+from autotune.rebuilding import CONFIG, ITSELF, MODEL_INIT, Itself, made_by, rebuilt
 
-CONFIG = {
+SIZES = {
     "vocab_size": 64,
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -19,7 +19,7 @@ CONFIG = {
 
 
 def bert(**more: Any) -> Any:
-    return BertForSequenceClassification(BertConfig(**CONFIG, **more))
+    return BertForSequenceClassification(BertConfig(**SIZES, **more))
 
 
 def test_a_plain_model_is_rebuilt_alike_with_other_weights() -> None:
@@ -41,6 +41,11 @@ def test_resized_embeddings_are_in_the_config() -> None:
     made, _ = rebuilt(model, Trainer)
     assert made is not None
     assert made.on("meta").get_input_embeddings().weight.shape == (80, 16)
+
+
+def test_what_makes_a_model_is_told_by_its_word() -> None:
+    made, _ = rebuilt(bert(), Trainer)
+    assert [made_by(one) for one in (bert, made, Itself(bert()))] == [MODEL_INIT, CONFIG, ITSELF]
 
 
 def replaced(model: Any) -> Any:
@@ -92,7 +97,7 @@ def test_what_the_trainer_s_own_package_patched_is_patched_again_there() -> None
     trl = pytest.importorskip("trl")
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    small = {name: value for name, value in CONFIG.items() if name != "num_attention_heads"}
+    small = {name: value for name, value in SIZES.items() if name != "num_attention_heads"}
     model = Qwen2ForCausalLM(Qwen2Config(**small, num_attention_heads=2, num_key_value_heads=2))
     utils.add_fused_lm_head(model)
     assert rebuilt(model, trl.SFTTrainer)[1] == ""

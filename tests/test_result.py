@@ -4,20 +4,23 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Outcome
 from autotune.memory_peak import MemoryPeak, MemorySplit
-from autotune.probe.order import ANSWER
+from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
+from autotune.report.summary import doubts
 from autotune.request import tuning_request
 from autotune.result import TuningResult
+from autotune.search_space import RuledOut
 from autotune.study_folder import PROSPECT, REQUEST
 from autotune.trial import Trial
 from autotune.workflow import read_training_args
-from tests.makers import configuration, cpu, ended, out_of_memory, result, trial
+from tests.makers import configuration, cpu, ended, out_of_memory, result, trial, workload
 
 
 def nothing() -> TuningResult:
@@ -182,3 +185,61 @@ def test_a_crashed_trial_is_kept_with_its_log(tmp_path: Path) -> None:
     crashed = Trial(2, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
     made = result([trial(0), trial(1, 20.0), crashed], environment=cpu())
     assert TuningResult.load(made.save(tmp_path)).trials[2] == crashed
+
+
+def test_a_report_names_no_place_of_the_machine_and_no_token(tmp_path: Path) -> None:
+    place, token = "/home/ann/models/mine", "hf_abcdefghijklmnopqrst"
+    made = result(
+        request=tuning_request(place, 48, device="cpu", dataset="/home/ann/rows.csv"),
+        workload=workload(
+            name=place, source=place, weights=place, text_source=f"tokenizer of {place}/words (3 tokens)", samples=3
+        ),
+        notes=(f"{place}/a.py failed with {token}",),
+        ruled_out=(RuledOut("precision", "fp16", f"{place}/b.so is missing"),),
+    )
+    for path in made.save(tmp_path).rglob("*"):
+        if path.suffix in (".json", ".md", ".html", ".csv", ".yaml", ".py"):
+            text = path.read_text(encoding="utf-8")
+            assert "/home/ann" not in text, path.name
+            assert token not in text, path.name
+    assert "mine (GPT2LMHeadModel" in made.facts().model
+    assert "/home/ann" not in made.model_card()
+    again = TuningResult.load(tmp_path)
+    assert (again.workload.name, again.identity) == ("mine", made.identity)
+
+
+def test_code_of_a_model_s_own_is_opened_from_where_the_search_had_it(tmp_path: Path) -> None:
+    own = workload(name="mine", source="/home/ann/models/mine", trust_remote_code=True)
+    folder = result(workload=own).save(tmp_path)
+    assert TuningResult.load(folder).workload.source == "mine"
+    order = folder / "probes" / "0000" / ORDER
+    write_json(order, read_json(order) | {"workload": own.to_dict()})
+    assert TuningResult.load(folder).workload == own
+
+
+def test_a_study_that_was_named_bears_its_name() -> None:
+    assert result().facts().name == "gpt2-mini-causal-lm-gb48-cpu"
+    assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).facts().name == "nightly"
+
+
+def test_doubts_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
+    folder = result(doubts=("others held memory",)).save(tmp_path)
+    again = TuningResult.load(folder)
+    assert again.doubts == ("others held memory",)
+    assert "others held memory" in doubts(again.facts())
+    assert "others held memory" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("facts", "loaded_by"),
+    [
+        ({"name": "org/model", "source": "org/model"}, "AutoModelForCausalLM"),
+        ({"name": "mine", "source": "/home/ann/mine"}, "AutoModelForCausalLM"),
+        ({}, ""),
+        ({"name": "small.json", "source": "/home/ann/small.json"}, ""),
+        ({"name": "GPT2LMHeadModel", "source": "its config", "task": "custom", "user_objects": True}, ""),
+    ],
+    ids=["hub", "folder", "built in", "config file", "the caller's own"],
+)
+def test_only_a_model_that_a_name_loads_has_a_class_for_it(facts: dict[str, Any], loaded_by: str) -> None:
+    assert result(workload=workload(**facts)).for_other_tools().auto_class == loaded_by

@@ -1,5 +1,6 @@
 """Built Trainers of a tiny model, as users have them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ class Scaled(Trainer):
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         return self.scale * super().compute_loss(*args, **kwargs)
+
+
+@dataclass
+class Keyed(TrainingArguments):
+    """Arguments with a secret of their own."""
+
+    api_key: str = ""
 
 
 class Told(TrainerCallback):

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from autotune.errors import InvalidRequest
 from autotune.probe.batching import own_collating
-from autotune.rebuilding import Rebuilt
+from autotune.rebuilding import Rebuilt, made_by
 from autotune.request import TuningRequest
 from autotune.sending import received
 from autotune.workload import Workload
@@ -119,7 +119,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     return Workload(
         name=request.model,
         task=request.task or "custom",
-        source="model_init",
+        source=made_by(user.model_init),
         model_config=config.to_dict() if config is not None and hasattr(config, "to_dict") else {},
         architecture=type(model).__name__,
         sequence_length=request.sequence_length,

@@ -22,7 +22,7 @@ class Facts:
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
     estimated_peaks: trial number -> what its memory is for, by the estimate; of baseline and best at the most.
-    logs: trial number -> the end of what it wrote, of those that failed.
+    logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Facts:
     allowed_bytes: int
     ruled_out: Sequence[str] = ()
     notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
     answered_at_once: int = 0
     device_note: str = ""
     processes: int = 1

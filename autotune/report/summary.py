@@ -125,8 +125,8 @@ def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
 
 
 def doubts(facts: Facts) -> list[str]:
-    """What speaks against trusting the result: the best trial's doubts, then the baseline's, each once."""
-    told = list(facts.best.final.doubts) if facts.best else []
+    """What speaks against trusting the result: the study's doubts, the best trial's, then the baseline's, each once."""
+    told = [*facts.doubts, *(facts.best.final.doubts if facts.best else ())]
     if facts.baseline and facts.best and facts.baseline.number != facts.best.number:
         told += [f"baseline: {doubt}" for doubt in facts.baseline.final.doubts]
     return list(dict.fromkeys(told))

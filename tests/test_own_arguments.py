@@ -1,0 +1,36 @@
+"""The user's own arguments as fields: what differs from `TrainingArguments` as it is declared, of any class."""
+
+from pathlib import Path
+
+import pytest
+from transformers import TrainingArguments
+
+from autotune.own_arguments import fields_of, left_out
+
+
+def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
+    told = {"learning_rate": 3e-4, "hub_token": "secret", "lr_scheduler_type": "cosine", "report_to": "none"}
+    fields, left = fields_of(TrainingArguments(str(tmp_path), gradient_accumulation_steps=2, use_cpu=True, **told))
+    assert fields["learning_rate"] == 3e-4
+    assert fields["lr_scheduler_type"] == "cosine"
+    assert fields["gradient_accumulation_steps"] == 2
+    assert not {"hub_token", "output_dir", "use_cpu"} & fields.keys()
+    assert (left, left_out(left)) == ([], "")
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_what_a_class_of_its_own_has_by_default_is_told_and_what_only_it_has_is_not(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, max_length=32, bf16=True)
+    fields, _ = fields_of(args)
+    assert fields["learning_rate"] == 2e-5  # SFTConfig's own default
+    assert fields["bf16"] is True  # likewise
+    assert "max_length" not in fields
+    assert "bf16" not in fields_of(trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False))[0]
+
+
+def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), use_cpu=True, lr_scheduler_kwargs={"rule": print}, report_to="none")
+    fields, left = fields_of(args)
+    assert "lr_scheduler_kwargs" not in fields
+    assert left_out(left) == "arguments left out of probes, as they are no plain data: lr_scheduler_kwargs"
