@@ -99,8 +99,11 @@ def search(
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
+        if unsent:
+            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, left_out(unsent)))
         if isinstance(model, Sent):
-            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *model.notes))
+            notes = (*unmeasured.notes, *model.notes)
+            unmeasured = dataclasses.replace(unmeasured, notes=notes, doubts=model.doubts)
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
             if fresh:
