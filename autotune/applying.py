@@ -135,7 +135,9 @@ def _say_optimizer(found: Found, own: Any) -> None:
     usual = OWN if found.workload.own_optimizer else own_name(found.request.training_args)
     chosen = found.best.configuration.values.get("optimizer", usual)
     if own is not None and chosen != OWN:
-        _warn(f"your {type(own).__name__} stays, but the answer was measured with {chosen}: build the Trainer without it")
+        _warn(
+            f"your {type(own).__name__} stays, but the answer was measured with {chosen}: build the Trainer without it"
+        )
 
 
 def _prepare_model(found: Found, trainer: Any) -> None:

@@ -18,8 +18,8 @@ NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step; and what inherits them."""
 
 THE_TRAINER_S = (
-    *("model", "train_dataset", "data_collator", "processing_class", "trainer_class", "base_arguments", "training_args"),
-    *("dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
+    *("model", "train_dataset", "data_collator", "processing_class", "trainer_class"),
+    *("base_arguments", "training_args", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
 )
 """What `search` is told and a Trainer brings."""
 

@@ -222,7 +222,9 @@ def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_now
     assert "secret" not in str(first.to_dict())
 
 
-@pytest.mark.parametrize("name", ["train_dataset", "data_collator", "training_args", "base_arguments", "dataset", "model"])
+@pytest.mark.parametrize(
+    "name", ["train_dataset", "data_collator", "training_args", "base_arguments", "dataset", "model"]
+)
 def test_what_the_trainer_brings_is_not_taken_beside_it(name: str, asked: Asked, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"takes no {name}: .* Build the Trainer with it") as caught:
         autotune.tune(built(tmp_path), **{name: "another"})

@@ -116,7 +116,9 @@ def test_four_bits_are_said_by_their_own_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "of", [workload(), workload(name="Net", source="model_init", task="custom", user_objects=True)], ids=["built in", "own"]
+    "of",
+    [workload(), workload(name="Net", source="model_init", task="custom", user_objects=True)],
+    ids=["built in", "own"],
 )
 def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
     facts = result(workload=of).facts()
