@@ -43,8 +43,9 @@ class Found:
     notes: what else a reader should know, a sentence each. doubts: what speaks against every number of the study.
     answered_at_once: proposals that earlier trials already answered. identity: what makes this study itself,
     as plain data. numerics: loss curves of the finalists and of fp32; rehearsal: the winner's evaluation batch and
-    checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the untried could still win after it. estimated_peaks: of
-    baseline and best, by trial number, where they could be traced. folder: where the report is, if saved.
+    checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the
+    untried could still win after it. estimated_peaks: of baseline and best, by trial number, where they could be traced.
+    folder: where the report is, if saved.
     """
 
     request: TuningRequest

@@ -42,7 +42,8 @@ class Scaled(Trainer):
         self.add_callback(Told(self))
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        return self.scale * super().compute_loss(*args, **kwargs)
+        loss = super().compute_loss(*args, **kwargs)
+        return (self.scale * loss[0], *loss[1:]) if isinstance(loss, tuple) else self.scale * loss
 
 
 @dataclass
