@@ -92,7 +92,11 @@ class TuningRequest:
 
     def study_folder(self, task: str, device: str) -> Path:
         """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""
-        return Path(self.output_dir) / (self.study_name or self.default_study_name(task, device))
+        return Path(self.output_dir) / self.name_of_study(task, device)
+
+    def name_of_study(self, task: str, device: str) -> str:
+        """The name that was asked for, else the default one."""
+        return self.study_name or self.default_study_name(task, device)
 
     def default_study_name(self, task: str, device: str) -> str:
         return f"{self.model_name}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"

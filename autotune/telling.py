@@ -22,7 +22,7 @@ def facts_of(result: Found) -> Facts:
     )
     environment, workload = result.environment, result.workload
     return Facts(
-        name=result.request.default_study_name(workload.task, environment.device),
+        name=result.request.name_of_study(workload.task, environment.device),
         trials=result.trials,
         best=best,
         baseline=first,
