@@ -60,12 +60,17 @@ def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> N
     events = read(tmp_path / "study" / "tensorboard")
     assert re.search(r"^\| global_batch_size +\| 48 +\|$", text(events, "study"), re.MULTILINE)
     assert made.statement in text(events, "answer")
-    assert re.search(rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE)
+    assert re.search(
+        rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
+    )
     assert text(events, "trials") == formats.made(frame(made.trials), "markdown")
 
 
 def test_names_and_reasons_are_text(tmp_path: Path) -> None:
-    made = result("tensorboard", trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))])
+    made = result(
+        "tensorboard",
+        trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))],
+    )
     made = replace(made, workload=makers.workload(name="*b* | <i>"), statement="x | y")
     told(made, tmp_path / "study")
     events = read(tmp_path / "study" / "tensorboard")
