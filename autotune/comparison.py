@@ -108,7 +108,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "versions": ", ".join(f"{one} {version}" for one, version in versions.items()),
         "trials": len(result.trials),
         "probes": len(every),
-        "probe_seconds": sum(one.probe_seconds for one in every),
+        "probe_seconds": sum(trial.probe_seconds for trial in result.trials),
         "allowed_bytes": result.allowed_bytes,
         "baseline_configuration": str(baseline.configuration) if baseline else "",
         **_speed("baseline", baseline, price),

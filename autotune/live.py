@@ -9,8 +9,9 @@ from rich.console import Console
 
 from autotune.live_notebook import NotebookTable, in_notebook
 from autotune.live_table import LiveTable
-from autotune.live_words import baseline_of, best_text, left_text, one_line
+from autotune.live_words import baseline_of, best_text, left_text
 from autotune.plan import Progress, Watch
+from autotune.report.markdown import one_line
 from autotune.report.summary import outcome_text, speed_text
 from autotune.units import format_bytes
 

@@ -2,6 +2,7 @@
 
 from autotune.configuration import RANKS, Configuration, word
 from autotune.plan import Progress
+from autotune.report.markdown import one_line
 from autotune.report.summary import SHORT, speed_text
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_seconds
@@ -101,8 +102,3 @@ def bound_text(progress: Progress) -> str:
     if progress.could_win is None:
         return ""
     return f"what is untried could beat the best by at most {max(0.0, progress.could_win):.0%}"
-
-
-def one_line(text: str) -> str:
-    """The text on a single line without control codes, which may stand in what a probe's error says."""
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())

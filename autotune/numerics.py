@@ -71,6 +71,11 @@ class Numerics:
     note: str = ""
 
     @property
+    def has_losses(self) -> bool:
+        """Whether any float32 training told its losses: without them there is nothing to draw."""
+        return any(curve.losses for curve in self.references)
+
+    @property
     def level(self) -> float:
         """Mean over the seeds of float32's last ten losses."""
         return fmean(curve.level for curve in self.references)

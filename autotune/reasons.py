@@ -12,7 +12,7 @@ from autotune.levers.micro_batch_size import divisors
 from autotune.measurement import Measurement, Outcome
 from autotune.search_space import RuledOut
 from autotune.trial import Trial
-from autotune.units import format_bytes
+from autotune.units import format_bytes, format_duration
 
 TOLD = 0.02
 """Changes of a part by less than this share of the step, and of the peak by less of the peak, are not told as a reason."""
@@ -142,7 +142,7 @@ def _of_the_step(before: Measurement, after: Measurement) -> list[str]:
 def _changed(part: str, old: float, new: float) -> str:
     if part == "micro-steps" and old > 0:
         return f"{part} {abs(new / old - 1):.0%} {'longer' if new > old else 'shorter'}"
-    return f"{part} {1000 * abs(new - old):.1f} ms {'more' if new > old else 'less'}"
+    return f"{part} {format_duration(abs(new - old))} {'more' if new > old else 'less'}"
 
 
 # What else was tried ----------------------------------------------------------------------------------------------

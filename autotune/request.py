@@ -95,7 +95,7 @@ class TuningRequest:
         return Path(self.output_dir) / self.name_of_study(task, device)
 
     def name_of_study(self, task: str, device: str) -> str:
-        """As it was named, else its default name."""
+        """The name that was asked for, else the default one."""
         return self.study_name or self.default_study_name(task, device)
 
     def default_study_name(self, task: str, device: str) -> str:

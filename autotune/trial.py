@@ -59,3 +59,8 @@ class Trial:
     def peak_bytes(self) -> int | None:
         """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
         return max((one.peak_bytes for one in (self.measurement, *self.confirmations) if one.peak_bytes), default=None)
+
+    @property
+    def probe_seconds(self) -> float:
+        """Seconds that it took, its probe and its confirmations together."""
+        return sum(one.probe_seconds for one in (self.measurement, *self.confirmations))

@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 
 _SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _SIZES |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
@@ -67,13 +68,20 @@ def parse_price(text: str | float) -> tuple[float, str]:
 
 
 def format_seconds(seconds: float) -> str:
-    """`12 s`, `3 min 20 s` or `2 h 5 min`."""
+    """`12 s`, `3 min 20 s` or `2 h 5 min`: of what people wait for, in whole seconds."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_duration(seconds: float | None) -> str:
+    """`1.165 s`, `165.2 ms`, or a dash where it is unknown: of what was timed."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def format_interval(value: float, low: float, high: float) -> str:
@@ -85,7 +93,7 @@ def format_interval(value: float, low: float, high: float) -> str:
 
 def three_digits(value: float) -> str:
     """Three digits that count, and never an exponent."""
-    return f"{value:#.3g}" if value < 100 else f"{value:.0f}"
+    return f"{Decimal(f'{value:#.3g}'):f}" if 0 < abs(value) < 100 else f"{value:.0f}"
 
 
 def finite(number: float | None) -> float | None:

@@ -24,7 +24,7 @@ from autotune.result import TuningResult
 from autotune.step import Step
 from autotune.study_folder import VERIFICATION, locked, probe_folder, reporting_storage
 from autotune.trial import Trial
-from autotune.units import format_bytes, format_interval, format_seconds
+from autotune.units import format_bytes, format_duration, format_interval, format_seconds
 from autotune.workflow import examine
 
 MOST_STEPS = 100_000
@@ -289,9 +289,9 @@ def verification_lines(verification: Verification) -> list[str]:
     promised, got = verification.promised, verification.got
     rows = [
         ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
-        ("step time", _duration, promised.final.step_time_s, got.step_time_s),
+        ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
         ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
-        ("data wait a step", _duration, promised.final.data_wait_s, got.data_wait_s),
+        ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
     ]
     lines = [_row("", "promised", "got", "difference")]
     lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
@@ -311,13 +311,6 @@ def _wrapped(text: str) -> str:
 
 def _speed(speed: Any) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
-
-
-def _duration(seconds: float | None) -> str:
-    """`1.165 s`, `165.2 ms`, or a dash."""
-    if seconds is None:
-        return "-"
-    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def _change(promised: float | None, got: float | None) -> float | None:

@@ -1,5 +1,6 @@
 """The command line as people meet it: help, exit codes, one clear line for what cannot be done."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -9,10 +10,10 @@ from typer.testing import CliRunner
 
 from autotune import confirmation, finishing
 from autotune.cli import app
-from autotune.result import TuningResult
+from autotune.request import tuning_request
 from tests import makers
 
-SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "2"]
+SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
 SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
 
 
@@ -129,30 +130,32 @@ def test_a_limit_below_what_the_model_needs_exits_with_3_and_the_figure(tmp_path
     assert "for its weights and gradients alone" in err
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cli")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finishing, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
-        patch.setattr(confirmation, "FURTHER", -1.0)  # and so are further rounds
-        code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], folder)
+@pytest.mark.alone
+def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)  # and so are further rounds
+    code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], tmp_path)
     assert code == 0
-    (folder / "out.json").write_text(out)
-    return folder
-
-
-def test_json_is_one_object_on_standard_output(reports: Path) -> None:
-    told = json.loads((reports / "out.json").read_text())
+    told = json.loads(out)
     assert told["best"]["micro_batch_size"] * told["best"]["gradient_accumulation_steps"] == 8
     assert told["training_arguments"]["use_cpu"] is True
     assert told["speedup"] is not None
     assert told["folder"] == "reports/first"
 
 
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """A folder with a study of three trials, `reports/first`."""
+    makers.result(request=tuning_request("gpt2-mini", 48, device="cpu", study_name="first")).save(
+        tmp_path / "reports" / "first"
+    )
+    return tmp_path
+
+
 def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     code, out, _ = run(["studies"], reports)
     assert code == 0
-    assert out.startswith("first: 2 trial(s).")
+    assert out.startswith("first: 3 trial(s).")
     code, out, _ = run(["report", "first"], reports)
     assert code == 0
     assert "## What to paste" in out
@@ -183,20 +186,11 @@ def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -
     assert err.startswith("Warning: --report-to tensorboard was given up")
 
 
-def test_a_committed_study_loads_without_database_and_logs(reports: Path) -> None:
-    import shutil
-
-    copy = reports / "copy"
-    shutil.copytree(reports / "reports" / "first", copy, ignore=shutil.ignore_patterns("study.db", "log.txt", ".lock"))
-    assert TuningResult.load(copy).trials == TuningResult.load(reports / "reports" / "first").trials
-
-
-def test_a_study_that_is_open_elsewhere_is_refused(reports: Path) -> None:
-    import fcntl
-
-    with (reports / "reports" / "first" / ".lock").open("a") as lock:
+def test_a_study_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "reports" / "first").mkdir(parents=True)
+    with (tmp_path / "reports" / "first" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, _, err = run([*SEARCH, *SMALL, "--study-name", "first"], reports)
+        code, _, err = run([*SEARCH, *SMALL, "--study-name", "first"], tmp_path)
     assert code == 1
     assert "Another process works on the study" in err
 

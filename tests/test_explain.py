@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -508,6 +509,14 @@ def test_every_line_fits_a_terminal_and_the_data_is_plain_json(tmp_path: Path) -
     assert max(map(len, explanation_lines(data))) <= 80
     assert data["levers"]["precision"]["summary"] in explanation_markdown(data).replace("\n", " ")
     assert "round(s) only" in " ".join(data["notes"])
+
+
+def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path: Path) -> None:
+    of = study(TWO, ruled_out=(RuledOut("precision", "fp16", "needs *sm_70* | <i>"),))
+    found, _ = told(replace(of, request=replace(of.request, study_name="mine")), tmp_path, rounds=1)
+    page = explanation_markdown(found.to_dict())
+    assert page.startswith("# Where the speed-up of mine comes from\n")
+    assert r"- precision fp16: ruled out: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
 
 
 # For real ---------------------------------------------------------------------------------------------------------

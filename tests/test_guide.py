@@ -28,7 +28,7 @@ from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.ladder_table import ladder_frame, ladder_lines
 from autotune.space_file import read_space
 from autotune.study_folder import REQUEST
-from tests.makers import ALLOWED, GIB, MIB, cpu, gpu, workload
+from tests.makers import ALLOWED, GIB, MIB, cpu, ended, gpu, workload
 
 BERT_LARGE = {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24}
 
@@ -271,6 +271,18 @@ def test_json_csv_and_page_hold_every_figure(climbed: Ladder, tmp_path: Path) ->
     page = (tmp_path / "guide.md").read_text()
     assert "![Memory and speed of each method](guide.svg)" in page
     assert page.count("| vanilla |") == 2
+
+
+def test_a_name_is_text_in_the_page_and_a_reason_no_formula_in_the_table(tmp_path: Path) -> None:
+    def crashing(of: Configuration) -> Measurement:
+        return world(of) if of.gradient_accumulation_steps == 1 else ended(Outcome.CRASHED, reason="=1+1 | *b*")
+
+    climb(ladder(gpu(), name="a *b* <i>"), ReplayProbe(crashing), tmp_path)
+    page = (tmp_path / "guide.md").read_text()
+    assert page.startswith("# The guides' ladder: a \\*b\\* &lt;i&gt;\n\na \\*b\\* &lt;i&gt; (")
+    assert r"crashed: =1+1 \| \*b\*" in page
+    assert "<i>" not in page
+    assert "'=1+1 | *b*" in set(pd.read_csv(tmp_path / "guide.csv")["reason"])
 
 
 @pytest.mark.parametrize("theirs", [False, True])

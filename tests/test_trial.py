@@ -63,3 +63,8 @@ def test_the_peak_is_the_highest_of_all_its_probes() -> None:
     assert replace(trial(0, peak_bytes=500 * MIB), confirmations=probes).peak_bytes == 700 * MIB
     assert trial(0, peak_bytes=500 * MIB).peak_bytes == 500 * MIB
     assert replace(trial(0), measurement=ended(Outcome.CRASHED)).peak_bytes is None
+
+
+def test_what_it_took_is_the_sum_of_its_probe_and_its_rounds() -> None:
+    assert trial(0, probe_seconds=61.0).probe_seconds == 61.0
+    assert trial(0, confirmed=10.0, probe_seconds=61.0).probe_seconds == 183.0

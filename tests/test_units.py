@@ -8,6 +8,7 @@ import pytest
 
 from autotune.units import (
     format_bytes,
+    format_duration,
     format_interval,
     format_seconds,
     parse_bytes,
@@ -99,6 +100,17 @@ def test_durations_are_written_in_the_unit_that_fits() -> None:
     ]
 
 
+def test_what_was_timed_is_written_in_milliseconds_below_a_second() -> None:
+    assert [format_duration(seconds) for seconds in (None, 0.0004, 0.21, 0.9994, 1.165, 75)] == [
+        "-",
+        "0.4 ms",
+        "210.0 ms",
+        "999.4 ms",
+        "1.165 s",
+        "75.000 s",
+    ]
+
+
 def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
     assert format_interval(41.234, 40.93, 41.54) == "41.23 ± 0.30"
     assert format_interval(41.234, 31, 51) == "41 ± 10"
@@ -138,6 +150,23 @@ def test_what_is_no_price_is_refused(text: Any) -> None:
         parse_price(text)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.01234, "0.0123"), (5.5, "5.50"), (17, "17.0"), (1234.56, "1235")])
-def test_three_digits_of_a_number_count(value: float, text: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0000123, "0.0000123"),
+        (0.01234, "0.0123"),
+        (1.0, "1.00"),
+        (5.5, "5.50"),
+        (9.996, "10.0"),
+        (17, "17.0"),
+        (54.19, "54.2"),
+        (99.96, "100"),
+        (123.4, "123"),
+        (1234.56, "1235"),
+        (123456.7, "123457"),
+        (math.inf, "inf"),
+    ],
+)
+def test_three_digits_of_a_number_count_and_none_is_an_exponent(value: float, text: str) -> None:
     assert three_digits(value) == text

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,12 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert sorted(loaded.prospects) == list(range(len(searched.trials)))
     assert {0, searched.best.number} == set(loaded.estimated_peaks)
     assert loaded.estimated_peaks == searched.estimated_peaks
+
+
+def test_a_committed_study_loads_without_database_and_logs(searched: TuningResult, tmp_path: Path) -> None:
+    left = shutil.ignore_patterns("study.db", "log.txt", ".lock")
+    copy = shutil.copytree(searched.folder, tmp_path / "copy", ignore=left)
+    assert TuningResult.load(copy).trials == TuningResult.load(searched.folder).trials
 
 
 def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -21,6 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from autotune.configuration import Value
 from autotune.loggers.told import Ending, Row, Study
+from autotune.report.formats import made
 from autotune.study_folder import TENSORBOARD
 
 METRICS = ("samples_per_second", "peak_bytes", "probe_seconds")
@@ -73,7 +75,7 @@ class Logger:
         self._events.write(
             *(_scalar(f"answer/{name}", number) for name, number in ending.numbers.items()),
             _text("answer", table_of({**ending.words, **ending.values})),
-            *([] if ending.table is None else [_text("trials", ending.table.to_markdown(index=False))]),
+            *([] if ending.table is None else [_text("trials", str(made(ending.table, "markdown")))]),
             step=step,
         )
 
@@ -117,5 +119,5 @@ def _set(place: Mapping[str, object], value: Value) -> None:
 
 def table_of(told: Mapping[str, Value]) -> str:
     """Names and values as a Markdown table."""
-    cells = ((name, " ".join(str(value).split()).replace("|", "\\|")) for name, value in told.items())
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)])
+    cells = {"name": list(told), "value": list(map(str, told.values()))}
+    return str(made(pd.DataFrame(cells, dtype="string"), "markdown"))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from autotune.loggers.told import PROJECT, Ending, Row, Study
+from autotune.report.formats import plain_rows
 
 
 def start(study: Study) -> "Logger":
@@ -42,8 +43,8 @@ class Logger:
         told |= {f"answer/configuration/{name}": value for name, value in ending.values.items()}
         step = None
         if ending.table is not None:
-            table = ending.table.astype(object).where(ending.table.notna(), None)
-            told["trials"] = trackio.Table(columns=list(table.columns), data=table.to_numpy().tolist())
+            rows = [list(row.values()) for row in plain_rows(ending.table)]
+            told["trials"] = trackio.Table(columns=list(ending.table.columns), data=rows)
             step = int(ending.table["number"].max()) if len(ending.table) else None
         self._run.log(told, step=step)
         if ending.files:

@@ -4,6 +4,7 @@ import wandb
 from wandb.sdk.wandb_run import Run
 
 from autotune.loggers.told import PROJECT, Ending, Row, Study
+from autotune.report.formats import plain_rows
 
 OWN = {
     "silent": True,
@@ -58,9 +59,8 @@ class Logger:
             {f"answer/{name}": value for name, value in (ending.words | ending.numbers).items()} | best
         )
         if ending.table is not None:
-            # wandb knows nothing of pandas' <NA>.
-            table = ending.table.astype(object).where(ending.table.notna(), None)
-            self._run.summary["trials"] = wandb.Table(columns=list(table.columns), data=table.to_numpy().tolist())
+            rows = [list(row.values()) for row in plain_rows(ending.table)]  # wandb knows nothing of pandas' <NA>
+            self._run.summary["trials"] = wandb.Table(columns=list(ending.table.columns), data=rows)
         if ending.files:
             artifact = wandb.Artifact(f"report-{self.run}", type="report")
             for path in ending.files:

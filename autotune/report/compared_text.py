@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.report.columns import FIRST
-from autotune.report.formats import markdown_text
+from autotune.report.markdown import markdown_text
 from autotune.units import format_bytes, format_interval, three_digits
 
 Row = dict[str, Any]

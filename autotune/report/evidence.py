@@ -7,7 +7,7 @@ from autotune.measurement import INPUT_BOUND, Measurement
 from autotune.numerics import STEPS, Numerics
 from autotune.rehearsal import Rehearsal
 from autotune.trial import Trial
-from autotune.units import format_bytes, format_seconds
+from autotune.units import format_bytes, format_duration
 
 
 def measurement_lines(trial: Trial) -> list[str]:
@@ -15,7 +15,7 @@ def measurement_lines(trial: Trial) -> list[str]:
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []
-    lines = [_rounds(trial), f"a step of {format_seconds(final.step_time_s)}: {_parts(final)}"]
+    lines = [_rounds(trial), f"a step of {format_duration(final.step_time_s)}: {_parts(final)}"]
     if final.input_bound:
         lines.append(input_bound_text(final))
     if (tokens := final.tokens_per_second) is not None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autotune.configuration import word
-from autotune.units import format_bytes, format_interval
+from autotune.report.markdown import markdown_text, one_line
+from autotune.units import format_bytes, format_duration, format_interval
 
 WIDTH = 80
 
@@ -39,12 +40,13 @@ def explanation_lines(told: Told) -> list[str]:
 
 def explanation_markdown(told: Told) -> str:
     """The same as a page: explanation.md."""
-    parts = [f"# Where the speed-up of {told['name']} comes from", "", told["sentence"], ""]
+    title = f"# Where the speed-up of {markdown_text(told['name'])} comes from"
+    parts = [title, "", markdown_text(told["sentence"]), ""]
     for title, paragraphs in _sections(told):
-        parts += [f"## {title}", "", *(f"- {_line(one)}" for one in paragraphs), ""]
+        parts += [f"## {title}", "", *(f"- {markdown_text(one)}" for one in paragraphs), ""]
     for title, names, rows in _tables(told):
         parts += [f"## {title}", "", f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-        parts += [*(f"| {' | '.join(row)} |" for row in rows), ""]
+        parts += [*(f"| {' | '.join(map(markdown_text, row))} |" for row in rows), ""]
     return "\n".join(parts)
 
 
@@ -142,7 +144,7 @@ def _tables(told: Told) -> Iterable[tuple[str, tuple[str, str], list[tuple[str, 
     names = ("your settings", "the answer")
     split = [told["step"][one] for one in ("baseline", "answer")]
     rows = [
-        (said, *(_duration(one[name]) for one in split))
+        (said, *(format_duration(one[name]) for one in split))
         for name, said in STEP.items()
         if any(one[name] is not None for one in split)
     ]
@@ -174,11 +176,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _wrapped(text: str, first: str = "", then: str = "  ") -> list[str]:
-    return textwrap.wrap(_line(text), WIDTH, initial_indent=first, subsequent_indent=then)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=then)
 
 
 def _speed_and_peak(trial: Told) -> str:
@@ -194,10 +192,3 @@ def _gain(told: Told, name: str) -> str:
     """`1.31x (1.22 to 1.40)`."""
     high = told[f"{name}_high"]
     return f"{told[name]:.2f}x ({told[f'{name}_low']:.2f} to {'inf' if high is None else f'{high:.2f}'})"
-
-
-def _duration(seconds: float | None) -> str:
-    """`1.165 s`, `165.2 ms`, or a dash."""
-    if seconds is None:
-        return "-"
-    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"

@@ -23,6 +23,7 @@ import pandas as pd
 
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.report.columns import TEXT, Column, dtypes
+from autotune.report.markdown import markdown_text, one_line
 
 RUN = "=+\\-@\t\r\n"
 """What a spreadsheet may take for a formula where a text begins with it (OWASP, CSV Injection)."""
@@ -211,13 +212,7 @@ def _short(value: Any) -> str:
     """One line for people: six digits of a number; nothing where it is missing."""
     if value is None or value is pd.NA or value != value:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(re.sub(r"[\x00-\x1f\x7f]", " ", str(value)).split())
-
-
-def markdown_text(text: str) -> str:
-    """The text as Markdown shows it, in a table's cell too; a lone underscore inside a word means nothing there."""
-    text = re.sub(r"[\\`*\[\]|~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\\g<0>", text)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
 
 
 LATEX = {character: f"\\{character}" for character in "&%$#_{}"}

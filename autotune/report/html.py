@@ -22,7 +22,7 @@ from autotune.trial import Trial
 from autotune.units import format_bytes
 
 ROOM_FOR_LOGS = 400_000
-"""Letters of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where
+"""Bytes of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where
 the rest lies."""
 
 IN_TABLE = ("best", "baseline", "", "doubt")
@@ -181,8 +181,9 @@ def _failures(facts: Facts) -> list[Failure]:
         if trial.final.outcome is Outcome.COMPLETED:
             continue
         log = escape(facts.logs.get(trial.number, ""))
-        fits = len(log) <= room
-        room -= len(log) if fits else 0
+        size = len(log.encode())
+        fits = size <= room
+        room -= size if fits else 0
         elsewhere = "" if fits else f"probes/{trial.number:04d}/log.txt"
         told.append(Failure(trial, outcome_text(trial), log if fits else "", elsewhere))
     return told

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from autotune.ladder import Ladder
 from autotune.probe.order import write_json
-from autotune.report.files import _storage, _whole
+from autotune.report.files import _storage, _whole, write_table
 from autotune.report.ladder_bars import ladder_bars
 from autotune.report.ladder_table import ladder_frame, ladder_page
 
@@ -17,6 +17,6 @@ def write_ladder(folder: Path, ladder: Ladder) -> None:
     with _storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(told, ladder.to_dict())
-        _whole(table, lambda path: ladder_frame(ladder).to_csv(path, index=False))
+        write_table(table, ladder_frame(ladder))
         _whole(page, lambda path: path.write_text(ladder_page(ladder, picture.name), encoding="utf-8"))
         _whole(picture, lambda path: ladder_bars(path, ladder))

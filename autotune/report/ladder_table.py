@@ -7,6 +7,7 @@ import pandas as pd
 
 from autotune.ladder import LADDER, MICRO_STEPS, SAMPLES, THEIR_MACHINE, THEIR_MODEL, Climbed, Ladder, share
 from autotune.measurement import Outcome
+from autotune.report.markdown import markdown_text
 from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
 from autotune.units import format_bytes
@@ -148,21 +149,19 @@ def ladder_page(ladder: Ladder, picture: str) -> str:
     """guide.md. picture: the name of the figure's file."""
     identity = ladder.environment.identity()
     versions = ", ".join(f"{name} {version}" for name, version in identity["versions"].items())
-    parts = [f"# The guides' ladder: {ladder.workload.name}", "", f"{', '.join(head(ladder))}.", ""]
+    parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
+    parts += [markdown_text(f"{', '.join(head(ladder))}."), ""]
     parts += _table(BESIDE if ladder.is_theirs else HEAD, [_cells(ladder, one) for one in ladder.climbed])
     parts += ["", f"![Memory and speed of each method]({picture})", ""]
-    parts += [*(f"- {_escaped(text)}" for text in (*legend(ladder), *remarks(ladder))), f"- versions: {versions}", ""]
+    said = (*legend(ladder), *remarks(ladder), f"versions: {versions}")
+    parts += [*(f"- {markdown_text(text)}" for text in said), ""]
     parts += [f"## {THEIRS.partition(':')[0]}", "", f"{THEIRS.partition(': ')[2]}.", "", *_table(HEAD, _their_cells())]
     return "\n".join(parts) + "\n"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return [f"| {' | '.join(map(markdown_text, line))} |" for line in lines]
 
 
 def ladder_frame(ladder: Ladder) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import re
 
 from autotune.report.evidence import numerics_lines
 from autotune.report.facts import Facts
+from autotune.report.markdown import markdown_text
 from autotune.report.summary import changed_learning, doubts, headline, speed_text
 from autotune.units import format_bytes
 
@@ -19,16 +20,16 @@ SAID = (
 
 def model_card_section(facts: Facts) -> str:
     """The section in Markdown, between its marks, without a newline at the end; every name and text is escaped."""
-    lines = [BEGIN, TITLE, "", SAID, "", _escaped(headline(facts))]
+    lines = [BEGIN, TITLE, "", SAID, "", markdown_text(headline(facts))]
     if facts.best is not None:
         lines += [
             "",
             "| | |",
             "|---|---|",
-            *(f"| {name} | {_escaped(value)} |" for name, value in _table(facts).items()),
+            *(f"| {name} | {markdown_text(value)} |" for name, value in _table(facts).items()),
         ]
     if told := doubts(facts):
-        lines += ["", *(f"- Doubt: {_escaped(doubt)}" for doubt in told)]
+        lines += ["", *(f"- Doubt: {markdown_text(doubt)}" for doubt in told)]
     return "\n".join([*lines, END])
 
 
@@ -71,9 +72,3 @@ def _table(facts: Facts) -> dict[str, str]:
     if losses := numerics_lines(facts.numerics, best):
         told["Losses"] = "; ".join(losses)
     return told | {"Search": f"{len(facts.trials)} trials; {facts.statement}", "Versions": versions}
-
-
-def _escaped(text: str) -> str:
-    """The text as Markdown shows it letter by letter, in one line; neither HTML nor a mark of ours survives in it."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#|~!])", r"\\\1", plain)

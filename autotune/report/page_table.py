@@ -1,11 +1,12 @@
 """The table of trials as a page shows it: every column of trials.csv, rounded for people, whole for machines."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.configuration import word
+from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval
@@ -66,12 +67,12 @@ def table_of(trials: Sequence[Trial]) -> Table:
     levers = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.levers)}
     said = list(whole.columns[: whole.columns.get_loc("samples_per_second")])
     order = dict.fromkeys([*said, *USUAL, *whole.columns])
-    plain = whole.astype(object).where(whole.notna(), None)
+    plain = plain_rows(whole)
     columns = [
-        _column(name, str(whole[name].dtype), list(plain[name]), name in levers)
+        _column(name, str(whole[name].dtype), [row[name] for row in plain], name in levers)
         for name in [*(name for name in order if name not in LAST), *LAST]
     ]
-    rows = [[_cell(column.name, row[column.name], row) for column in columns] for row in plain.to_dict("records")]
+    rows = [[_cell(column.name, row[column.name], row) for column in columns] for row in plain]
     return Table(columns, list(zip(trials, rows, strict=True)))
 
 
@@ -97,7 +98,7 @@ def _title(name: str) -> str:
     return said.replace("_", " ")
 
 
-def _cell(name: str, value: Any, row: Mapping[Hashable, Any]) -> Cell:
+def _cell(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
     if value is None:
         return Cell("")
     if isinstance(value, bool):

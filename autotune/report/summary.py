@@ -1,7 +1,7 @@
 """The answer in words: a few lines for the terminal, a page for summary.md."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autotune.interval import Interval
@@ -18,6 +18,7 @@ from autotune.report.evidence import (
 )
 from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
+from autotune.report.markdown import markdown_text, one_line
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
@@ -192,15 +193,16 @@ def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
 def summary(facts: Facts) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
     parts = [
-        f"# {facts.name}",
+        f"# {markdown_text(facts.name)}",
         "",
-        headline(facts),
+        markdown_text(headline(facts)),
         "",
         "With pictures, for a browser: [report.html](report.html).",
         "",
     ]
     if facts.best is not None:
-        parts += ["```", *answer_lines(facts)[1:], "```", "", "## What to paste", "", "```python"]
+        told = [" ".join(line.splitlines()) for line in answer_lines(facts)[1:]]
+        parts += ["```", *told, "```", "", "## What to paste", "", "```python"]
         parts += [*paste_lines(".", facts), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
         parts += [
             "Model: `from_pretrained(name, **arguments)` with",
@@ -214,20 +216,28 @@ def summary(facts: Facts) -> str:
         files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere) if name != YAML_FILE)
         parts += [f"For other tools: {files}.", ""]
     if facts.best is not None:
-        parts += ["## How it was measured", "", *(f"- {line}" for line in evidence_lines(facts, facts.best)), ""]
-        if facts.numerics and facts.numerics.references:
+        parts += ["## How it was measured", "", *_list(evidence_lines(facts, facts.best)), ""]
+        if facts.numerics and facts.numerics.has_losses:
             parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
     parts += ["## Trials", "", *_trials_table(facts), ""]
-    parts += [f"Why it ended: {facts.statement}. Proposals answered by earlier trials: {facts.answered_at_once}.", ""]
+    ended = f"Why it ended: {facts.statement}. Proposals answered by earlier trials: {facts.answered_at_once}."
+    parts += [markdown_text(ended), ""]
     if facts.ruled_out:
-        parts += ["## Ruled out before the search", "", *(f"- {one}" for one in facts.ruled_out), ""]
+        parts += ["## Ruled out before the search", "", *_list(facts.ruled_out), ""]
     if facts.notes:
-        parts += ["## Notes", "", *(f"- {one}" for one in facts.notes), ""]
-    parts += ["## Where and what", ""]
-    parts += [f"- model: {facts.model}, task {facts.task}", f"- data: {facts.data}", f"- device: {facts.device}"]
-    parts += [f"- memory: limit {format_bytes(facts.limit_bytes)}, allowed {format_bytes(facts.allowed_bytes)}"]
-    parts += [f"- versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}"]
-    return "\n".join(parts) + "\n"
+        parts += ["## Notes", "", *_list(facts.notes), ""]
+    where = [
+        f"model: {facts.model}, task {facts.task}",
+        f"data: {facts.data}",
+        f"device: {facts.device}",
+        f"memory: limit {format_bytes(facts.limit_bytes)}, allowed {format_bytes(facts.allowed_bytes)}",
+        f"versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}",
+    ]
+    return "\n".join([*parts, "## Where and what", "", *_list(where)]) + "\n"
+
+
+def _list(texts: Iterable[str]) -> list[str]:
+    return [f"- {markdown_text(text)}" for text in texts]
 
 
 def evidence_lines(facts: Facts, best: Trial) -> list[str]:
@@ -245,7 +255,7 @@ def _trials_table(facts: Facts) -> list[str]:
     rows = [
         f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
         f"| {_cell(_told(trial, facts))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
-        f"| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} | {format_seconds(trial.measurement.probe_seconds)} "
+        f"| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} | {format_seconds(trial.probe_seconds)} "
         f"| {_cell(doubts_text(trial))} |"
         for trial in facts.trials
     ]
@@ -292,4 +302,4 @@ def outcome_text(trial: Trial) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split())[:200].replace("|", "\\|")
+    return markdown_text(one_line(text)[:200])

@@ -47,7 +47,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "untimed_steps": final.untimed_steps,
         "timed_steps": len(final.steps),
         "ended_early": final.ended_early,
-        "probe_seconds": trial.measurement.probe_seconds + sum(one.probe_seconds for one in trial.confirmations),
+        "probe_seconds": trial.probe_seconds,
         "doubts": "; ".join(final.doubts),
         "confirmed": trial.confirmed,
         "non_padding_tokens_per_second": None if real is None else real.value,

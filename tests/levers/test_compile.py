@@ -1,5 +1,6 @@
 """Compiling: as a lever, and in real probes."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,11 @@ from tests.probe.probes import configuration, make_order, measured
 WITH = (*FIELDS, "torch_compile", "torch_compile_backend", "torch_compile_mode")
 MACHINE = cpu(training_argument_fields=WITH, compile_backends={"inductor": None, "aot_eager": None})
 CARD = gpu(training_argument_fields=WITH, compile_backends={"inductor": None})
+SMALL = {
+    **{"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 16},
+}
+"""One layer: each further one takes seconds to compile, and nothing else."""
 
 
 def fields(environment: Environment, base: dict[str, object] | None = None, **levers: str) -> dict[str, object]:
@@ -90,12 +96,14 @@ def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_
 ) -> None:
     if reason := LEVER.unavailable("default", environment, workload()):
         pytest.skip(f"compiling: {reason}")
+    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
+    model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
     asked = configuration(2, accumulation=2, compile="default", compile_backend="inductor")
     order = make_order(
         tmp_path,
         environment,
         asked=asked,
-        workload=workload_of("bert-mini", sequence_length=16),
+        workload=model,
         deadline_s=500.0,
         allowed_bytes=2 << 30,
     )

@@ -1,6 +1,7 @@
 """What TensorBoard itself reads of what it was told."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,8 +13,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.util.tensor_util import make_ndarray
 
+from autotune.measurement import Outcome
+from autotune.report import formats
 from autotune.report.table import frame
+from autotune.trial import Trial
+from tests import makers
 from tests.loggers.studies import SECRET, begun, holds, result, told
+from tests.makers import ended
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:distutils Version classes are deprecated:DeprecationWarning",  # tensorboard's own stub of TensorFlow
@@ -52,10 +58,25 @@ def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> N
     made = result("tensorboard")
     told(made, tmp_path / "study")
     events = read(tmp_path / "study" / "tensorboard")
-    assert "| global_batch_size | 48 |" in text(events, "study")
+    assert re.search(r"^\| global_batch_size +\| 48 +\|$", text(events, "study"), re.MULTILINE)
     assert made.statement in text(events, "answer")
-    assert f"| best | {made.best.configuration} |" in text(events, "answer")
-    assert text(events, "trials") == frame(made.trials).to_markdown(index=False)
+    assert re.search(
+        rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
+    )
+    assert text(events, "trials") == formats.made(frame(made.trials), "markdown")
+
+
+def test_names_and_reasons_are_text(tmp_path: Path) -> None:
+    made = result(
+        "tensorboard",
+        trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))],
+    )
+    made = replace(made, workload=makers.workload(name="*b* | <i>"), statement="x | y")
+    told(made, tmp_path / "study")
+    events = read(tmp_path / "study" / "tensorboard")
+    assert r"\*b\* \| &lt;i&gt; (GPT2LMHeadModel" in text(events, "study")
+    assert r"x \| y" in text(events, "answer")
+    assert r"a \| &lt;i&gt;" in text(events, "trials")
 
 
 def test_each_trial_is_a_row_of_the_hparams_table(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from autotune.errors import InvalidRequest, StorageFailed
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.report.columns import trial_columns
-from autotune.report.formats import FORMATS, latex_text, made, markdown_text, only, quoted, read_table
+from autotune.report.formats import FORMATS, latex_text, made, only, quoted, read_table
 from autotune.report.table import frame
 from autotune.result import TuningResult
 from autotune.trial import Trial
@@ -174,20 +174,6 @@ def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
         assert line.replace("\\\\", "").replace("\\|", "").count("|") == columns + 1
         assert "<" not in line
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in "".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("adamw_torch_fused", "adamw_torch_fused"),
-        ("__init__", r"\_\_init\_\_"),
-        ("a|b", r"a\|b"),
-        ("$x$ *y* `z` [a](b)", r"\$x\$ \*y\* \`z\` \[a\](b)"),
-        ("R&D <b>", "R&amp;D &lt;b&gt;"),
-    ],
-)
-def test_markdown_shows_the_text_itself(text: str, told: str) -> None:
-    assert markdown_text(text) == told
 
 
 def test_latex_s_table_has_a_line_a_row_and_nothing_that_is_a_command() -> None:

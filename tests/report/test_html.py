@@ -223,6 +223,14 @@ def test_logs_without_end_leave_the_page_small(large_facts: Facts) -> None:
     assert "/log.txt: there is no room for all of them here" in text
 
 
+def test_the_room_for_logs_is_counted_in_bytes(large_facts: Facts) -> None:
+    wide = "€" * 4000
+    size = len(wide.encode())
+    assert size == 12_000
+    text = page(replace(large_facts, logs={one.number: wide for one in large_facts.trials}))
+    assert text.count(wide) == html.ROOM_FOR_LOGS // size
+
+
 def test_five_hundred_trials_are_all_there_in_less_than_two_megabytes(large_facts: Facts) -> None:
     text = page(large_facts)
     assert len(table_of(Read(text))) == 500

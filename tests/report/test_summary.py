@@ -1,11 +1,13 @@
 """The answer in words."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.measurement import Outcome
+from autotune.numerics import Curve, Numerics
 from autotune.report.summary import (
     answer_lines,
     collator_text,
@@ -132,6 +134,35 @@ def test_a_table_s_cell_stays_one_cell() -> None:
     rows = [line for line in summary(result([odd]).facts()).splitlines() if line.startswith("| 0")]
     assert len(rows) == 1
     assert rows[0].replace("\\|", "").count("|") == 9
+
+
+def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
+    odd = "a *b* <img> [x](y) `c` | d\n# e\n```"
+    crashed = Trial(2, SLOW, ended(Outcome.CRASHED, reason=odd))
+    facts = result([trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 40.0, of=FAST), crashed]).facts()
+    said = {"name": odd, "model": odd, "statement": odd, "speedup_reason": odd, "notes": [odd], "ruled_out": [odd]}
+    page = summary(replace(facts, speedup=None, **said))
+    outside = "".join(re.split("^```.*$", page, flags=re.MULTILINE)[::2])
+    assert outside.count(r"a \*b\* &lt;img&gt; \[x\](y) \`c\` \| d # e \`\`\`") == 7
+    assert "<img" not in outside
+
+
+def test_the_table_s_seconds_are_those_of_the_probe_and_its_rounds() -> None:
+    page = summary(result([trial(0, confirmed=10.0, probe_seconds=61.0)]).facts())
+    assert "| 3 min 3 s |" in page
+
+
+def test_the_picture_of_losses_is_named_only_where_it_is_written(tmp_path: Path) -> None:
+    for number, losses in enumerate(((), (9.0, 8.5, 8.0))):
+        numerics = Numerics((Curve(losses, problem="" if losses else "out of memory"),), problem="only one, or none")
+        folder = result(numerics=numerics).save(tmp_path / str(number))
+        assert ("loss_curves.svg" in (folder / "summary.md").read_text()) is bool(losses)
+        assert (folder / "loss_curves.svg").exists() is bool(losses)
+
+
+def test_a_study_is_called_as_it_was_asked_for() -> None:
+    request = tuning_request("gpt2-mini", 48, device="cpu", study_name="mine")
+    assert summary(result(request=request).facts()).startswith("# mine\n")
 
 
 def test_outcomes_are_told_with_place_and_reason() -> None:

@@ -7,8 +7,9 @@ from autotune.measurement import Outcome
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import BAD, INK, SMALL, WIDTH, Drawing, new_figure
 from autotune.report.figures.rows import BAR, MARGIN, Row, axes_of, rows_of, write_names
-from autotune.report.figures.words import colour_of, memory_unit, named, number, speed_value, told, wanted_bytes
+from autotune.report.figures.words import colour_of, memory_unit, named, speed_value, told, wanted_bytes
 from autotune.trial import Trial
+from autotune.units import three_digits
 
 FOOT = 0.3
 """Inches below the rows, for the names of the two sides."""
@@ -50,7 +51,7 @@ def _bars(
             lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
             how = {"facecolor": "none", "edgecolor": BAD, "hatch": "////"} if lost else {"color": colour}
             axes.barh(row.middle, value, BAR, linewidth=0.8, **how)
-            text, place = f"{'> ' if lost else ''}{number(value)}", (value, row.middle)
+            text, place = f"{'> ' if lost else ''}{three_digits(value)}", (value, row.middle)
             axes.annotate(text, place, (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 

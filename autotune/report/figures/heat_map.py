@@ -8,8 +8,9 @@ from autotune.configuration import Value, word
 from autotune.measurement import Outcome
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL, WIDTH, Drawing, new_figure
-from autotune.report.figures.words import listed, number, speed_value
+from autotune.report.figures.words import listed, speed_value
 from autotune.trial import Trial
+from autotune.units import three_digits
 
 MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
 """Levers, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
@@ -156,7 +157,7 @@ def _said(speed: float | None) -> dict[str, Any]:
     """What stands in a cell, and how."""
     if speed is None:
         return {"s": "failed", "color": MUTED}
-    return {"s": number(speed), "color": INK} if speed else {"s": "OOM", "color": BAD, "fontweight": "bold"}
+    return {"s": three_digits(speed), "color": INK} if speed else {"s": "OOM", "color": BAD, "fontweight": "bold"}
 
 
 def _caption(every: Sequence[str]) -> str:

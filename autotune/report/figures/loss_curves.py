@@ -21,7 +21,7 @@ def draw(facts: Facts) -> Drawing | None:
     from float32 leaves the picture.
     """
     numerics = facts.numerics
-    if numerics is None or not any(one.losses for one in numerics.references):
+    if numerics is None or not numerics.has_losses:
         return None
     names = {trial.number: told(facts, trial) for trial in facts.trials}
     figure = new_figure(3.3 + 0.25 * len(numerics.curves))

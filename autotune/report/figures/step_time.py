@@ -3,8 +3,9 @@
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import Drawing
 from autotune.report.figures.rows import stacked
-from autotune.report.figures.words import number, told
+from autotune.report.figures.words import told
 from autotune.trial import Trial
+from autotune.units import three_digits
 
 PARTS = {
     "data wait": "data_wait_s",
@@ -28,7 +29,7 @@ def draw(facts: Facts) -> Drawing | None:
     steps = [one.final.step_time_s or 0.0 for one in rows]
     scale, unit, name = (1, "s", "seconds") if max(steps) >= LONG_S else (1000, "ms", "milliseconds")
     parts = [{part: scale * (getattr(one.final, key) or 0.0) for part, key in PARTS.items()} for one in rows]
-    ends = [f"{number(scale * one)} {unit}" for one in steps]
+    ends = [f"{three_digits(scale * one)} {unit}" for one in steps]
     figure = stacked([told(facts, one) for one in rows], parts, f"{name} of an optimizer step", ends)
     said = "The mean of the timed steps. Data wait is time in which the training stands still for its next batch; overhead is "
     said += "the Trainer's own work between the parts. Behind each bar stands the whole step."

@@ -54,11 +54,6 @@ def memory_unit(sizes: Iterable[float | None]) -> tuple[str, int]:
     return ("GiB", 2**30) if max((size or 0 for size in sizes), default=0) >= 2**30 else ("MiB", 2**20)
 
 
-def number(value: float) -> str:
-    """Three digits that count, and never an exponent."""
-    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 100 else f"{value:.0f}"
-
-
 def listed(names: Iterable[Any]) -> str:
     """`a, b and c`."""
     *most, last = map(str, names)

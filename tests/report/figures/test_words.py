@@ -1,8 +1,6 @@
 """What figures call trials and numbers."""
 
-import pytest
-
-from autotune.report.figures.words import MOST_NAMED, listed, memory_unit, named, number, told
+from autotune.report.figures.words import MOST_NAMED, listed, memory_unit, named, told
 from tests.makers import GIB, MIB, result
 from tests.report.figures.studies import many
 
@@ -26,22 +24,6 @@ def test_of_many_the_best_the_baseline_and_the_front_are_named() -> None:
     assert {facts.best.number, 0} <= set(chosen)
     speeds = [float(one.samples_per_second or 0) for one in named(facts)]
     assert speeds == sorted(speeds, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0123, "0.0123"),
-        (1.0, "1.00"),
-        (54.19, "54.2"),
-        (99.99, "100"),
-        (123.4, "123"),
-        (123456.7, "123457"),
-        (0, "0"),
-    ],
-)
-def test_numbers_have_three_digits_that_count_and_no_exponent(value: float, text: str) -> None:
-    assert number(value) == text
 
 
 def test_sizes_are_told_in_the_unit_of_the_largest() -> None:

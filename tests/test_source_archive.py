@@ -1,0 +1,40 @@
+"""The source archive: whoever unpacks it has all that the tests and the documentation read."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def tracked() -> set[str]:
+    try:
+        told = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is no checkout")
+    return {name for name in told.stdout.split("\0") if name}
+
+
+def archived() -> set[str]:
+    """Names of what hatchling would put in, as it reads pyproject.toml."""
+    sdist = pytest.importorskip("hatchling.builders.sdist", reason="hatchling is not installed (of the extra dev)")
+    builder = sdist.SdistBuilder(str(ROOT))
+    return {str(Path(one.relative_path)) for one in builder.recurse_included_files()}
+
+
+def test_every_file_of_the_checkout_is_in_it() -> None:
+    assert tracked() - archived() <= {".gitignore", "pyproject.toml"}, "these two hatchling adds itself"
+
+
+def test_what_a_study_leaves_for_itself_is_not_in_it() -> None:
+    place = ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
+    beside = [place / "study.db", place / "probes" / "0000" / "log.txt"]
+    made = [path for path in beside if not path.exists()]
+    try:
+        for path in made:
+            path.touch()
+        assert not archived() & {str(path.relative_to(ROOT)) for path in beside}
+    finally:
+        for path in made:
+            path.unlink()
