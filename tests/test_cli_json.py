@@ -96,7 +96,9 @@ def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: py
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_who_interrupts_is_told_which_command_goes_on(fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_interrupts_is_told_which_command_goes_on(
+    fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             watch(Progress("preparing", (), message="estimating memory"))
@@ -106,7 +108,10 @@ def test_who_interrupts_is_told_which_command_goes_on(fresh: bool, studies: Path
     words = ["search", "bert-mini", "--global-batch-size", "8", *(["--fresh"] if fresh else [])]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (130, "estimating memory\n")
-    assert done.stderr == f"Interrupted; the same command{' without --fresh' if fresh else ''} goes on where this one stopped.\n"
+    assert (
+        done.stderr
+        == f"Interrupted; the same command{' without --fresh' if fresh else ''} goes on where this one stopped.\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])

@@ -56,11 +56,16 @@ def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
 
 
 def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
-    wish, said, written = Wish(), list[str](), []
-    with patient(wish, said.append), pytest.raises(KeyboardInterrupt), wish.held_back():
-        press()
-        press()
-        written.append("whole")
+    wish, said, written = Wish(), list[str](), list[str]()
+
+    def write() -> None:
+        with wish.held_back():
+            press()
+            press()
+            written.append("whole")
+
+    with patient(wish, said.append), pytest.raises(KeyboardInterrupt):
+        write()
     assert (written, said) == (["whole"], [])
 
 

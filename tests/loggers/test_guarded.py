@@ -207,15 +207,14 @@ def test_a_logger_that_starts_too_late_stays_out(tmp_path: Path, monkeypatch: py
             waited.wait()
             return super().start(study)
 
-    waited = threading.Event()
+    waited, before = threading.Event(), set(threading.enumerate())
     monkeypatch.setattr(guarded, "PATIENCE_S", 0.05)
     kept = use(monkeypatch, Late())
     made = result("wandb")
     loggers = begun(made, tmp_path / "study")
+    (late,) = set(threading.enumerate()) - before
     waited.set()
-    for thread in threading.enumerate():
-        if thread.name == "autotune-wandb":
-            thread.join()
+    late.join()
     loggers.log(made.trials)
     assert kept.rows == []
     assert not (tmp_path / "study" / RUNS).exists()
