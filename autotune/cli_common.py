@@ -20,7 +20,8 @@ INTERRUPTED, TERMINATED = 130, 143
 class plain_errors:
     """One clear line on standard error and the right exit code; no traceback for what was foreseen.
 
-    as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error.
+    as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error;
+    whatever else is printed within goes to standard error, even from threads that somebody left behind.
     Within, SIGTERM ends the command as a second Ctrl-C does.
     """
 
@@ -30,6 +31,9 @@ class plain_errors:
 
     def __enter__(self) -> "plain_errors":
         self._within.enter_context(ending_on_sigterm())
+        self._out = sys.stdout
+        if self._as_json:
+            self._within.enter_context(contextlib.redirect_stdout(sys.stderr))
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -42,12 +46,12 @@ class plain_errors:
             terminated = isinstance(error, Terminated)
             code = TERMINATED if terminated else INTERRUPTED
             said = "The command was ended by SIGTERM." if terminated else "The command was interrupted."
-            self._json_error("Interrupted", said, "The same command goes on where it can.", code)
+            self._json_error("Interrupted", said, "The same command, without --fresh, goes on where it can.", code)
             raise typer.Exit(code) from None
 
     def json(self, told: Mapping[str, Any]) -> None:
         """Print the answer as the one JSON object."""
-        print(json.dumps(told, indent=1), flush=True)
+        print(json.dumps(told, indent=1), file=self._out, flush=True)
         self._as_json = False
 
     def _json_error(self, kind: str, message: str, advice: str, code: int) -> None:

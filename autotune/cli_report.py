@@ -9,7 +9,7 @@ import typer
 
 from autotune.cli_common import plain_errors, shown, study_folder
 from autotune.cli_completion import complete_study
-from autotune.errors import AutotuneError, InvalidRequest, StorageFailed, did_you_mean
+from autotune.errors import AutotuneError, InvalidRequest, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,8 +155,6 @@ def _page(folder: Path, output: str | None) -> None:
     from autotune.report.files import write_file
 
     page = folder / PAGE
-    if not page.exists():
-        raise StorageFailed(f"{shown(folder)} holds no {PAGE}.", "Take --format markdown instead.")
     print(f"Written: {shown(write_file(Path(output), page.read_bytes()) if output is not None else page)}")
 
 
@@ -165,7 +163,8 @@ def _tell(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
     from autotune.loggers.guarded import Guarded
 
     facts = result.facts()
-    loggers = Guarded(names, result.request, facts, folder)
-    loggers.finish(facts, complete=True)
+    loggers = Guarded(names, result.request.objective, folder)
+    loggers.start(result.request, facts)
+    loggers.finish(facts, result.complete)
     if loggers.problems:
         raise typer.Exit(AutotuneError.exit_code)

@@ -149,7 +149,8 @@ def _run_search(
     from autotune import workflow
     from autotune.live import watcher
 
-    console = Console(stderr=as_json)
+    # By name: what a logger prints goes to standard error, wherever the table is written.
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     seen: list[Any] = []
     try:
         with watcher(console, quiet) as watch:
@@ -160,13 +161,14 @@ def _run_search(
 
             return workflow.search(model, global_batch_size, watch=both, **options)
     except KeyboardInterrupt:
-        _say_interrupted(seen)
+        _say_interrupted(seen, fresh=options["fresh"])
         raise
 
 
-def _say_interrupted(seen: list[Any]) -> None:
+def _say_interrupted(seen: list[Any], fresh: bool) -> None:
     best = seen[0].best if seen else None
-    print("Interrupted; the same command goes on where this one stopped.", file=sys.stderr)
+    command = "the same command without --fresh" if fresh else "the same command"
+    print(f"Interrupted; {command} goes on where this one stopped.", file=sys.stderr)
     if best is not None:
         from autotune.report.summary import speed_text
 

@@ -37,15 +37,15 @@ class Found:
     """The answer of a search and everything it stands on; plain data, loaded without unpickling.
 
     request: what was asked for. workload: the model and data that it turned out to be. environment: facts of device and
-    software. trials: in the order of their numbers, 0 the baseline. statement: why the search ended.
-    memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
+    software. trials: in the order of their numbers, 0 the baseline. statement: why the search ended; complete: whether it
+    came to its end. memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
     space_size: configurations that could be proposed. ruled_out: values that were never probed, with the reason.
     notes: what else a reader should know, a sentence each. doubts: what speaks against every number of the study.
     answered_at_once: proposals that earlier trials already answered. identity: what makes this study itself,
     as plain data. numerics: loss curves of the finalists and of fp32; rehearsal: the winner's evaluation batch and
     checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the
-    untried could still win after it. estimated_peaks: of baseline and best, by trial number, where they could be traced.
-    folder: where the report is, if saved.
+    untried could still win after it. estimated_peaks: trial number -> what its memory is for, by the estimate, where it
+    could be traced. folder: where the report is, if saved.
     """
 
     request: TuningRequest
@@ -67,6 +67,7 @@ class Found:
     prospects: Mapping[int, Prospect] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
     folder: Path | None = None
+    complete: bool = True
 
     @property
     def best(self) -> Trial:

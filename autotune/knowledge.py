@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, islice, product
+from pathlib import Path
 from typing import Any
 
 from autotune.calibration import Calibration, informed
@@ -14,10 +15,12 @@ from autotune.levers import LEVERS, MICRO
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.memory_peak import MemoryPeak
 from autotune.physics import Knowledge, expected_work
+from autotune.plan import Progress, Watch
 from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import SearchSpace
+from autotune.study_folder import keep_peaks, reporting_storage
 from autotune.tracing import traced
 from autotune.trial import Trial
 from autotune.workload import Workload
@@ -63,10 +66,22 @@ def gather(
     )
 
 
-def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial | None]) -> dict[int, MemoryPeak]:
+def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
     """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
-    found = {one.number: knowledge.peak(one.configuration) for one in trials if one is not None}
+    found = {one.number: knowledge.peak(one.configuration) for one in trials}
     return {number: peak for number, peak in found.items() if peak is not None}
+
+
+def keeping_peaks(watch: Watch, knowledge: Knowledge, folder: Path) -> Watch:
+    """The same watch, before which every trial's estimated peak is written into the study's folder. Raises StorageFailed."""
+
+    def both(progress: Progress) -> None:
+        if progress.kind in ("resumed", "trial"):
+            with reporting_storage(folder):
+                keep_peaks(folder, estimated_peaks(knowledge, progress.trials))
+        watch(progress)
+
+    return both
 
 
 def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak | None:

@@ -32,7 +32,7 @@ def following(watch: Watch | bool | None) -> Watching:
         return contextlib.nullcontext(watch)
     if in_notebook() and watch is not False:
         return NotebookTable()
-    return watcher(Console(), quiet=not watch)
+    return watcher(Console(file=sys.stdout), quiet=not watch)
 
 
 def is_lively(console: Console, environment: Mapping[str, str] = os.environ) -> bool:

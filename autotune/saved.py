@@ -17,7 +17,7 @@ from autotune.report.plain import launch_lines, speedup_fields
 from autotune.request import TuningRequest
 from autotune.scrubbing import named, scrubbed
 from autotune.search_space import RuledOut
-from autotune.study_folder import REQUEST, VERIFICATION, probe_folder, read_prospects, read_trial
+from autotune.study_folder import REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
 from autotune.telling import facts_of
 from autotune.workload import Workload
 
@@ -43,6 +43,7 @@ def save(result: Found, folder: str | Path) -> Path:
     facts = facts_of(result)
     ended = {
         "statement": result.statement,
+        "complete": result.complete,
         "best": facts.best and facts.best.number,
         **speedup_fields(facts),
         "launch": launch_lines(facts),
@@ -50,7 +51,6 @@ def save(result: Found, folder: str | Path) -> Path:
         "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
-        "estimated_peaks": {str(number): one.to_dict() for number, one in result.estimated_peaks.items()},
     }
     begin(result, folder)
     return write_report(Path(folder), facts, ended)
@@ -74,6 +74,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "environment": Environment.from_dict(read_json(folder / "environment.json")),
             "trials": [replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
             "statement": ended.get("statement", "the search was interrupted"),
+            "complete": ended.get("complete", ended.get("numerics") is not None),
             "memory_limit_bytes": record["memory_limit_bytes"],
             "allowed_bytes": record["allowed_bytes"],
             "space_size": record["space_size"],
@@ -86,7 +87,8 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
             "prospects": read_prospects(folder),
-            "estimated_peaks": {int(at): MemoryPeak.from_dict(one) for at, one in peaks.items()},
+            # Earlier studies kept them in result.json.
+            "estimated_peaks": {int(at): MemoryPeak.from_dict(one) for at, one in peaks.items()} | read_peaks(folder),
             "folder": folder,
         }
     except FileNotFoundError as error:

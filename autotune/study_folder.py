@@ -5,26 +5,28 @@
          probes/0007/            order, measurement and log of trial 7
          probes/0007/confirmation-1/
          probes/0007/prospect.json   what the untried could still win after it
+         probes/0007/estimated_peak.json   what its memory is for, as it was estimated before any probe
 """
 
 import contextlib
 import fcntl
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.configuration import Configuration
 from autotune.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement
+from autotune.memory_peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
 from autotune.trial import Trial
 
 REQUEST, VERIFICATION = "request.json", "verification.json"
 """What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
-PROSPECT = "prospect.json"
-"""What the untried could still win, beside the trial after which it stood so."""
+PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
+"""What the untried could still win, beside the trial after which it stood so; what that trial's memory is for."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
 TENSORBOARD, RUNS = "tensorboard", "loggers.json"
@@ -32,6 +34,7 @@ TENSORBOARD, RUNS = "tensorboard", "loggers.json"
 FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
 """What trainings of every kind leave in a study's folder."""
 
+Kept = TypeVar("Kept")
 _DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
 
 
@@ -127,17 +130,37 @@ def read_trial(folder: Path, number: int) -> Trial | None:
 
 def keep_prospect(folder: Path, number: int, prospect: Prospect) -> None:
     """Write what the untried could still win after this trial. Raises OSError where the disk refuses."""
-    place = probe_folder(folder, number)
-    place.mkdir(parents=True, exist_ok=True)
-    write_json(place / PROSPECT, prospect.to_dict())
+    _keep(folder, number, PROSPECT, prospect.to_dict())
 
 
 def read_prospects(folder: Path) -> dict[int, Prospect]:
     """Trial number -> what the untried could still win after it; without those that are missing or not whole."""
-    found: dict[int, Prospect] = {}
-    for path in sorted(folder.glob(f"probes/*/{PROSPECT}")):
+    return _read(folder, PROSPECT, Prospect.from_dict)
+
+
+def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
+    """Write the estimated peaks of trials that have none yet. Raises OSError where the disk refuses."""
+    for number, peak in peaks.items():
+        if not (probe_folder(folder, number) / PEAK).exists():
+            _keep(folder, number, PEAK, peak.to_dict())
+
+
+def read_peaks(folder: Path) -> dict[int, MemoryPeak]:
+    """Trial number -> its estimated peak; without those that are missing or not whole."""
+    return _read(folder, PEAK, MemoryPeak.from_dict)
+
+
+def _keep(folder: Path, number: int, name: str, told: Mapping[str, Any]) -> None:
+    place = probe_folder(folder, number)
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / name, told)
+
+
+def _read(folder: Path, name: str, kept: Callable[[Mapping[str, Any]], Kept]) -> dict[int, Kept]:
+    found: dict[int, Kept] = {}
+    for path in sorted(folder.glob(f"probes/*/{name}")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found[int(path.parent.name)] = Prospect.from_dict(read_json(path))
+            found[int(path.parent.name)] = kept(read_json(path))
     return found
 
 

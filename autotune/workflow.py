@@ -14,7 +14,7 @@ from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.interruption import patient, statement_of
-from autotune.knowledge import estimated_peaks, gather
+from autotune.knowledge import gather, keeping_peaks
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
 from autotune.live import following
@@ -38,7 +38,7 @@ from autotune.sending import Sent, sent
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
-from autotune.study_folder import check_identity, locked, read_prospects, remove_study
+from autotune.study_folder import check_identity, locked, read_peaks, read_prospects, remove_study
 from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -69,8 +69,8 @@ def search(
     in a notebook; False: nothing is shown. By default it is shown in a notebook only.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
-    KeyboardInterrupt passes after the report of what is known was written: at the first Ctrl-C once the running probe
-    is done, at the second at once.
+    KeyboardInterrupt passes: at the first Ctrl-C once the running probe is done, at the second at once; from the first
+    probe on the report of what is known was written before.
     """
     if base_arguments is not None and training_args is not None:
         raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
@@ -146,6 +146,7 @@ def _search(
         if knowledge.unknown:
             unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
     study = open_study(folder, space, plan, knowledge)
+    watch = keeping_peaks(watch, knowledge, folder)
     if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):
         note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, note))
@@ -159,31 +160,30 @@ def _search(
         request.objective,
         device_used=device.usage_of(card),
     )
-    loggers = Guarded(request.report_to, request, unmeasured.facts(), folder)
-    watch = loggers.watching(watch)
+    loggers = Guarded(request.report_to, request.objective, folder)
     known: dict[str, Any] = {}
     with patient(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
         try:
+            loggers.start(request, unmeasured.facts())
+            watch = loggers.watching(watch)
             known["statement"] = run_study(study, probe, watch)
             remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
             weights = _weights_text(workload)
             known["numerics"], known["rehearsal"] = finish(
                 study, probe, probe.train, weights, watch, request.require_parity
             )
-        except KeyboardInterrupt as interrupt:
-            known["statement"] = statement_of(interrupt)
+            known["complete"] = True
+        except BaseException as error:
+            known["statement"] = statement_of(error)
             raise
         finally:
-            study.wish.writing = True
-            complete = "numerics" in known
-            known |= {"notes": (*unmeasured.notes, *loggers.problems)}
-            known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
-            known |= {"prospects": read_prospects(folder)}
-            told = (*study.trials[:1], best_trial(study.trials, request.objective))
-            known |= {"estimated_peaks": estimated_peaks(knowledge, told)}
-            result = dataclasses.replace(unmeasured, **known)
-            result.save(folder)
-            loggers.finish(result.facts(), complete)
+            with study.wish.held_back():
+                known |= {"notes": (*unmeasured.notes, *loggers.problems)}
+                known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+                known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
+                result = dataclasses.replace(unmeasured, **known)
+                result.save(folder)
+            loggers.finish(result.facts(), result.complete)
     if best_trial(result.trials, request.objective) is None:
         raise NothingFits(
             _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."
@@ -220,6 +220,7 @@ def _unmeasured(
         environment=environment,
         trials=(),
         statement="the search was interrupted",
+        complete=False,
         memory_limit_bytes=limit,
         allowed_bytes=allowed,
         space_size=space.size,

@@ -1,5 +1,6 @@
 """What a program gets: one JSON object on standard output, all else on standard error, whatever happens."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from autotune import workflow
 from autotune.cli import app
+from autotune.cli_common import plain_errors
+from autotune.plan import Progress, Watch
 from tests.makers import result
 from tests.terminals import surroundings
 
@@ -79,6 +83,35 @@ def test_what_cannot_be_done_is_an_object_too_and_one_line_on_standard_error(wha
     assert known["error"]["type"] == "InvalidRequest"
     assert advice in known["error"]["advice"]
     assert err == f"Error: {known['error']['message']} {known['error']['advice']}\n"
+
+
+def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_errors(as_json=True) as answer:
+        print("a library speaks")
+        answer.json({"found": 1})
+        print("one that was left behind speaks late")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"found": 1}
+    assert printed.err == "a library speaks\none that was left behind speaks late\n"
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_who_interrupts_is_told_which_command_goes_on(
+    fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            watch(Progress("preparing", (), message="estimating memory"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "search", interrupted)
+    words = ["search", "bert-mini", "--global-batch-size", "8", *(["--fresh"] if fresh else [])]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (130, "estimating memory\n")
+    assert (
+        done.stderr
+        == f"Interrupted; the same command{' without --fresh' if fresh else ''} goes on where this one stopped.\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])

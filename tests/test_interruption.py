@@ -11,6 +11,7 @@ import pytest
 
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
+from autotune.errors import SearchFailed
 from autotune.finishing import finish
 from autotune.interruption import SAID, Terminated, Wish, ending_on_sigterm, patient, statement_of
 from autotune.measurement import Measurement
@@ -54,11 +55,27 @@ def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
         press()  # the handler that was there is there again
 
 
-def test_while_the_report_is_written_ctrl_c_waits() -> None:
-    wish, said = Wish(to_stop=True, writing=True), []
+def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
+    wish, said, written = Wish(), list[str](), list[str]()
+
+    def write() -> None:
+        with wish.held_back():
+            press()
+            press()
+            written.append("whole")
+
+    with patient(wish, said.append), pytest.raises(KeyboardInterrupt):
+        write()
+    assert (written, said) == (["whole"], [])
+
+
+def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
+    wish, said = Wish(), list[str]()
     with patient(wish, said.append):
-        press()
-        press()
+        with wish.held_back():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            press()
     assert said == []
 
 
@@ -92,6 +109,12 @@ def test_sigterm_interrupts_at_once_and_is_told_apart() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert statement_of(met.value) == "ended by SIGTERM"
     assert statement_of(KeyboardInterrupt()) == "interrupted by the user"
+
+
+def test_a_search_that_failed_is_not_called_interrupted() -> None:
+    crashed = SearchFailed("The baseline crashed: RuntimeError: no such kernel.", "Its log is in a folder.")
+    assert statement_of(crashed) == "the baseline crashed: RuntimeError: no such kernel"
+    assert statement_of(ValueError("of a watch")) == "the search failed with ValueError"
 
 
 # The loop -----------------------------------------------------------------------------------------------------------

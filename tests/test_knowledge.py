@@ -8,18 +8,21 @@ import pytest
 
 from autotune.calibration import Calibration
 from autotune.environment import Environment
-from autotune.knowledge import UNTOUCHED_BYTES, _needs, estimated_peaks, gather
+from autotune.knowledge import UNTOUCHED_BYTES, _needs, estimated_peaks, gather, keeping_peaks
 from autotune.levers import Work
+from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.physics import Knowledge
+from autotune.plan import Progress
 from autotune.prior import Effect
 from autotune.probe.launcher import ProbeHost
 from autotune.rates import device_rates, known_rates
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space
+from autotune.study_folder import read_peaks
 from autotune.trial import Trial
 from autotune.workload import Workload
-from tests.makers import MIB, completed, space, space_file
+from tests.makers import MIB, completed, space, space_file, trial
 
 SPACE = """
 parameters:
@@ -66,7 +69,7 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
 
 def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchSpace, Knowledge]) -> None:
     space, knowledge = made
-    found = estimated_peaks(knowledge, [Trial(0, space.baseline, completed(space.baseline)), None])
+    found = estimated_peaks(knowledge, [Trial(0, space.baseline, completed(space.baseline))])
     assert knowledge.estimate is not None
     assert found[0].device_bytes == knowledge.estimate(space.baseline)
     assert found[0].split.total == found[0].device_bytes, "a CPU has neither a context nor an allocator's rest"
@@ -150,3 +153,15 @@ def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
     ]
     assert {one.micro_batch_size for one in needed[1:]} == {8}
     assert {one.values["workers"] for one in needed} == {0}, "workers take the host's memory, not what is traced"
+
+
+def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
+    peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
+    watch = keeping_peaks(seen.append, Knowledge(10**9, peak=lambda configuration: peak), tmp_path)
+    trials = (trial(0), trial(1))
+    watch(Progress("resumed", trials[:1]))
+    assert read_peaks(tmp_path) == {0: peak}
+    watch(Progress("probing", trials[:1]))
+    watch(Progress("trial", trials))
+    assert read_peaks(tmp_path) == {0: peak, 1: peak}
+    assert [one.kind for one in seen] == ["resumed", "probing", "trial"]

@@ -1,8 +1,10 @@
 """What a search shows while it runs: which view is chosen, and the plain lines of logs."""
 
+import contextlib
 import io
 import os
 import pty
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -117,3 +119,10 @@ def test_a_caller_in_python_sees_nothing_by_default_their_own_or_by_true_what_th
     assert isinstance(following(None), Silent)
     assert isinstance(following(False), Silent)
     assert isinstance(following(True), (PlainLines, LiveTable))
+
+
+def test_what_is_shown_goes_where_it_went_while_others_prints_go_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with following(True) as watch, contextlib.redirect_stdout(sys.stderr):
+        watch(Progress("preparing", (), message="estimating memory"))
+        print("a library's greeting")
+    assert capsys.readouterr() == ("estimating memory\n", "a library's greeting\n")

@@ -114,6 +114,10 @@ def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tm
     again = TuningResult.load(TuningResult.load(first).save(tmp_path / "second"))
     assert again.prospects == made.prospects == again.facts().prospects
     assert again.estimated_peaks == made.estimated_peaks == again.facts().estimated_peaks
+    (first / "result.json").unlink()
+    killed = TuningResult.load(first)
+    assert killed.estimated_peaks == made.estimated_peaks, "a search that was killed has written no result.json"
+    assert (made.complete, again.complete, killed.complete) == (True, True, False)
     (first / "probes" / "0001" / PROSPECT).write_text("{")
     assert TuningResult.load(first).prospects == {0: prospects[0]}, "one that is not whole is none"
 

@@ -1,8 +1,10 @@
 """MLflow: one run a study, where `MLFLOW_TRACKING_URI` says, by MLflow's own default in `mlflow.db` here."""
 
+import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
@@ -15,17 +17,29 @@ LONGEST = 5000
 
 def start(study: Study) -> "Logger":
     """Begin the run, or go on in it. Raises MLflow's errors where its store cannot be reached."""
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it makes
-    client = MlflowClient()
-    if study.resumed:
-        client.update_run(study.run, status="RUNNING")
-        return Logger(client, study.run)
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    known = client.get_experiment_by_name(name)
-    experiment = known.experiment_id if known else client.create_experiment(name)
-    run: str = client.create_run(experiment, run_name=study.name).info.run_id
-    client.log_batch(run, params=[Param(key, str(value)[:LONGEST]) for key, value in study.facts.items()])
-    return Logger(client, run)
+    with _without_tables():
+        client = MlflowClient()
+        if study.resumed:
+            client.update_run(study.run, status="RUNNING")
+            return Logger(client, study.run)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        known = client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else client.create_experiment(name)
+        run: str = client.create_run(experiment, run_name=study.name).info.run_id
+        client.log_batch(run, params=[Param(key, str(value)[:LONGEST]) for key, value in study.facts.items()])
+        return Logger(client, run)
+
+
+@contextlib.contextmanager
+def _without_tables() -> Iterator[None]:
+    """Within, MLflow does not tell of every table that it makes."""
+    its = logging.getLogger("mlflow")
+    before = its.level
+    its.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        its.setLevel(before)
 
 
 class Logger:

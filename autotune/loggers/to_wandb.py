@@ -1,5 +1,8 @@
 """Weights & Biases: one run a study, online or offline as `WANDB_MODE` says; nothing of the machine is collected."""
 
+import contextlib
+from collections.abc import Iterator
+
 import wandb
 from wandb.sdk.wandb_run import Run
 
@@ -22,9 +25,20 @@ OWN = {
 """A study's facts are what is told: no terminal, repository, code, arguments, host, packages or hardware readings."""
 
 
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Within, wandb neither writes to the terminal nor asks for a key there; afterwards it is as it was."""
+    spoke = wandb.Settings(silent=wandb.setup().settings.silent)
+    wandb.termsetup(wandb.setup(wandb.Settings(silent=True)).settings, None)
+    try:
+        yield
+    finally:
+        wandb.termsetup(wandb.setup(spoke).settings, None)
+
+
+@_silent()
 def start(study: Study) -> "Logger":
     """Begin the run, or go on in it. Raises wandb's errors where nobody is logged in or no server answers."""
-    wandb.setup(wandb.Settings(silent=True))  # silent, it does not ask for a key on the terminal
     settings = wandb.Settings(**OWN)
     run = wandb.init(
         project=settings.project or PROJECT,
@@ -45,6 +59,7 @@ class Logger:
         self.run: str = run.id
         self._run = run
 
+    @_silent()
     def log(self, row: Row) -> None:
         """A row of the history; the trial's number is its step, so that two offline parts of a run fit together."""
         told = {"trial": row.number, "outcome": row.outcome, **row.numbers}
@@ -52,6 +67,7 @@ class Logger:
             told | {f"configuration/{name}": value for name, value in row.values.items()}, step=row.number, commit=True
         )
 
+    @_silent()
     def finish(self, ending: Ending) -> None:
         """The answer in the summary with a table of all trials, the report's files as an artifact."""
         best = {f"answer/configuration/{name}": value for name, value in ending.values.items()}

@@ -16,7 +16,7 @@ def write_compared(folder: Path, table: pd.DataFrame) -> list[Path]:
     """Write all of COMPARED_FILES into the folder; returns their paths. Raises StorageFailed."""
     *tables, page, picture = (folder / name for name in COMPARED_FILES)
     told = compared_page(plain_rows(table), picture.name)
-    with _storage(folder):
+    with _storage(folder, "comparison", "Name another folder as --output."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in tables:
             write_table(path, table)

@@ -19,7 +19,7 @@ from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
-from autotune.study_folder import PROSPECT, keep_prospect, probe_folder
+from autotune.study_folder import PROSPECT, keep_peaks, keep_prospect, probe_folder
 from autotune.trial import Trial
 
 
@@ -86,14 +86,15 @@ def write_explanation(folder: Path, told: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _storage(folder: Path) -> Iterator[None]:
+def _storage(
+    folder: Path,
+    what: str = "report",
+    advice: str = "Free space or name another --output-dir; the same command writes it again.",
+) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(
-            f"The report in {folder} cannot be written: {error.strerror or error}.",
-            "Free space or name another --output-dir; the same command writes it again.",
-        ) from error
+        raise StorageFailed(f"The {what} in {folder} cannot be written: {error.strerror or error}.", advice) from error
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
@@ -106,13 +107,14 @@ def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
 
 
 def _write_probes(folder: Path, facts: Facts) -> None:
-    """Orders, measurements and what was still to win, where the search did not leave them here itself."""
+    """Orders, measurements, estimated peaks and what was still to win, where the search did not leave them here itself."""
     for trial in facts.trials:
         for place, measurement in _measurements(folder, trial):
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
                 write_json(place / ANSWER, measurement.to_dict())
+    keep_peaks(folder, facts.estimated_peaks)
     for number, prospect in facts.prospects.items():
         if not (probe_folder(folder, number) / PROSPECT).exists():
             keep_prospect(folder, number, prospect)

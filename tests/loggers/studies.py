@@ -23,7 +23,9 @@ def result(*names: str, trials: Sequence[Trial] | None = None) -> TuningResult:
 def begun(made: TuningResult, folder: Path) -> Guarded:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
-    return Guarded(made.request.report_to, made.request, replace(made, trials=(), statement="").facts(), folder)
+    loggers = Guarded(made.request.report_to, made.request.objective, folder)
+    loggers.start(made.request, replace(made, trials=(), statement="").facts())
+    return loggers
 
 
 def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> Guarded:

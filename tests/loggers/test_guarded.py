@@ -3,13 +3,18 @@
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from autotune.cli import app
 from autotune.errors import InvalidRequest
 from autotune.loggers import check_installed, guarded
 from autotune.loggers.told import Ending, Row, Study
+from autotune.plan import Progress
+from autotune.prospect import Prospect
 from autotune.study_folder import RUNS, remove_study
 from tests.loggers.studies import begun, result, told
 
@@ -59,8 +64,9 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
     assert [row.number for row in kept.rows] == [0]
     assert kept.endings == []
     (problem,) = loggers.problems
-    assert f"--report-to wandb was given up ({type(error).__name__}: {error})" in problem
+    assert f"--report-to wandb was given up ({type(error).__name__})" in problem
     printed = capsys.readouterr()
+    assert f"({type(error).__name__}: {error})" in printed.err
     assert printed.err.count("Warning:") == 1
     assert printed.out == ""
     assert json.loads((tmp_path / "study" / RUNS).read_text())["tensorboard"]["last"] == 2
@@ -138,3 +144,90 @@ def test_a_missing_library_is_named_with_the_extra_to_install(monkeypatch: pytes
     check_installed(("tensorboard",))
     with pytest.raises(InvalidRequest, match=r"pip install 'hf-autotune\[wandb\]'"):
         check_installed(("tensorboard", "wandb"))
+
+
+def test_what_is_said_from_within_a_signal_s_handler_tells_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = use(monkeypatch, Kept())
+    made = result("wandb")
+    seen: list[Progress] = []
+    watch = begun(made, tmp_path / "study").watching(seen.append)
+    watch(Progress("stopping", tuple(made.trials)))
+    assert kept.rows == []
+    watch(Progress("trial", tuple(made.trials)))
+    assert [row.number for row in kept.rows] == [0, 1, 2]
+    assert len(seen) == 2
+
+
+def test_no_password_or_place_of_an_error_is_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "POST https://me:pass@word@tracker.org/api: no /home/me/runs/key, sqlite:////home/me/mlflow.db, sk-abcdefghijklmnop1"
+    use(monkeypatch, Kept(fails_at=0, error=OSError(said)))
+    made = result("wandb")
+    loggers = begun(made, tmp_path / "study")
+    loggers.log(made.trials)
+    assert loggers.problems == ["--report-to wandb was given up (OSError); the search itself is not touched"]
+    shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
+    assert shown in capsys.readouterr().err
+
+
+def test_told_afterwards_a_study_says_too_what_could_still_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = use(monkeypatch, Kept())
+    made = replace(result("wandb"), prospects={0: Prospect(0.2, 0.5, 9), 1: Prospect(0.0, float("inf"), 8)})
+    made.save(tmp_path / "study")
+    begun(made, tmp_path / "study").finish(made.facts(), complete=True)
+    assert [row.numbers.get("untried_could_win") for row in kept.rows] == [None, 0.5, None]
+
+
+def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful(Kept):
+        def start(self, study: Study) -> Kept:
+            if study.resumed:
+                raise ConnectionError(f"there is no run {study.run}")
+            self.run = study.run
+            return super().start(study)
+
+    kept = use(monkeypatch, Forgetful())
+    made = result("wandb")
+    told(made, tmp_path / "study")
+    first = kept.run
+    told(made, tmp_path / "study", already=3)
+    assert [row.number for row in kept.rows] == [0, 1, 2, 0, 1, 2]
+    assert kept.run != first
+    assert json.loads((tmp_path / "study" / RUNS).read_text()) == {"wandb": {"run": kept.run, "last": 2}}
+
+
+def test_a_logger_that_starts_too_late_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Kept):
+        def start(self, study: Study) -> Kept:
+            waited.wait()
+            return super().start(study)
+
+    waited, before = threading.Event(), set(threading.enumerate())
+    monkeypatch.setattr(guarded, "PATIENCE_S", 0.05)
+    kept = use(monkeypatch, Late())
+    made = result("wandb")
+    loggers = begun(made, tmp_path / "study")
+    (late,) = set(threading.enumerate()) - before
+    waited.set()
+    late.join()
+    loggers.log(made.trials)
+    assert kept.rows == []
+    assert not (tmp_path / "study" / RUNS).exists()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_told_afterwards_an_interrupted_study_is_not_called_complete(
+    complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = use(monkeypatch, Kept())
+    replace(result(), complete=complete).save(tmp_path / "study")
+    words = ["report", str(tmp_path / "study"), "--report-to", "wandb", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["best"]["number"] == 1
+    assert [ending.complete for ending in kept.endings] == [complete]

@@ -8,6 +8,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import autotune
 from autotune import confirmation, finishing
+from autotune.loggers.guarded import Guarded
 
 pytestmark = [
     pytest.mark.alone,
@@ -46,3 +47,17 @@ def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatc
     elsewhere = [path for path in tmp_path.rglob("events.out*") if folder not in path.parents]
     assert elsewhere == []
     assert not list(tmp_path.rglob("wandb"))
+
+
+def test_ctrl_c_while_a_logger_starts_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Guarded, "start", interrupted)
+    asked = {"device": "cpu", "sequence_length": 16, "space": "quick", "sampler": "random", "no_history": True}
+    with pytest.raises(KeyboardInterrupt):
+        autotune.search(
+            "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **asked
+        )
+    left = autotune.TuningResult.load(tmp_path / "stopped")
+    assert (left.statement, left.complete, len(left.trials)) == ("interrupted by the user", False, 0)

@@ -1,5 +1,6 @@
 """What MLflow's own client reads of what it was told, from a store of SQLite and one of files."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,21 @@ def test_a_search_that_was_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> N
 def test_no_secret_is_told(tmp_path: Path) -> None:
     told(result("mlflow"), tmp_path / "study")
     assert holds(tmp_path, SECRET) == []
+
+
+def test_the_caller_s_own_level_of_mlflow_s_log_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("mlflow"), "level", logging.INFO)
+    told(result("mlflow"), tmp_path / "study")
+    assert logging.getLogger("mlflow").level == logging.INFO
+
+
+@pytest.mark.usefixtures("store")
+def test_a_run_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
+    made = result("mlflow")
+    told(made, tmp_path / "study")
+    first = only_run()
+    MlflowClient().delete_run(first.info.run_id)
+    told(made, tmp_path / "study", already=3)
+    again = only_run()
+    assert again.info.run_id != first.info.run_id
+    assert [step for step, _ in history(again, "feasible")] == [0, 1, 2]

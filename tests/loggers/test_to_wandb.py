@@ -131,3 +131,10 @@ def test_nothing_of_the_machine_or_its_environment_is_told(tmp_path: Path) -> No
     assert not begun_with.HasField("git")
     kinds = {one.WhichOneof("record_type") for one in records(run)}
     assert not kinds & {"stats", "environment", "output", "output_raw", "tbrecord"}
+
+
+def test_the_caller_s_own_wandb_speaks_as_before(tmp_path: Path) -> None:
+    wandb.setup(wandb.Settings(silent=False))
+    told(result("wandb"), tmp_path / "study")
+    assert not wandb.setup().settings.silent
+    assert not wandb.errors.term._silent
