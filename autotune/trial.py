@@ -62,5 +62,5 @@ class Trial:
 
     @property
     def probe_seconds(self) -> float:
-        """Seconds that it took, its probe and its confirmations together."""
+        """The seconds that it took, its probe and its confirmations together."""
         return sum(one.probe_seconds for one in (self.measurement, *self.confirmations))

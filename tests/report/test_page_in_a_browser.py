@@ -24,7 +24,8 @@ from tests.report.studies import HOSTILE
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-REAL = Path(__file__).parents[2] / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
+REAL = Path(__file__).parents[1] / "data" / "studies" / "gpt2-mini-600MiB"
+"""A real search on a CPU whose trial 4 ran out of memory."""
 PATIENCE_S = 60.0
 
 
