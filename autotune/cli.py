@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli_common import json_error, plain_errors, study_folder, whole
+from autotune.cli_common import json_error, plain_errors, whole
 from autotune.cli_compare import compare
 from autotune.cli_completion import complete_device, complete_study
 from autotune.cli_estimate import estimate
@@ -16,6 +16,7 @@ from autotune.cli_guide import guide
 from autotune.cli_report import report, studies
 from autotune.cli_search import search
 from autotune.errors import AutotuneError
+from autotune.study_folder import study_folder
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """What typer raises for words it does not know; it has no public name there."""

@@ -11,7 +11,6 @@ import typer
 
 from autotune.errors import AutotuneError, InvalidRequest, NothingFits
 from autotune.interruption import Terminated, ending_on_sigterm
-from autotune.study_folder import study_folder as study_folder
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM, as shells have them."""

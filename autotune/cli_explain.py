@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors, study_folder, whole
+from autotune.cli_common import plain_errors, whole
 from autotune.cli_completion import complete_study
+from autotune.study_folder import study_folder
 
 Option = typer.Option
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors, shown, study_folder
+from autotune.cli_common import plain_errors, shown
 from autotune.cli_completion import complete_study
 from autotune.errors import AutotuneError, InvalidRequest, did_you_mean
+from autotune.study_folder import study_folder
 
 if TYPE_CHECKING:
     import pandas as pd

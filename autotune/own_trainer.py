@@ -59,9 +59,8 @@ def tune(
     base, unsent = fields_of(args)
     base |= {name: getattr(args, name) for name in SIZES}
     if global_batch_size not in (None, stated):
-        del base[
-            "gradient_accumulation_steps"
-        ]  # another batch than the user's: the micro-batch size is kept, made exact
+        # Another batch than the user's: the micro-batch size is kept, made exact.
+        del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
     with off_device(trainer.model, lifted.optimizer_of(trainer)) as held:
         brought = _brought(trainer, notes, held)

@@ -8,7 +8,6 @@ from typing import Any
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
-from autotune.memory_peak import MemoryPeak
 from autotune.numerics import Numerics
 from autotune.probe.order import ORDER, read_json
 from autotune.rehearsal import Rehearsal
@@ -66,7 +65,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
         request = TuningRequest.from_dict(record["request"])
         known = [one and one.over(request.training_steps) for one in known]
-        barred, peaks = ended.get("barred", {}), ended.get("estimated_peaks", {})
+        barred = ended.get("barred", {})
         numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
         return {
             "request": request,
@@ -87,8 +86,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
             "prospects": read_prospects(folder),
-            # Earlier studies kept them in result.json.
-            "estimated_peaks": {int(at): MemoryPeak.from_dict(one) for at, one in peaks.items()} | read_peaks(folder),
+            "estimated_peaks": read_peaks(folder),
             "folder": folder,
         }
     except FileNotFoundError as error:

@@ -269,11 +269,13 @@ def test_a_host_with_a_second_thread_refuses_to_fork(tmp_path: Path, monkeypatch
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    before = set(Path(tempfile.gettempdir()).glob("autotune-*"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="has 2 threads"):
         host.start()
     assert host.pid is None
-    assert set(Path(tempfile.gettempdir()).glob("autotune-*")) <= before
+    assert not list(temporary.iterdir())
 
 
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
