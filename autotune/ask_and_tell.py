@@ -75,13 +75,14 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
             keep_prospect(study.folder, study.trials[-1].number, prospect)
     study.could_win = finite(choice.any_could_win) if choice else None
     if over:
-        return None, "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
+        known = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
+        return None, known or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:
         configuration = study.queue.pop(0)
         if settled_by(configuration, study.trials) is None:
             return begin(study, propose(study, configuration), configuration), ""
     if choice is not None:
-        if statement := nothing_to_win(study.plan, study.trials, choice):
+        if statement := nothing_to_win(study.plan, study.trials, choice, study.space.size):
             return None, statement
         assert choice.configuration is not None
         return begin(study, propose(study, choice.configuration), choice.configuration), ""

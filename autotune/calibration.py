@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.configuration import Value
 from autotune.cost_model import CostModel
-from autotune.levers import MICRO
+from autotune.levers import MICRO, Work
 from autotune.observation import observed
 from autotune.physics import Knowledge
 from autotune.prior import MIB, Effect, Prior
@@ -70,18 +70,23 @@ def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]
 
 
 def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> Prior:
-    """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones."""
-    effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline
+    """The prior of a study on a device on which others ran before: their effects, averaged, in place of expected ones.
+
+    Values that none of them tried keep what is expected of them.
+    """
+    effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline.values
     for name in (name for name in space.values if name != MICRO):
-        of_lever = [one.effects.get(name, {}) for one in past]
-        if seen := [known for known in of_lever if len(known) > 1 and baseline.values[name] in known]:
-            expected = prior.effects.get(name, {})
-            effects[name] = {
-                # Bytes that follow from the model are this model's own.
-                value: effect._replace(peak_bytes=expected[value].peak_bytes) if value in expected else effect
-                for value, effect in _averaged(seen, baseline.values[name]).items()
-            }
-            work[name] = {value: one for value, one in work.get(name, {}).items() if value not in effects[name]}
+        of_lever, own = [one.effects.get(name, {}) for one in past], baseline[name]
+        if seen := [known for known in of_lever if len(known) > 1 and own in known]:
+            taught = _averaged(seen, own)
+            expected = _against(own, prior.effects.get(name, {}))
+            # Bytes that follow from the model are this model's own.
+            of_model = {value: effect.peak_bytes for value, effect in expected.items() if value in taught}
+            taught |= {value: taught[value]._replace(peak_bytes=peak) for value, peak in of_model.items()}
+            effects[name] = {**expected, **taught}
+            known = dict(work.get(name, {}))
+            # What was measured says it all: of the work no difference is left.
+            work[name] = known | dict.fromkeys(known.keys() & taught.keys(), known.get(own, Work()))
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory
     if offsets:
@@ -91,11 +96,16 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
     return replace(prior, effects=effects, work=work, memory=memory)
 
 
+def _against(own: Value, known: Mapping[Value, Effect]) -> dict[Value, Effect]:
+    """Effects against those of the baseline's own value, which are zeros where nothing is said of it."""
+    zero = known.get(own, Effect())
+    return {value: Effect(*(a - b for a, b in zip(effect, zero, strict=True))) for value, effect in known.items()}
+
+
 def _averaged(seen: Sequence[Mapping[Value, Effect]], own: Value) -> dict[Value, Effect]:
     """Mean effects against the baseline's own value, which all of these know."""
     found: dict[Value, list[Effect]] = {}
     for known in seen:
-        for value, effect in known.items():
-            against = (a - b for a, b in zip(effect, known[own], strict=True))
-            found.setdefault(value, []).append(Effect(*against))
+        for value, effect in _against(own, known).items():
+            found.setdefault(value, []).append(effect)
     return {value: Effect(*(fmean(part) for part in zip(*several, strict=True))) for value, several in found.items()}

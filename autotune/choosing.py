@@ -71,12 +71,14 @@ def choose(
     costs = model.costs(observations)
     if running:
         costs = model.costs([*observations, *(_believed(model, costs, one) for one in running)])
-    aim = _Aim(objective == "memory", model.allowed_bytes, _slowest(model, observations))
+    aim = _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, observations))
     mean, deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
     able = aim.likelihood(costs)
     untried = np.ones(len(model.configurations), bool)
     untried[[model.place[one.configuration] for one in observations]] = False
     untried[[model.place[one] for one in running]] = False
+
+    considered = int(untried.sum())
 
     def still_open(places: Places) -> Iterator[int]:
         return (at for at in places if not settled(model.configurations[at]))
@@ -104,9 +106,9 @@ def choose(
         wins = expected_improvement(mean, deviation, ahead) / costs.probe_seconds
     in_turn = list(_descending(places, wins * able))
     if best is None:
-        in_turn += list(_descending(np.flatnonzero(untried & (able < LIKELY)), able))
+        untried[places] = False
+        in_turn += list(_descending(np.flatnonzero(untried), able))
     chosen = next(still_open(np.array(in_turn, np.intp)), None)
-    considered = int(untried.sum())
     if chosen is None:
         return Choice(None, of_likely, of_any, considered)
     win = float(expected_improvement(mean[[chosen]], deviation[[chosen]], ahead)[0]) if best is not None else 0.0
@@ -192,6 +194,6 @@ def _descending(places: Places, by: Numbers) -> Places:
 
 def _believed(model: CostModel, costs: Costs, configuration: Configuration) -> Observation:
     at = model.place[configuration]
-    step = float(np.exp(costs.log_step[at]))
-    share = float(costs.optimizer_share[at])
-    return Observation(configuration, Outcome.COMPLETED, step, step * share, noise=BELIEVED)
+    optimizer = float(np.exp(costs.log_optimizer_step[at]))
+    step = configuration.gradient_accumulation_steps * float(np.exp(costs.log_micro_step[at])) + optimizer
+    return Observation(configuration, Outcome.COMPLETED, step, optimizer, noise=BELIEVED)

@@ -48,7 +48,7 @@ class Costs:
     log_step: (n,) expected logarithm of a step's seconds; deviation: (n,) its standard deviation.
     log_micro_step, log_optimizer_step: (n,) the same of its parts. optimizer_share, micro_share: (n,) the optimizer's part of
     it and the micro-steps'; what is left is a slow start's, spread over the run.
-    peak, peak_deviation: (n,) bytes, of the next process. fits: (n,) probabilities.
+    peak, peak_deviation: (n,) bytes, of the next process. fits: (n,) probabilities of staying below allowed_bytes.
     probe_seconds: (n,).
     """
 
@@ -61,6 +61,7 @@ class Costs:
     peak: Numbers
     peak_deviation: Numbers
     fits: Numbers
+    allowed_bytes: int
     probe_seconds: Numbers
     _model: "CostModel"
     _parts: tuple[Posterior, Posterior, Posterior]
@@ -89,7 +90,8 @@ class CostModel:
     """Costs of a fixed set of configurations, the baseline and all that are measured among them.
 
     values: the levers of the space and all their values. estimate: a configuration's peak bytes before any probe.
-    allowed_bytes: what a training may use. training_steps: over which the seconds of a slow start (compiling) are spread.
+    allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is no part of a peak.
+    training_steps: over which the seconds of a slow start (compiling) are spread.
     """
 
     def __init__(
@@ -101,8 +103,10 @@ class CostModel:
         estimate: Callable[[Configuration], float],
         allowed_bytes: int,
         training_steps: int | None = None,
+        untouched_bytes: int = 0,
     ) -> None:
         self.configurations, self.training_steps = list(configurations), training_steps
+        self.untouched_bytes = untouched_bytes
         self._slow_starts = [_slow_start(one) for one in self.configurations]
         self.place = {one: at for at, one in enumerate(self.configurations)}
         self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
@@ -137,6 +141,8 @@ class CostModel:
         memory = self._memory(observations)
         deviation = np.sqrt(memory.variance + (self.prior.memory.noise_bytes / MIB) ** 2)
         peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
+        # What ran to its end did fit.
+        allowed = max(self.allowed_bytes, *(one.peak_bytes or 0 for one in observations if one.feasible), 0)
         run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro.mean) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
         return Costs(
@@ -148,7 +154,8 @@ class CostModel:
             share,
             peak * MIB,
             deviation * MIB,
-            ndtr((self.allowed_bytes / MIB - peak) / deviation),
+            ndtr((allowed / MIB - peak) / deviation),
+            allowed,
             starting + slow_start + steps * run,
             self,
             (micro, optimizer, memory),
@@ -209,9 +216,9 @@ class CostModel:
         posterior = given(seen)
         for one in observations:
             if one.wanted_bytes:  # out of memory: at least so much
-                at = self.place[one.configuration]
+                at, wanted = self.place[one.configuration], one.wanted_bytes - self.untouched_bytes
                 variance = float(posterior.variance[at]) + noise**2
-                found = at_least(one.wanted_bytes / MIB, float(posterior.mean[at]), variance)
+                found = at_least(wanted / MIB, float(posterior.mean[at]), variance)
                 if found is not None:
                     seen.append((at, found[0], math.hypot(found[1], noise)))
                     posterior = given(seen)

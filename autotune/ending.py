@@ -21,9 +21,11 @@ def out_of_budget(plan: Plan, trials: list[Trial], seconds: float) -> str:
     return ""
 
 
-def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice) -> str:
-    """Why to stop by what further probes could win, or nothing."""
+def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice, space_size: int) -> str:
+    """Why to stop by what further probes could win, or nothing. space_size: configurations of the whole space."""
     if choice.configuration is None and not choice.untried:
+        if len(trials) < space_size:
+            return "every configuration around the best of the core levers' is known or settled"
         return "every configuration of the space is known or settled"
     if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.could_win > plan.margin):
         return _not_worth_it(plan, trials, choice) if trials else ""

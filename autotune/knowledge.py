@@ -62,7 +62,12 @@ def gather(
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior = informed(prior, space, past)
     return Knowledge(
-        max(1, allowed_bytes - untouched), estimate, informed_prior, unknown=unknown, peak=partial(_peak, model)
+        max(1, allowed_bytes - untouched),
+        estimate,
+        informed_prior,
+        unknown=unknown,
+        untouched_bytes=untouched,
+        peak=partial(_peak, model),
     )
 
 

@@ -67,13 +67,14 @@ def encode(
     }
     micro = np.array([one.micro_batch_size for one in configurations], float)
     doubts = {name: {value: doubt(name, value) for value in code[name]} for name in names}
-    rows = [[code[name][value] for name, value in one.levers] for one in configurations]
+    chosen = [one.values for one in configurations]
+    rows = [[code[name][one[name]] for name in names] for one in chosen]
     return Encoded(
         np.log2(micro / baseline.micro_batch_size),
         micro,
         np.array([one.gradient_accumulation_steps for one in configurations], float),
         np.array(rows, np.int16).reshape(len(configurations), len(names)),
-        np.array([[doubts[name][value] for name, value in one.levers] for one in configurations], float).reshape(
+        np.array([[doubts[name][one[name]] for name in names] for one in chosen], float).reshape(
             len(configurations), len(names)
         ),
     )
@@ -120,24 +121,25 @@ class Likeness:
 
 class Shared(NamedTuple):
     """What configurations share. values: how many values that are not the baseline's; open: the same, each weighed by the
-    square of its doubt; same: whether they are one and the
-    same configuration."""
+    square of its doubt; size: whether their micro-batch size is one; same: whether they are one and the same configuration."""
 
     values: Numbers
     open: Numbers
+    size: Any
     same: Any
 
 
 def shared_by(one: Encoded, other: Encoded) -> Shared:
     """(n, m) each."""
     alike = one.codes[:, None, :] == other.codes[None, :, :]
-    same = alike.all(2) & (one.micro[:, None] == other.micro[None, :])
+    size = one.micro[:, None] == other.micro[None, :]
+    same = alike.all(2) & size
     alike &= one.codes[:, None, :] != 0
     weighed = np.matmul(alike.astype(np.float64), (one.doubts**2)[:, :, None])[:, :, 0]
-    return Shared(alike.sum(2, dtype=np.float64), weighed, same)
+    return Shared(alike.sum(2, dtype=np.float64), weighed, size, same)
 
 
 def shared_with_itself(one: Encoded) -> Shared:
     """(n,) each."""
     changed = one.codes != 0
-    return Shared(changed.sum(1, dtype=np.float64), (changed * one.doubts**2).sum(1), 1.0)
+    return Shared(changed.sum(1, dtype=np.float64), (changed * one.doubts**2).sum(1), 1.0, 1.0)

@@ -40,7 +40,8 @@ ASSUMED_SHARE = 0.1
 class Knowledge:
     """What a search knows before its first probe.
 
-    allowed_bytes: what a training may use. estimate: a configuration's peak bytes; None where nothing estimates them.
+    allowed_bytes: what a peak may reach. untouched_bytes: what counts against the limit and is no part of a peak.
+    estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
     peak: the estimate with what it is for, where the configuration was traced.
     core_probes: that a space's core levers may take before all the others are tried (`autotune.stages`).
@@ -55,6 +56,7 @@ class Knowledge:
     unknown: str = ""
     core_probes: int = 0
     training_steps: int | None = None
+    untouched_bytes: int = 0
     peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None
 
 
@@ -170,6 +172,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
                 known.allowed_bytes,
                 known.training_steps,
+                known.untouched_bytes,
             )
             self._considered, self._model = (near, parts), model
         return model

@@ -144,7 +144,8 @@ def _under(allowed_bytes: int, trial: Trial) -> Trial:
 
 
 def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> str:
-    """Probe until the plan is over or all is known, then confirm; returns the statement why it ended.
+    """Probe until the plan is over or all is known, confirm, and go on where that showed that more is to be won; returns the
+    statement why it ended.
 
     Raises SearchFailed where the baseline crashes or one crash comes three times running, StorageFailed where the disk
     refuses, KeyboardInterrupt when the user interrupts or wished to: everything so far is kept.
@@ -153,13 +154,26 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     if study.trials:
         watch(progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
-    statement = ""
+    _probe_on(study, probe, watch, begun)
+    while True:
+        probed = len(study.trials)
+        confirm_finalists(study, probe, watch, begun)
+        # Rounds tell more than one probe, and may have shown that it was a lucky one.
+        statement = _probe_on(study, probe, watch, begun)
+        if len(study.trials) == probed:
+            break
+    watch(progress(study, "done", begun, message=statement))
+    return statement
+
+
+def _probe_on(study: Study, probe: Probe, watch: Watch, begun: float) -> str:
+    """Ask, probe, tell, until there is a reason to end, which is returned."""
     while True:
         study.wish.check()
         with reporting_storage(study.folder):
             asked, statement = ask(study, time.monotonic() - begun)
         if asked is None:
-            break
+            return statement
         number, running, configuration = asked
         watch(progress(study, "probing", begun, number=number, configuration=configuration))
         measurement = _measure(study, probe, configuration, number)
@@ -169,9 +183,6 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
         study.trials.append(trial)
         watch(progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
         _stop_where_it_crashes(study)
-    confirm_finalists(study, probe, watch, begun)
-    watch(progress(study, "done", begun, message=statement))
-    return statement
 
 
 def _time_is_over(study: Study, begun: float) -> bool:

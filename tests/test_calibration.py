@@ -1,6 +1,7 @@
 """What a study teaches of its device, and how the next one starts from it."""
 
 import json
+import math
 
 import pytest
 
@@ -8,7 +9,7 @@ from autotune.calibration import Calibration, calibrated, informed
 from autotune.configuration import Configuration
 from autotune.levers import Work
 from autotune.physics import Knowledge
-from autotune.prior import Effect, Prior
+from autotune.prior import UNSURE, Effect, Prior
 from autotune.probe.replay import recorded
 from autotune.trial import Trial
 from tests.makers import ALLOWED, MIB, out_of_memory, space
@@ -87,10 +88,28 @@ def test_what_is_not_known_against_the_baselines_own_value_is_left_aside() -> No
     assert informed(Prior(), SPACE, past) == Prior()
 
 
-def test_values_that_no_study_saw_keep_what_is_expected_of_their_work() -> None:
-    work = {"precision": {"fp32": Work(), "bf16": Work(0.5), "tf32": Work(0.25)}}
+def test_values_that_no_study_saw_keep_what_is_expected_of_their_work_against_the_baselines() -> None:
+    """The baseline's own takes twice the arithmetic of what works are told against."""
+    work = {"precision": {"fp32": Work(2.0), "bf16": Work(0.5), "tf32": Work(0.25)}}
     past = [Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}})]
-    assert informed(Prior(work=work), SPACE, past).work == {"precision": {"tf32": Work(0.25)}}
+    prior = informed(Prior(work=work), SPACE, past)
+    assert prior.work == {"precision": {"fp32": Work(2.0), "bf16": Work(2.0), "tf32": Work(0.25)}}
+    assert prior.effects["precision"] == {"fp32": Effect(), "bf16": Effect(-0.5)}
+
+
+def test_values_that_no_study_saw_keep_what_is_expected_of_their_effects_against_the_baselines() -> None:
+    expected = {"precision": {"fp32": Effect(0.1, 0.0, 7.0), "bf16": Effect(0.2, 0.0, 9.0), "tf32": Effect(0.4)}}
+    past = [Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.2, 99.0)}})]
+    effects = informed(Prior(effects=expected), SPACE, past).effects["precision"]
+    assert effects["fp32"] == Effect()
+    assert effects["bf16"] == Effect(-0.5, 0.2, 2.0), "bytes that follow from the model are this model's own"
+    assert effects["tf32"] == pytest.approx(Effect(0.3, 0.0, -7.0))
+
+
+def test_what_other_models_showed_may_not_come_with_this_one() -> None:
+    prior = informed(Prior(), SPACE, [Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}})])
+    assert prior.doubt("precision", "bf16", "fp32") == pytest.approx(math.hypot(1, UNSURE * 0.5 / 0.1))
+    assert prior.doubt("precision", "fp32", "fp32") == prior.doubt("precision", "tf32", "fp32") == 1.0
 
 
 def test_nothing_past_changes_nothing() -> None:

@@ -1,16 +1,19 @@
 """What is chosen next on small worlds, and whether what is said at the end is true there."""
 
 from collections.abc import Sequence
+from itertools import product
 
+import numpy as np
 import pytest
 
-from autotune.choosing import choose
+from autotune.choosing import _believed, choose
 from autotune.configuration import Configuration
 from autotune.cost_model import CostModel
 from autotune.measurement import Outcome
 from autotune.observation import Observation
+from autotune.prior import Prior
 from tests.makers import MIB
-from tests.test_cost_model import BASE, EVERY, VALUES, estimate, model, of, peak, seconds, seen
+from tests.test_cost_model import BASE, EVERY, EXACT, VALUES, estimate, model, of, peak, seconds, seen
 
 
 def nothing_settled(one: Configuration) -> bool:
@@ -103,6 +106,31 @@ def test_the_same_seed_says_the_same() -> None:
 def test_a_space_of_one_configuration_is_known_after_it() -> None:
     alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
     assert choose(alone, [seen(BASE)], nothing_settled).configuration is None
+
+
+def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What surely fits is settled by what the baseline could not do; then comes the likely, the best of it first."""
+    allowed = peak(of(1, "full"))
+    known, failed = model(allowed), [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    fits = known.costs(failed).fits
+    monkeypatch.setattr("autotune.choosing.LIKELY", float(np.sort(fits)[-6]))
+    monkeypatch.setattr("autotune.choosing.SURE", float(np.sort(fits)[-3]))
+    surest = [EVERY[at] for at in np.argsort(-fits)]
+    choice = choose(known, failed, lambda one: one in surest[:3])
+    assert choice.configuration in surest[3:6]
+
+
+def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
+    """The seconds of its start are no part of them, which are spread over the run."""
+    values = {"micro_batch_size": (4, 8), "compile": ("none", "default")}
+    ones = [Configuration.exact(16, *one) for one in product((4, 8), ({"compile": v} for v in values["compile"]))]
+    known = CostModel(ones, values, ones[0], Prior(memory=EXACT), lambda one: 1.0, 1000 * MIB, training_steps=100)
+    tried = [Observation(ones[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
+    alone = known.costs(tried)
+    believed = known.costs([*tried, _believed(known, alone, ones[1])])
+    assert believed.log_step == pytest.approx(alone.log_step)
 
 
 def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:

@@ -139,6 +139,34 @@ def test_an_out_of_memory_that_was_expected_teaches_nothing() -> None:
     assert model().costs([*tried, expected]).peak == pytest.approx(model().costs(tried).peak)
 
 
+def test_what_counts_against_the_limit_and_is_no_part_of_a_peak_is_no_part_of_what_was_wanted() -> None:
+    known = CostModel(EVERY, VALUES, BASE, Prior(memory=EXACT), estimate, 1000 * MIB, untouched_bytes=200 * MIB)
+    more, less = (
+        Observation(of(8, "full"), Outcome.OUT_OF_MEMORY, wanted_bytes=peak(of(8, "full")) + beyond)
+        for beyond in (200 * MIB, 0)
+    )
+    assert known.costs([seen(of(4)), more]).peak == pytest.approx(model().costs([seen(of(4)), less]).peak)
+    assert known.costs([seen(of(4)), more]).peak.max() < model().costs([seen(of(4)), more]).peak.max()
+
+
+def test_what_ran_to_its_end_did_fit() -> None:
+    allowed = peak(of(8)) - 20 * MIB
+    before, after = model(allowed).costs([seen(of(4))]), model(allowed).costs([seen(of(4)), seen(of(8))])
+    assert (before.allowed_bytes, after.allowed_bytes) == (allowed, peak(of(8)))
+    assert before.fits[EVERY.index(of(8))] < 0.1
+    assert after.fits[EVERY.index(of(8, "none", "slow"))] > 0.3
+
+
+def test_a_peak_tells_most_of_its_own_micro_batch_size() -> None:
+    own = MemoryPrior(offset_bytes=0.0, value_bytes=0.0, slope=0.0, value=0.0, size=0.05, rest=0.01)
+    known = model(prior=Prior(memory=own))
+    before, after = known.costs([]), known.costs([seen(of(8), peak_bytes=int(1.1 * estimate(of(8))))])
+    moved = (after.peak - before.peak) / before.peak
+    assert moved[EVERY.index(of(8, "full"))] > 0.05
+    assert moved[EVERY.index(of(8, "full", "slow"))] > 0.05
+    assert moved[EVERY.index(of(4))] == pytest.approx(0.0)
+
+
 def test_effects_that_are_expected_are_there_before_any_probe() -> None:
     effects = {
         "checkpointing": {"full": Effect(0.3)},

@@ -108,7 +108,7 @@ def test_what_an_optimizers_library_takes_is_measured_and_estimated(
 def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:
     prior = made[1].prior
     assert prior.effects["precision"]["bf16"] == Effect(-0.5, 0.0, 3.0)
-    assert prior.work["precision"] == {}, "what was measured counts, and not twice"
+    assert len(set(prior.work["precision"].values())) == 1, "what was measured counts, and not twice"
     assert prior.work["checkpointing"]["full"] == pytest.approx((4 / 3, 4 / 3, 1.0))
     assert prior.work["workers"] == {0: Work(), 2: Work()}
     assert 0.1 < prior.half_speed < 100, "a small model on a CPU: a few samples keep it busy"

@@ -1,5 +1,6 @@
 """The covariance of configurations: what they share is what they tell of each other."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -53,6 +54,13 @@ def test_the_variance_is_the_diagonal() -> None:
     assert LIKENESS.variance(shared_with_itself(points), points) == pytest.approx(
         np.diag(LIKENESS.covariance(shared_by(points, points), points, points))
     )
+
+
+def test_the_order_in_which_a_configuration_names_its_levers_is_of_no_account() -> None:
+    turned = [replace(one, levers=one.levers[::-1]) for one in EVERY]
+    points, others = encode(EVERY, VALUES, BASE), encode(turned, VALUES, BASE)
+    assert (points.codes == others.codes).all()
+    assert shared_by(points, others).same.diagonal().all()
 
 
 def test_it_is_a_covariance_for_every_set_of_configurations() -> None:

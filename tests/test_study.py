@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
+from autotune.ending import nothing_to_win
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial
@@ -571,6 +572,29 @@ def test_time_that_is_over_leaves_out_further_rounds_but_none_that_is_needed(tmp
     probe, asked = confirming(lambda configuration, options: completed(configuration, next(speeds), spread=1e-4))
     run(tmp_path, probe, n_trials=5, confirmation_rounds=2, timeout_s=1e-6)
     assert asked == [(0, 1), (0, 2)]
+
+
+def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
+    """The second probe is lucky, and what is expected to be fast is slow; what is said at the end counts with the rounds."""
+    kinds: list[str] = []
+
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        kinds.append("round" if options.confirmation else "probe")
+        luck = 50.0 if options.number == 1 and not options.confirmation else 1.0
+        return completed(configuration, luck * speed(configuration), spread=1e-3)
+
+    def speed(one: Configuration) -> float:
+        return 100 / one.micro_batch_size * (0.8 if one.values["checkpointing"] == "full" else 1.0)
+
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
+        statement = search(study, world)
+        assert "probe" in kinds[kinds.index("round") :]
+        asked = study.optuna.sampler.choose(study.optuna, trials=study.trials)
+        assert statement == nothing_to_win(study.plan, study.trials, asked, study.space.size)
+    found = best_trial(study.trials, "samples_per_second")
+    assert found is not None
+    assert speed(found.configuration) == 100
 
 
 def test_an_interrupted_confirmation_goes_on_where_it_was(tmp_path: Path) -> None:

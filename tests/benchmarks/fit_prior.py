@@ -1,7 +1,7 @@
 """Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
 
 python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them (which
-`autotune.cost_model.Prior` ships), into tests/data/tables/priors.json. Empirical Bayes: the evidence of all rows is maximised
+`autotune.prior.Prior` ships), into tests/data/tables/priors.json. Empirical Bayes: the evidence of all rows is maximised
 over the standard deviations of the effects (Rasmussen and Williams, 2006, section 5.4.1); nothing of a search is looked at.
 """
 
@@ -35,7 +35,7 @@ START = Prior(
     optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.1, rest=0.05),
     noise=1.0,
     least_noise=0.01,
-    memory=replace(CPU_MEMORY, mean_offset_bytes=OFFSET_MIB * 2.0**20),
+    memory=replace(CPU_MEMORY, size=0.03, rest=0.03, mean_offset_bytes=OFFSET_MIB * 2.0**20),
 )
 TIMES = ("growth", "pair", "rest")
 WIDEST = 4.0
@@ -69,7 +69,7 @@ def _fitted_times(
 
 
 def _fitted_memory(prior: Prior, tables: Sequence[Table], observations: list[list[Observation]]) -> Prior:
-    names = ("offset_bytes", "value_bytes", "sample_bytes", "rest", "noise_bytes")
+    names = ("offset_bytes", "value_bytes", "sample_bytes", "size", "rest", "noise_bytes")
 
     def at(given: Sequence[float]) -> Prior:
         *deviations, offset = given
