@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from autotune import confirmation, finishing
 from autotune.cli import app
 from autotune.request import tuning_request
 from tests import makers
+from tests.hurry import hurry
 
 SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
 SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
@@ -130,10 +130,8 @@ def test_a_limit_below_what_the_model_needs_exits_with_3_and_the_figure(tmp_path
     assert "for its weights and gradients alone" in err
 
 
-@pytest.mark.alone
 def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
-    monkeypatch.setattr(confirmation, "FURTHER", -1.0)  # and so are further rounds
+    hurry(monkeypatch)
     code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], tmp_path)
     assert code == 0
     told = json.loads(out)

@@ -130,7 +130,6 @@ def test_without_json_errors_leave_standard_output_empty(studies: Path) -> None:
         assert done.stdout == ""
 
 
-@pytest.mark.alone
 def test_an_estimate_in_which_nothing_fits_is_one_object_with_exit_code_3(tmp_path: Path) -> None:
     words = ["estimate", "bert-mini", "--global-batch-size", "8", "--memory", "600MiB", "--space", "quick"]
     done = run(tmp_path, *words, "--json")

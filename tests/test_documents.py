@@ -5,7 +5,6 @@ first. Of an `sh` block, which takes more time or hardware than a test has, ever
 given.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from autotune.cli import app
 from autotune.own_arguments import read_training_args
 from autotune.space_file import core_levers, read_space
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors
+from tests.hurry import hurried
 
 FENCE = re.compile(r"^```(?:\{code-block\} )?(\w+)\n((?::[\w-]+:[^\n]*\n)*)\n?(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -49,8 +49,12 @@ def blocks_of(page: str) -> list[Block]:
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 COMMANDS = [(one.page, command) for one in BLOCKS if one.language == "console" for command in one.commands]
+RUN = [
+    pytest.param(*one, marks=pytest.mark.xdist_group(one[0])) for one in COMMANDS
+]  # those of a page go on with its studies
 SHOWN = [(one.page, command) for one in BLOCKS if one.language == "sh" for command in one.commands]
 PYTHON = [(one.page, one.text) for one in BLOCKS if one.language == "python" and not one.caption]
+RUN_TOO = [pytest.param(*one, marks=pytest.mark.xdist_group(one[0])) for one in PYTHON]
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +74,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(command: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=environment)
+    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=hurried())
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
+@pytest.mark.parametrize(("page", "command"), RUN)
 def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -> None:
-    # Fewer trials and shorter samples than a reader would take: all else is as it stands there.
+    # Fewer trials, shorter samples and a shorter end than a reader would take: all else is as it stands there.
     words = shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
     if words[1] == "guide":
         words += ["--sequence-length", "8"]
@@ -86,8 +88,7 @@ def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -
     assert done.stdout.strip()
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(("page", "code"), PYTHON)
+@pytest.mark.parametrize(("page", "code"), RUN_TOO)
 def test_every_python_block_runs_to_its_last_assert(page: str, code: str, folders: dict[str, Path]) -> None:
     assert "assert" in code.strip().splitlines()[-1]
     done = run([sys.executable, "-"], folders[page], re.sub(r"n_trials=\d+", "n_trials=1", code))

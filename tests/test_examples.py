@@ -1,21 +1,19 @@
 """The examples run as their reader would run them, to their last assert, in a folder of their own and without a network."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
+from tests.hurry import hurried
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 
 
 def run(command: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    known = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
-    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=known)
+    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=hurried())
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -333,7 +333,6 @@ def test_an_option_that_means_nothing_to_the_ladder_is_refused() -> None:
 # The real thing -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,7 +365,6 @@ def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_
 SUFFIXES = ("json", "csv", "md", "svg")
 
 
-@pytest.mark.alone
 def test_an_interrupt_prints_what_is_known_and_exits_with_130(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", "guide", "bert-mini", "--device", "cpu", "--sequence-length", "8"],

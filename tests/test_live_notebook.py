@@ -18,8 +18,9 @@ SEARCH = """
 import sys
 sys.path.insert(0, {root!r})
 import autotune
-from autotune import confirmation, finishing
-finishing.NUMERICS_MOST_S = confirmation.FURTHER = -1.0  # losses and further rounds are other tests'
+from pytest import MonkeyPatch
+from tests.hurry import hurry
+hurry(MonkeyPatch())
 result = autotune.search("bert-mini", global_batch_size=8, sequence_length=32, device="cpu", n_trials=2,
                          sampler="random", space="quick", output_dir={folder!r})
 """
@@ -57,7 +58,6 @@ def test_a_front_end_without_displays_is_no_error(monkeypatch: pytest.MonkeyPatc
         watch(progress())
 
 
-@pytest.mark.alone
 def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Path) -> None:
     book = nbformat.v4.new_notebook()
     book.cells = [

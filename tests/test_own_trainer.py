@@ -11,24 +11,22 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer
 
 import autotune
-from autotune import confirmation, finishing, own_trainer
+from autotune import own_trainer
 from autotune.errors import InvalidRequest
 from autotune.probe.user_objects import user_workload
 from autotune.rebuilding import CONFIG, ITSELF
 from autotune.request import tuning_request
 from autotune.sending import Sent
 from autotune.workflow import _weights_text
+from tests.hurry import hurry
 from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
 
-pytestmark = pytest.mark.alone
 FEW = {"n_trials": 3, "space": "quick", "no_history": True}
 
 
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rounds beyond the needed ones and no losses to compare."""
-    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
-    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    hurry(monkeypatch)
 
 
 def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:

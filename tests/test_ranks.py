@@ -7,13 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 import autotune
-from autotune import confirmation
+from autotune import finishing
 from autotune.cli import app
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.result import TuningResult
 from autotune.verify import verify_study
+from tests.hurry import hurry
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.xdist_group("ranks")
 WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
 FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimizer=adamw_torch_fused", "workers=0")
 
@@ -24,7 +25,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, st
     folder = tmp_path_factory.mktemp("reports")
     words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={one}" for one in FIXED)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(confirmation, "FURTHER", -1.0)
+        hurry(patch)
+        patch.setattr(finishing, "NUMERICS_MOST_S", 300.0)  # losses of two ranks are compared here
         done = CliRunner().invoke(app, [*words, "--only=micro_batch_size=2,4", f"--output-dir={folder}"])
     assert done.exit_code == 0, done.output
     return TuningResult.load(next(folder.iterdir())), done.output

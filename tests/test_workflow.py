@@ -7,28 +7,27 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 import autotune
-from autotune import confirmation, finishing
 from autotune.errors import InvalidRequest, NothingFits, StudyMismatch
 from autotune.probe.order import read_json
 from autotune.result import TuningResult
+from tests.hurry import hurried, hurry
+from tests.probe.processes import becomes_true
 
 TESTS = Path(__file__).parent
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.xdist_group("workflow")
 MINIMAL = {"device": "cpu", "sequence_length": 16}
 TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 
 
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rounds beyond the needed ones and no losses to compare, but in `searched`, which is made before."""
-    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
-    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    """But in `searched`, which is made before."""
+    hurry(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +208,6 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
 
 SCRIPT = """
 import autotune
-from autotune import confirmation, finishing
-confirmation.FURTHER = finishing.NUMERICS_MOST_S = -1.0  # as `a_short_end`, which ends at this process
 result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=1, output_dir=OUT,
     space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
 print("FOUND", result.best.configuration.global_batch_size)
@@ -230,17 +227,18 @@ def test_it_works_without_a_main_guard(how: str, tmp_path: Path) -> None:
         capture_output=True,
         timeout=300,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        env=hurried(),
     )
     assert "FOUND 4" in done.stdout, done.stderr
 
 
-def marked_processes() -> list[int]:
-    """Processes that carry a host's mark, ours among them."""
+def processes_of(folder: Path) -> list[int]:
+    """Processes that the search that is killed in this folder started, and those that they did."""
+    mark = f"AUTOTUNE_TEST={folder}\0".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if b"AUTOTUNE_HOST=" in path.read_bytes():
+            if mark in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -249,7 +247,6 @@ def marked_processes() -> list[int]:
 
 @pytest.mark.parametrize("moment", ["between probes", "inside a probe"])
 def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tmp_path: Path) -> None:
-    before = set(marked_processes())
     code = textwrap.dedent(f"""
         import os, signal, sys, threading, time
         import autotune
@@ -265,17 +262,14 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
         [sys.executable, "-c", code],
         timeout=300,
         capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent), "AUTOTUNE_TEST": str(tmp_path)},
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     folder = next(tmp_path.iterdir())
     done = [path.parent.name for path in (folder / "probes").glob("*/measurement.json")]
     kept = {name: (folder / "probes" / name / "measurement.json").read_text() for name in done}
     assert len(kept) >= 2
-    until = time.monotonic() + 20
-    while set(marked_processes()) - before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert set(marked_processes()) <= before
+    assert becomes_true(lambda: not processes_of(tmp_path), 20)
 
     probed = []
     result = autotune.search(

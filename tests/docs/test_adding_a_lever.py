@@ -1,6 +1,5 @@
 """Adding a lever as the page says: its files are made, its tests pass, and a real search searches it."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,9 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.hurry import hurried
 from tests.test_documents import blocks_of
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.xdist_group("adding a lever")
 
 BLOCKS = [block for block in blocks_of("docs/adding_a_lever.md") if block.caption]
 
@@ -44,9 +44,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(folder)}
     return subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", *words], cwd=folder, env=hurried(folder), capture_output=True, text=True, timeout=600
     )
 
 

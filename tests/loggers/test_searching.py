@@ -7,11 +7,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 import autotune
-from autotune import confirmation, finishing
 from autotune.loggers.guarded import Guarded
+from tests.hurry import hurry
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.filterwarnings(
         "ignore:distutils Version classes are deprecated:DeprecationWarning",  # tensorboard's own stub of TensorFlow
     ),
@@ -19,8 +18,7 @@ pytestmark = [
 
 
 def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
-    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    hurry(monkeypatch)
     asked = {
         "device": "cpu",
         "sequence_length": 16,

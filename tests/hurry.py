@@ -1,0 +1,23 @@
+"""Whole searches of which a test asks that they work, not how well they measure: no rounds beyond the needed ones, no
+losses to compare, and nothing is measured again because another test disturbed it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune import confirmation, finishing, measuring
+
+ROOT = Path(__file__).parents[1]
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """In this process."""
+    patch.setattr(confirmation, "FURTHER", -1.0)
+    patch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    patch.setattr(measuring, "REPEATS", 0)
+
+
+def hurried(checkout: Path = ROOT) -> dict[str, str]:
+    """The environment of a process that starts in any folder, with the project of this checkout."""
+    return os.environ | {"PYTHONPATH": f"{ROOT / 'tests' / 'hurried'}{os.pathsep}{checkout}"}
