@@ -215,7 +215,7 @@ def test_weights_in_16_bits_take_half_the_memory_of_float32(train: Train, cuda: 
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("fp32", False), ("tf32", True)])
-def test_tf32_is_read_of_matrices_and_convolutions(
+def test_tf32_is_read_of_matrices_also_where_a_convolution_comes_first(
     train: Train, cuda: Environment, precision: str, expected: bool
 ) -> None:
     if reason := cuda.precisions[precision]:
