@@ -195,3 +195,14 @@ def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
     assert failures.from_exit(2, 0, "cannot open /home/ann/x.so\n").reason.endswith("cannot open …/x.so")
     known = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
     assert known.reason.endswith("…/a.cu: no kernel image is available for execution")
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
+def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cuda.matmul.allow_tf32):
+        with pytest.raises(RuntimeError) as caught:
+            ask()
+        failure = failures.from_exception(caught.value, "forward")
+        assert failure.outcome is Outcome.UNSUPPORTED
+        assert "TF32" in failure.reason
