@@ -87,6 +87,7 @@ _OTHER = (
         r"No (?:available|viable) (?:kernel|backend)",
         "an attention kernel cannot do this",
     ),
+    (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
     (Outcome.UNSUPPORTED, r"FlashAttention only supports? fp16", "its kernels take numbers of 16 bits only"),
     (
         # What training arguments set by the newer way, inductor asks for by the older one.
