@@ -88,6 +88,7 @@ _OTHER = (
         "an attention kernel cannot do this",
     ),
     (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
+    (Outcome.UNSUPPORTED, r"`flex_attention` does not support `dropout`", ""),
     (Outcome.UNSUPPORTED, r"FlashAttention only supports? fp16", "its kernels take numbers of 16 bits only"),
     (
         # What training arguments set by the newer way, inductor asks for by the older one.

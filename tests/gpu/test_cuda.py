@@ -36,7 +36,6 @@ from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import read_json  # noqa: E402
 from autotune.rates import device_rates  # noqa: E402
 from autotune.tracing import traced  # noqa: E402
-from autotune.workflow import examine  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
 from tests.probe.processes import becomes_true  # noqa: E402
@@ -46,12 +45,6 @@ MIB, GIB = 2**20, 2**30
 STAGES = ("build", "data", "forward", "backward", "optimizer")
 
 Train = Callable[..., Measurement]
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Environment:
-    """What the first visible card can really do."""
-    return examine("cuda")
 
 
 @pytest.fixture(autouse=True)

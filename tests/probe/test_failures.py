@@ -206,3 +206,12 @@ def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monke
         failure = failures.from_exception(caught.value, "forward")
         assert failure.outcome is Outcome.UNSUPPORTED
         assert "TF32" in failure.reason
+
+
+def test_what_flex_attention_refuses_is_unsupported() -> None:
+    from transformers.integrations.flex_attention import flex_attention_forward
+
+    one = torch.zeros(1, 1, 16, 16)
+    with pytest.raises(ValueError, match="dropout") as caught:
+        flex_attention_forward(torch.nn.Module(), one, one, one, None, dropout=0.1)
+    assert failures.from_exception(caught.value, "forward").outcome is Outcome.UNSUPPORTED
