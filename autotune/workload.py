@@ -19,6 +19,7 @@ class Workload:
     and installation know it, else why not.
     liger: value of the lever `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
     expert, experts: the same of a mixture of experts; empty where the model has none to choose for.
+    adapter_targets: value of the lever `lora_targets` -> None where the model has such layers, else why not.
     collating: argument of the collator (`pad_to_multiple_of`, `packing`) -> None where batches of this data and model can
     be made so, else why not. pad_to_multiple_of: what the user's own collator says by itself.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples
@@ -49,6 +50,7 @@ class Workload:
     liger: Mapping[str, str | None] = field(default_factory=dict)
     expert: str = ""
     experts: Mapping[str, str | None] = field(default_factory=dict)
+    adapter_targets: Mapping[str, str | None] = field(default_factory=dict)
     collating: Mapping[str, str | None] = field(default_factory=dict)
     pad_to_multiple_of: int | None = None
     data: str = ""

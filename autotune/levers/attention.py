@@ -5,6 +5,7 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
+from autotune.levers import precision
 from autotune.levers.lever import Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
@@ -12,6 +13,13 @@ NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attent
 
 LEAST_CAPABILITY = {"flash_attention_2": (8, 0), "flash_attention_3": (9, 0)}
 """FlashAttention 2 runs on Ampere GPUs and newer, FlashAttention 3 on Hopper (README of Dao-AILab/flash-attention)."""
+
+
+def _beside_precision(value: Value, of: Value) -> str | None:
+    """Tensors of float32 come to the kernel as they are, unless autocast or the weights say otherwise."""
+    if value in LEAST_CAPABILITY and of in ("fp32", "tf32"):
+        return f"its kernels take numbers of 16 bits only, and those of {of} have 32"
+    return None
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
@@ -53,4 +61,5 @@ LEVER = Lever(
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
+    conflicts={precision.LEVER.name: _beside_precision},
 )

@@ -37,9 +37,20 @@ def _apply(value: Value, environment: Environment) -> Settings:
     return Settings({ON: True, MODE: mode}, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
 
 
+def backend_of(trainer: Any) -> str:
+    """What accelerate compiles the trainer's model with, as `inductor`; `no` where it compiles nothing, empty where it does
+    not say."""
+    plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
+    backend = getattr(plugin, "backend", "")
+    return str(getattr(backend, "value", backend)).lower()
+
+
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, and in which mode it was told to."""
-    if not observed.graphs:
+    """By its effect: whether torch compiled a graph, and in which mode it was told to.
+
+    Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
+    """
+    if not observed.graphs or backend_of(observed.trainer) == "no":
         return "none"
     plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
     mode = getattr(plugin, "mode", None) or getattr(observed.trainer.args, MODE, None)

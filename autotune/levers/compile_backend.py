@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.compile import BACKEND
+from autotune.levers.compile import BACKEND, backend_of
 from autotune.levers.lever import Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
@@ -22,11 +22,11 @@ def _apply(value: Value, environment: Environment) -> Settings:
 
 def _read_back(observed: Observed) -> str | None:
     """None where nothing is compiled, or in a mode, which is inductor's own."""
-    plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
-    if not observed.graphs or plugin is None or getattr(plugin, "mode", None) not in (None, "default"):
+    backend = backend_of(observed.trainer)
+    if not observed.graphs or backend in ("", "no"):
         return None
-    backend = getattr(plugin.backend, "value", plugin.backend)
-    return str(backend).lower()
+    mode = getattr(observed.trainer.accelerator.state.dynamo_plugin, "mode", None)
+    return backend if mode in (None, "default") else None
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:

@@ -11,10 +11,9 @@ from autotune.workload import Workload
 NONE = "none"
 """What a model without experts has."""
 
-NAMES = ("eager", "batched_mm", "grouped_mm", "deepgemm", "sonicmoe")
-
-LEAST_CAPABILITY = {"deepgemm": (9, 0), "sonicmoe": (9, 0)}
-"""Both were written for Hopper and newer (README of deepseek-ai/DeepGEMM and of Dao-AILab/sonic-moe)."""
+NAMES = ("eager", "batched_mm", "grouped_mm")
+"""Those that come with transformers and torch. Its others fetch their kernels from the hub when they first run
+(`transformers.integrations.hub_kernels`), which no probe should."""
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
@@ -42,14 +41,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
         return "the model comes built from your model_init, which chooses how its experts are computed"
     if not workload.expert:
         return f"{workload.architecture} has no experts whose implementation can be chosen"
-    if reason := workload.experts.get(str(value), f"{workload.architecture} was not asked for it"):
-        return reason
-    if (least := LEAST_CAPABILITY.get(str(value))) is None:
-        return None
-    if environment.is_cpu:
-        return "it trains on GPUs only"
-    too_old = (environment.compute_capability or (0, 0)) < least
-    return f"needs compute capability {least[0]}.{least[1]}" if too_old else None
+    return workload.experts.get(str(value), f"{workload.architecture} was not asked for it")
 
 
 LEVER = Lever(

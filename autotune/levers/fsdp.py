@@ -8,11 +8,14 @@ from autotune.environment import Environment
 from autotune.levers.lever import Change, Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
-VALUES = ("none", "full_shard", "shard_grad_op", "hybrid_shard")
+VALUES = ("none", "full_shard", "shard_grad_op")
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`."""
+    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
+
+    A `hybrid_shard` copies between machines, and on one is a full_shard.
+    """
     asked = base.get("fsdp")
     if not asked:
         return "none"
@@ -52,8 +55,6 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
         return "shards the memory of several GPUs; ranks on a CPU share one memory"
     if environment.device_count < 2:
         return "shards over several GPUs, and one is visible"
-    if value == "hybrid_shard":
-        return "shards inside a machine and copies between machines: on one machine it is full_shard"
     return None
 
 
@@ -66,7 +67,7 @@ def _change(value: Value, environment: Environment, workload: Workload) -> Chang
     return Change(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
 
 
-_HUNGER = {"none": 2, "shard_grad_op": 1, "full_shard": 0, "hybrid_shard": 0}
+_HUNGER = {"none": 2, "shard_grad_op": 1, "full_shard": 0}
 
 LEVER = Lever(
     name="fsdp",

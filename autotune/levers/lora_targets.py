@@ -11,12 +11,30 @@ from autotune.workload import Workload
 
 ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
-FIELDS = {
-    ALL_LINEAR: "all-linear",
-    ATTENTION: r".*[._](q_proj|k_proj|v_proj|o_proj|out_proj|qkv_proj|Wqkv|query_key_value|query|key|value|c_attn|q|k|v|o)",
-}
-"""`target_modules` of PEFT: its word for every linear layer but the output's; the names that transformers' models give
-the projections of their attention, as an expression that a layer's whole name matches."""
+PROJECTIONS = (
+    *("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "qkv_proj", "query_proj", "key_proj", "value_proj"),
+    *(
+        "Wqkv",
+        "query_key_value",
+        "query",
+        "key",
+        "value",
+        "c_attn",
+        "q",
+        "k",
+        "v",
+        "o",
+        "q_lin",
+        "k_lin",
+        "v_lin",
+        "out_lin",
+    ),
+)
+"""The names that transformers' models give the projections of their attention."""
+
+FIELDS = {ALL_LINEAR: "all-linear", ATTENTION: rf".*[._]({'|'.join(PROJECTIONS)})"}
+"""`target_modules` of PEFT: its word for every linear layer but the output's; an expression that a layer's whole name
+matches."""
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
@@ -32,11 +50,14 @@ def _read_back(observed: Observed) -> str | None:
     model = observed.trainer.model
     if not getattr(model, "peft_config", None):
         return None
-    attention = FIELDS[ATTENTION].rpartition("(")[2].rstrip(")").split("|")
     adapted = {
         name.partition(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name
     }
-    return ATTENTION if adapted <= set(attention) else ALL_LINEAR
+    return ATTENTION if adapted <= set(PROJECTIONS) else ALL_LINEAR
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    return workload.adapter_targets.get(str(value))
 
 
 LEVER = Lever(
@@ -48,6 +69,7 @@ LEVER = Lever(
     own=_own,
     apply=_apply,
     read_back=_read_back,
+    unavailable=_unavailable,
     hungrier=lambda one, other: one in (other, ALL_LINEAR),
     needs=(lora.LEVER.name, lambda value: value != lora.NONE),
 )

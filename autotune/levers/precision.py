@@ -6,6 +6,7 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
+from autotune.levers.zero import engine_config
 from autotune.workload import Workload
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -34,8 +35,16 @@ def _apply(value: Value, environment: Environment) -> Settings:
     return Settings(_FIELDS[str(value)], model_arguments={"dtype": "bfloat16"} if value == WEIGHTS else {})
 
 
+_OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
+"""What left a linear layer under DeepSpeed -> the value and part of its config: its engine casts the model to 16 bits, keeps
+float32 weights beside it, and needs no autocast."""
+
+
 def _read_back(observed: Observed) -> str:
     """By its effect: what left a linear layer of the first micro-step, and whether autocast was on."""
+    of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
+    if ((engine_config(observed.trainer) or {}).get(of_engine) or {}).get("enabled") is True:
+        return of_engine
     if observed.autocast and observed.linear_dtype == "float16":
         return "fp16"
     if observed.autocast and observed.linear_dtype == "bfloat16":

@@ -108,11 +108,17 @@ def _apply(value: Value, environment: Environment) -> Settings:
     return Settings({FIELD: zero_config(str(value))}, environment=ALONE)
 
 
+def engine_config(trainer: Any) -> Mapping[str, Any] | None:
+    """The config of the DeepSpeed engine that trains, every "auto" filled in; None where there is none."""
+    engine = getattr(trainer, "model_wrapped", None)
+    config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
+    return config if isinstance(config, Mapping) else None
+
+
 def _read_back(observed: Observed) -> str | None:
     """By the engine's own config: stage, and where it keeps what it offloads."""
-    engine = getattr(observed.trainer, "model_wrapped", None)
-    config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
-    if not isinstance(config, Mapping):
+    config = engine_config(observed.trainer)
+    if config is None:
         return NONE if not getattr(observed.trainer, "is_deepspeed_enabled", False) else None
     zero = config.get("zero_optimization", {})
     optimizer, weights = (zero.get(name) or {} for name in ("offload_optimizer", "offload_param"))

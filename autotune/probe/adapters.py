@@ -1,9 +1,19 @@
 """Puts an adapter on a model, and its frozen weights into four bits."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from autotune.levers.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
+
+
+def adapter_targets(model: Any) -> dict[str, str | None]:
+    """Value of the lever `lora_targets` -> None where layers of this model bear the names that PEFT is told, else why not."""
+    named = any(re.fullmatch(FIELDS[ATTENTION], name) for name, _ in model.named_modules())
+    why = f"no layer of {type(model).__name__} bears a name that projections of attention are known by"
+    return {ALL_LINEAR: None, ATTENTION: None if named else why}
 
 
 def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:

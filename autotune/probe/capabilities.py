@@ -20,6 +20,7 @@ from autotune.errors import InvalidRequest
 from autotune.levers.checkpointing import OPTIONS
 from autotune.levers.optimizer import ORDINARY
 from autotune.probe import compiling, kernels, trying
+from autotune.probe.device import used_bytes
 from autotune.probe.order import Order
 from autotune.variables import PRELOAD, READ
 
@@ -138,10 +139,10 @@ def _cpu_name() -> str:
 
 def _cuda_facts(order: Order) -> dict[str, Any]:
     """Read before and after the device wakes up: the difference is the context that every process pays."""
-    used_before = _device_used(order.request.get("device_uuid"))
+    used_before = used_bytes(order.request.get("device_uuid"))
     _wake_cuda()
     free, total = torch.cuda.mem_get_info()
-    used_after = _device_used(order.request.get("device_uuid"))
+    used_after = used_bytes(order.request.get("device_uuid"))
     context = 0
     if used_before is not None and used_after is not None:
         context = max(0, used_after - used_before - torch.cuda.memory_reserved())
@@ -189,15 +190,3 @@ def _wake_cuda() -> None:
     torch.cuda.synchronize()
     del layer, convolution, optimizer, out
     torch.cuda.empty_cache()
-
-
-def _device_used(uuid: str | None) -> int | None:
-    """Bytes in use on the card by anyone, through NVML; None where NVML does not answer."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    except Exception:  # NVML's errors are one class a code; any of them means: unknown
-        return None

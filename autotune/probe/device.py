@@ -1,4 +1,4 @@
-"""The parent's view of the device: through NVML alone, so that CUDA never wakes in it."""
+"""The view of the device through NVML alone: all that the parent has, so that CUDA never wakes in it."""
 
 import contextlib
 import os
@@ -92,7 +92,7 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
         if nvml is None:
             return None
         handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
-        used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        used = _used(nvml, handle)
         running = []
         with contextlib.suppress(Exception):  # in containers NVML may know the memory and no process
             running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -101,6 +101,28 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
         others = [one.pid for one in running if one.pid not in mine and psutil.pid_exists(one.pid)]
         return used, [_process_name(pid) for pid in others]
     return None
+
+
+def used_bytes(uuid: str | None) -> int | None:
+    """Bytes in use by anyone on the card of this uuid, else on the first; None where NVML does not answer."""
+    with (
+        _nvml() as nvml,
+        contextlib.suppress(Exception),
+    ):  # NVML's errors are one class a code; any of them means: unknown
+        if nvml is not None:
+            return _used(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else nvml.nvmlDeviceGetHandleByIndex(0))
+    return None
+
+
+def _used(nvml: Any, handle: Any) -> int:
+    """Bytes that processes have on the card, as `cudaMemGetInfo` counts them.
+
+    The first version of NVML's answer adds what driver and firmware keep for themselves (nvml.h, `nvmlMemory_t`), some 0.6
+    GB of an H200, which CUDA counts neither as used nor in the card's total.
+    """
+    with contextlib.suppress(Exception):  # a driver or pynvml that knows no second version
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def topology(card: Card) -> str:

@@ -87,6 +87,15 @@ _OTHER = (
         r"No (?:available|viable) (?:kernel|backend)",
         "an attention kernel cannot do this",
     ),
+    (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
+    (Outcome.UNSUPPORTED, r"`flex_attention` does not support `dropout`", ""),
+    (Outcome.UNSUPPORTED, r"FlashAttention only supports? fp16", "its kernels take numbers of 16 bits only"),
+    (
+        # What training arguments set by the newer way, inductor asks for by the older one.
+        Outcome.UNSUPPORTED,
+        r"mix of the legacy and new APIs to set the (?:matmul precision|TF32)",
+        "this torch cannot compile beside TF32 that training arguments set",
+    ),
     (
         Outcome.UNSUPPORTED,
         r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b",

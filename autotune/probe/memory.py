@@ -165,7 +165,9 @@ class DeviceMemory:
             self._stages[self._stage] = max(self._stages.get(self._stage, 0), allocated)
 
     def _device_bytes(self) -> int:
-        """What the device says is in use, less what was before; reserved and context where that is unknown."""
+        """What the device says is in use, less what was before; reserved and context where that is unknown.
+
+        Before, NVML was asked; here CUDA is: both count without what the driver keeps for itself (`device.device_used`)."""
         summed = self._reserved + self._environment.context_bytes
         before = self._order.device_used_bytes
         if before is None or self._rank:  # it was read of the first card

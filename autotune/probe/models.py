@@ -10,6 +10,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
 from autotune.errors import InvalidRequest, did_you_mean
+from autotune.levers.experts import NAMES as EXPERTS
 from autotune.probe.adapters import in_four_bits
 from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
 from autotune.probe.weights import weights_folder
@@ -208,13 +209,9 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
     if own is None or not chooses():
         return "", {}
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-    from transformers.utils.import_utils import is_kernels_available
 
-    found: dict[str, str | None] = dict.fromkeys(("eager", *ALL_EXPERTS_FUNCTIONS.keys()))
-    if "deepgemm" in found:
-        found["deepgemm"] = "it multiplies bf16 weights only, and these are float32"
-    if "sonicmoe" in found and not is_kernels_available():
-        found["sonicmoe"] = "needs `pip install kernels`"
+    there = ("eager", *ALL_EXPERTS_FUNCTIONS.keys())
+    found: dict[str, str | None] = dict.fromkeys(name for name in EXPERTS if name in there)
     if "grouped_mm" in found and own != "grouped_mm":
         # Models fall back by themselves where they cannot.
         found["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"

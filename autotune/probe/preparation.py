@@ -5,6 +5,7 @@ from typing import Any
 
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
+from autotune.probe.adapters import adapter_targets
 from autotune.probe.batching import collating
 from autotune.probe.configs import token_id
 from autotune.probe.kernels import made_for
@@ -64,6 +65,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         liger=made_for(config),
         expert=expert,
         experts=known_experts,
+        adapter_targets=adapter_targets(model),
         collating=collating(task, bool(data and data.longest), model),
         data=_below_cache(data.folder) if data else "",
         data_identity=data.identity if data else "synthetic",

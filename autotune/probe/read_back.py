@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autotune.levers import LEVERS, Observed
+from autotune.levers.compile import backend_of
 from autotune.probe.compiling import graphs_compiled
 from autotune.probe.order import Order
 
@@ -54,8 +55,7 @@ class ReadBack:
 
         A hook inside what is compiled would be compiled with it, and stay there as a break in its graph.
         """
-        plugin = getattr(getattr(self._trainer.accelerator, "state", None), "dynamo_plugin", None)
-        if plugin is None or str(getattr(plugin.backend, "value", plugin.backend)).upper() == "NO":
+        if backend_of(self._trainer) in ("", "no"):
             return
         self._looks_ahead = True
         # Whatever it is, the training will meet it again.
@@ -119,12 +119,12 @@ def _allocator() -> dict[str, Any]:
 
 
 def _tf32() -> bool:
-    """Whether float32 products run in TF32, of matrices or, on a GPU, of convolutions: training arguments set both, and
-    where nobody does convolutions take it alone."""
-    matmul = _in_tf32(torch.backends.cuda.matmul)
-    return matmul or (
-        torch.cuda.is_initialized() and _in_tf32(getattr(torch.backends.cudnn, "conv", torch.backends.cudnn))
-    )
+    """Whether float32 products of matrices run in TF32.
+
+    Convolutions are not asked: they take TF32 by themselves, and torch 2.9 to 2.12 leave them so where training arguments
+    switch it off (pytorch/pytorch#179445), in a probe as in every real run.
+    """
+    return _in_tf32(torch.backends.cuda.matmul)
 
 
 def _in_tf32(backend: Any) -> bool:

@@ -1,6 +1,23 @@
 """What every test on a GPU needs: a card that this process may use, and a torch built for it."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+
+from autotune.configuration import Configuration
+from autotune.environment import Environment
+from autotune.levers import LEVERS
+from autotune.measurement import Measurement, Outcome
+from autotune.probe.launcher import ProbeHost
+from autotune.workflow import examine
+from autotune.workload import Workload
+from tests.probe.probes import LEVERS as BASE
+from tests.probe.probes import make_order, measured
+
+DEADLINE_S = 500.0
+"""Of one training: the longest compile for minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +36,36 @@ def _why_not() -> str:
     import torch
 
     return "" if torch.version.cuda else f"needs a torch built for CUDA: this is {torch.__version__}"
+
+
+@pytest.fixture(scope="session")
+def cuda() -> Environment:
+    """What the first visible card can really do."""
+    return examine("cuda")
+
+
+@pytest.fixture
+def train_as_asked(host: ProbeHost, cuda: Environment, tmp_path: Path) -> Callable[..., Measurement]:
+    """`train_as_asked(workload, configuration)`: a few steps on the card, whose settings must be as asked."""
+
+    def train(workload: Workload, asked: Configuration) -> Measurement:
+        order = make_order(tmp_path, cuda, asked=asked, workload=workload, deadline_s=DEADLINE_S)
+        measurement = measured(host, order)
+        assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+        beyond = {name: value for name, value in asked.values.items() if BASE.get(name) != value}
+        assert measurement.settings == measurement.settings | beyond
+        return measurement
+
+    return train
+
+
+@pytest.fixture
+def skip_without(cuda: Environment) -> Callable[..., None]:
+    """`skip_without(workload, attention="flash_attention_2")`: skips with the reason where a value cannot be used here."""
+
+    def skip(workload: Workload, **levers: Any) -> None:
+        for name, value in levers.items():
+            if reason := LEVERS[name].unavailable(value, cuda, workload):
+                pytest.skip(f"{name} {value}: {reason}")
+
+    return skip

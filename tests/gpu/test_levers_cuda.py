@@ -3,41 +3,27 @@
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.environment import Environment
 from autotune.levers import LEVERS
-from autotune.measurement import Measurement, Outcome
-from autotune.probe.launcher import ProbeHost
-from autotune.workflow import examine
+from autotune.measurement import Measurement
 from autotune.workload import Workload
-from tests.probe.probes import configuration, make_order, measured
+from tests.probe.probes import configuration
 
 pytestmark = pytest.mark.gpu
 
 Train = Callable[..., Measurement]
 
 
-@pytest.fixture(scope="module")
-def cuda() -> Environment:
-    """What the first visible card can really do."""
-    return examine("cuda")
-
-
 @pytest.fixture
-def train(host: ProbeHost, cuda: Environment, workload_of: Callable[..., Workload], tmp_path: Path) -> Train:
+def train(train_as_asked: Train, workload_of: Callable[..., Workload]) -> Train:
     """`train("llama-mini", precision="bf16")`: a few steps on the card, whose settings must be as asked."""
 
     def train(model: str, **levers: Any) -> Measurement:
-        workload = workload_of(model, sequence_length=64)
-        order = make_order(tmp_path, cuda, asked=configuration(4, 2, **levers), workload=workload, deadline_s=240.0)
-        measurement = measured(host, order)
-        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-        assert measurement.settings == measurement.settings | levers
-        return measurement
+        return train_as_asked(workload_of(model, sequence_length=64), configuration(4, 2, **levers))
 
     return train
 

@@ -25,3 +25,10 @@ def observed(**facts: Any) -> Observed:
         ),
     )
     return Observed(**{"trainer": trainer, "linear_dtype": "float32", "autocast": False, "tf32": False, **facts})
+
+
+class DeepSpeedEngine:
+    """As much of DeepSpeed's engine as is read: the config that it was made with."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.levers.attention import LEVER, NAMES
+from autotune.levers.precision import VALUES as PRECISIONS
 from tests.levers.fakes import observed
 from tests.makers import cpu, gpu, workload
 
@@ -61,3 +62,10 @@ def test_a_callers_own_model_keeps_its_attention() -> None:
     own = workload(attention="sdpa", attentions=dict.fromkeys(NAMES), user_objects=True)
     assert "model_init" in (LEVER.unavailable("eager", gpu(), own) or "")
     assert LEVER.unavailable("sdpa", gpu(), own) is None
+
+
+@pytest.mark.parametrize("value", NAMES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_flash_attention_takes_numbers_of_16_bits_only(value: str, precision: str) -> None:
+    why = LEVER.conflicts["precision"](value, precision) or ""
+    assert ("16 bits" in why) == (value.startswith("flash") and precision in ("fp32", "tf32"))

@@ -76,6 +76,16 @@ def test_it_is_read_back_from_what_was_compiled() -> None:
     assert LEVER.read_back(replace(shown, graphs=0)) == "none"
 
 
+def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -> None:
+    trainer = observed().trainer
+    plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"), mode="default")
+    trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    shown = replace(observed(), trainer=trainer, graphs=3)
+    assert LEVER.read_back(shown) == "none"
+    plugin.backend = SimpleNamespace(value="INDUCTOR")
+    assert LEVER.read_back(shown) == "default"
+
+
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
     assert LEVER.unavailable("default", MACHINE, workload()) is None
     assert LEVER.unavailable("none", cpu(), workload()) is None

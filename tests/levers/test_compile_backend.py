@@ -40,6 +40,7 @@ def test_it_is_read_back_from_what_compiles() -> None:
     assert shown(SimpleNamespace(value="AOT_EAGER"), "default") == "aot_eager"
     assert shown("INDUCTOR", "reduce-overhead") is None
     assert shown("INDUCTOR", graphs=0) is None
+    assert shown(SimpleNamespace(value="NO"), "default") is None, "an optimizer compiled itself"
 
 
 def test_what_this_torch_does_not_offer_is_unavailable() -> None:

@@ -52,10 +52,9 @@ def test_what_the_model_cannot_do_is_unavailable_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("value", ["deepgemm", "sonicmoe"])
-def test_kernels_of_hopper_need_it(value: str) -> None:
-    assert "GPU" in (LEVER.unavailable(value, cpu(), MIXED) or "")
-    assert "9.0" in (LEVER.unavailable(value, gpu(compute_capability=(8, 6)), MIXED) or "")
-    assert LEVER.unavailable(value, gpu(), MIXED) is None
+def test_what_fetches_its_kernels_from_the_hub_while_it_trains_is_no_value(value: str) -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        LEVER.read(value)
 
 
 def test_a_callers_own_model_keeps_its_experts() -> None:

@@ -21,6 +21,7 @@ TWO = gpu(device_count=2)
         ({"fsdp": ""}, "none"),
         ({"fsdp": True}, "full_shard"),
         ({"fsdp": "full_shard auto_wrap"}, "full_shard"),
+        ({"fsdp": "hybrid_shard auto_wrap"}, "full_shard"),
         ({"fsdp": ["shard_grad_op", "auto_wrap"]}, "shard_grad_op"),
         ({"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, "shard_grad_op"),
         ({"fsdp": True, "fsdp_config": {"reshard_after_forward": "true"}}, "full_shard"),
@@ -48,7 +49,6 @@ def test_it_needs_several_gpus() -> None:
         assert LEVER.unavailable(value, TWO, workload()) is None
         assert "one is visible" in str(LEVER.unavailable(value, gpu(device_count=1), workload()))
         assert "on a CPU" in str(LEVER.unavailable(value, cpu(), workload()))
-    assert "it is full_shard" in str(LEVER.unavailable("hybrid_shard", TWO, workload()))
     assert LEVER.unavailable("none", cpu(), workload()) is None
 
 

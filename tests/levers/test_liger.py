@@ -1,26 +1,18 @@
 """Liger's kernels."""
 
-import importlib.util
+import sys
 import types
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from autotune.environment import Environment
 from autotune.levers.liger import LEVER, LOSS
-from autotune.measurement import Outcome
 from autotune.probe import kernels
-from autotune.probe.device import visible_cards
-from autotune.probe.launcher import ProbeHost
 from autotune.training_arguments import training_arguments
-from autotune.workflow import examine
-from autotune.workload import Workload
 from tests.levers.fakes import observed
 from tests.makers import FIELDS, cpu, gpu, workload
-from tests.probe.probes import configuration, make_order, measured
+from tests.probe.probes import configuration
 
 CARD = gpu(training_argument_fields=(*FIELDS, "use_liger_kernel", "liger_kernel_config"), liger=None)
 KNOWN = workload(liger={"kernels": None, "kernels_and_loss": None})
@@ -97,26 +89,48 @@ def test_a_cpu_cannot_run_triton_s_kernels() -> None:
     assert "GPU" in (kernels.why_not_here(on_cpu=True) or "")
 
 
-def test_liger_s_own_table_says_for_which_models_it_has_kernels() -> None:
-    made = kernels.made_for(SimpleNamespace(model_type="bert"))
-    assert set(made) == {"kernels", "kernels_and_loss"}
-    assert all(made.values()), "there are none for BERT, or liger-kernel is not installed"
+class Table(types.ModuleType):
+    """Liger's table of one type of model, with its loss, and of another without."""
+
+    def __init__(self) -> None:
+        super().__init__("liger_kernel.transformers.monkey_patch")
+        self.MODEL_TYPE_TO_APPLY_LIGER_FN = {"llama": self._llama, "vit": self._vit}
+
+    def _llama(self, rope: bool = True, fused_linear_cross_entropy: bool = True) -> None: ...
+
+    def _vit(self, layer_norm: bool = True) -> None: ...
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("value", ["none", "kernels", "kernels_and_loss"])
-def test_a_training_on_a_card_runs_them(
-    value: str, host: ProbeHost, workload_of: Callable[..., Workload], tmp_path: Path
+@pytest.fixture
+def liger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Liger installed, with that table."""
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: name)
+    parents = {name: types.ModuleType(name) for name in ("liger_kernel", "liger_kernel.transformers")}
+    for name, module in {**parents, "liger_kernel.transformers.monkey_patch": Table()}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_layers", "loss"),
+    [
+        ("llama", None, None),
+        ("vit", None, "it has no such loss for models of type vit"),
+        ("gpt2", *["it has no kernels for models of type gpt2"] * 2),
+    ],
+)
+def test_liger_s_own_table_says_for_which_models_it_has_kernels(
+    liger: None, kind: str, of_layers: str | None, loss: str | None
 ) -> None:
-    if not visible_cards() or torch.version.cuda is None:
-        pytest.skip("needs a CUDA GPU and a torch built for it")
-    if importlib.util.find_spec("liger_kernel") is None:
-        pytest.skip("liger-kernel is not installed")
-    card: Environment = examine("cuda")
-    known = workload_of("llama-mini", sequence_length=64)
-    if reason := LEVER.unavailable(value, card, known):
-        pytest.skip(reason)
-    order = make_order(tmp_path, card, asked=configuration(4, liger=value), workload=known, deadline_s=240.0)
-    measurement = measured(host, order)
-    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-    assert measurement.settings["liger"] == value
+    made = kernels.made_for(SimpleNamespace(model_type=kind))
+    assert made == {"kernels": of_layers, "kernels_and_loss": loss}
+
+
+def test_without_liger_no_model_is_known_to_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
+    assert all("not installed" in (why or "") for why in kernels.made_for(SimpleNamespace(model_type="llama")).values())
+
+
+def test_a_liger_that_cannot_be_imported_says_why(liger: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", None)
+    made = kernels.made_for(SimpleNamespace(model_type="llama"))
+    assert all("cannot be imported" in (why or "") for why in made.values())

@@ -1,12 +1,18 @@
 """LoRA's targets."""
 
+from collections.abc import Callable
+
 import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
 from autotune.levers.lora_targets import LEVER
+from autotune.measurement import Outcome
+from autotune.probe.adapters import adapted, adapter_targets
+from autotune.probe.failures import from_exception
 from autotune.probe.models import choose_task, model_outline
 from autotune.training_arguments import adapter_arguments
+from autotune.workload import Workload
 from tests.levers.fakes import observed
 from tests.makers import configuration, cpu, workload
 
@@ -27,6 +33,8 @@ SMALL = {
         "ffn_dim": 16,
         "word_embed_proj_dim": 8,
     },
+    "distilbert": {"n_layers": 1, "dim": 8, "n_heads": 2, "hidden_dim": 16},
+    "deberta-v2": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "gpt_neox": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "qwen2_moe": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2},
 }
@@ -48,8 +56,26 @@ def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: 
     config = AutoConfig.for_model(kind, **SMALL[kind])
     task = choose_task(config, None)
     fields = adapter_arguments(configuration(8, lora="2", lora_targets=value), cpu(), task)
-    made = get_peft_model(model_outline(config, task), LoraConfig(**fields), low_cpu_mem_usage=True)
+    outline = model_outline(config, task)
+    assert LEVER.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
+    made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
     assert LEVER.read_back(observed(model=made)) == value
+
+
+def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and_peft_refuses_it() -> None:
+    config = AutoConfig.for_model("funnel", block_sizes=[1], num_decoder_layers=1, d_model=8, n_head=2, d_head=4)
+    outline = model_outline(config, "masked-lm")
+    known = workload(adapter_targets=adapter_targets(outline))
+    assert LEVER.unavailable("all_linear", cpu(), known) is None
+    assert "FunnelForMaskedLM" in (LEVER.unavailable("attention", cpu(), known) or "")
+    fields = adapter_arguments(configuration(8, lora="2", lora_targets="attention"), cpu(), "masked-lm")
+    with pytest.raises(ValueError, match="not found in the base model") as caught:
+        adapted(outline, fields)
+    assert from_exception(caught.value, "build").outcome is Outcome.UNSUPPORTED
+
+
+def test_what_is_read_of_a_model_tells_which_of_its_layers_can_have_one(workload_of: Callable[..., Workload]) -> None:
+    assert workload_of("bert-mini", sequence_length=16).adapter_targets == {"all_linear": None, "attention": None}
 
 
 def test_without_an_adapter_nothing_is_read_back() -> None:

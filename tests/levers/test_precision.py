@@ -3,8 +3,9 @@
 import pytest
 
 from autotune.levers.precision import LEVER
+from autotune.levers.zero import zero_config
 from autotune.training_arguments import model_arguments
-from tests.levers.fakes import observed
+from tests.levers.fakes import DeepSpeedEngine, observed
 from tests.makers import configuration, cpu, gpu, workload
 
 
@@ -43,6 +44,26 @@ def test_the_user_s_own_is_the_one_that_is_on() -> None:
 )
 def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> None:
     assert LEVER.read_back(observed(**shown)) == value
+
+
+@pytest.mark.parametrize(
+    ("asked", "linear_dtype", "value"),
+    [
+        ("bf16", "bfloat16", "bf16"),
+        ("fp16", "float16", "fp16"),
+        ("fp32", "float32", "fp32"),
+        ("fp32", "bfloat16", "bf16_weights"),
+        ("bf16", "float32", "fp32"),
+        ("fp16", "bfloat16", "bf16_weights"),
+    ],
+)
+def test_deepspeed_s_engine_casts_the_model_itself_and_has_no_autocast(
+    asked: str, linear_dtype: str, value: str
+) -> None:
+    config = zero_config("3_offload_all") | {name: {"enabled": name == asked} for name in ("bf16", "fp16")}
+    shown = observed(linear_dtype=linear_dtype)
+    shown.trainer.model_wrapped = DeepSpeedEngine(config)
+    assert LEVER.read_back(shown) == value
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_
 
 from autotune.levers.zero import LEVER, NAMES, NVME, zero_config
 from autotune.training_arguments import process_environment, training_arguments
-from tests.levers.fakes import observed
+from tests.levers.fakes import DeepSpeedEngine, observed
 from tests.makers import GIB, configuration, cpu, gpu, workload
 
 
@@ -97,10 +97,6 @@ def test_a_single_process_is_told_that_it_is_alone() -> None:
 
 
 def test_it_is_read_back_from_deepspeed_s_engine() -> None:
-    class DeepSpeedEngine:
-        def __init__(self, config: dict[str, Any]) -> None:
-            self.config = config
-
     for value in EVERY:
         trainer = observed()
         trainer.trainer.model_wrapped = DeepSpeedEngine(zero_config(value))

@@ -8,6 +8,11 @@ _ASYNCHRONOUS = (
 _SEARCH = (
     "Search for `{}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
 )
+_TF32 = (
+    "PyTorch is checking whether allow_tf32_new is enabled for cuBlas matmul,Current status indicate that you have used mix "
+    "of the legacy and new APIs to set the TF32 status for cublas matmul. We suggest only using the new API to set the TF32 "
+    "flag. See also: https://pytorch.org/docs/main/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices"
+)
 
 OUT_OF_MEMORY = {
     "CUDA allocator": (
@@ -139,6 +144,10 @@ OTHER = {
         "unsupported",
         "InductorError: CppCompileError: C++ compile error\n\nCommand:\ng++ /tmp/x.main.cpp -shared",
     ),
+    "flash attention": ("unsupported", "FlashAttention only support fp16 and bf16 data type"),
+    "flash attention 3": ("unsupported", "FlashAttention only supports fp16, bf16, and fp8_e4m3 data type"),
+    "TF32, asked for while compiling": ("unsupported", f"InductorError: LoweringException: RuntimeError: {_TF32}"),
+    "TF32, asked for anywhere": ("unsupported", _TF32),
     "illegal access": ("crashed", "CUDA error: an illegal memory access was encountered\n" + _ASYNCHRONOUS),
     "illegal access, with a link": (
         "crashed",

@@ -5,11 +5,20 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from autotune.errors import InvalidRequest
 from autotune.probe import device
-from autotune.probe.device import Card, choose_device, device_used, driver_version, topology, visible_cards
+from autotune.probe.device import (
+    Card,
+    choose_device,
+    device_used,
+    driver_version,
+    topology,
+    used_bytes,
+    visible_cards,
+)
 
 UUIDS = ("GPU-aaaa-0001", "GPU-bbbb-0002", "GPU-cccc-0003")
 
@@ -35,8 +44,12 @@ class Driver:
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.1"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=1000 + handle)
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
+        reserved = 600  # by the driver, which the first version adds to what is used
+        assert version in (None, pynvml.nvmlMemory_v2)
+        return SimpleNamespace(used=1000 + handle) if version else SimpleNamespace(used=1000 + handle + reserved)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return [SimpleNamespace(pid=1), SimpleNamespace(pid=2**22 + 7)]
@@ -86,6 +99,7 @@ def test_without_a_driver_there_are_no_cards_and_no_facts(no_cards: None) -> Non
     assert visible_cards() == []
     assert driver_version() is None
     assert device_used(CARD) is None
+    assert used_bytes(None) is None
     assert topology(CARD) == ""
 
 
@@ -155,6 +169,27 @@ def test_others_on_the_card_are_named_but_not_our_own_nor_another_namespace_s(th
     assert used[1][0].endswith("(1)")
 
 
+def test_what_the_driver_keeps_for_itself_is_not_in_use_as_cuda_has_it(three_cards: None) -> None:
+    assert used_bytes(UUIDS[2]) == 1002
+    assert used_bytes(None) == 1000
+
+
+def test_an_older_driver_or_library_answers_in_the_only_way_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older(Driver):
+        def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
+            if version:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+            return SimpleNamespace(used=7)
+
+    class Oldest(Driver):
+        def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # type: ignore[override]
+            return SimpleNamespace(used=7)
+
+    for driver in (Older(), Oldest()):
+        plugged(monkeypatch, driver)
+        assert used_bytes(UUIDS[0]) == 7
+
+
 def test_the_facts_of_a_card_are_read(three_cards: None) -> None:
     assert driver_version() == "580.1"
     assert topology(CARD) == "PCIe generation 5 x16"
@@ -163,6 +198,7 @@ def test_the_facts_of_a_card_are_read(three_cards: None) -> None:
 def test_what_nvml_does_not_say_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     plugged(monkeypatch, Silent())
     assert device_used(CARD) is None
+    assert used_bytes(CARD.uuid) is None
     assert topology(CARD) == ""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autotune.environment import Environment
-from autotune.levers.experts import LEVER
+from autotune.levers.experts import LEVER, NAMES
 from autotune.measurement import Outcome
 from autotune.probe.launcher import ProbeHost
 from autotune.workload import Workload
@@ -30,6 +30,7 @@ def test_a_model_says_whether_it_has_experts_to_choose_for(workload_of: Callable
     mixed, plain = workload_of("moe-mini", sequence_length=16), workload_of("gpt2-mini", sequence_length=16)
     assert mixed.expert in mixed.experts
     assert mixed.experts["eager"] is None
+    assert set(mixed.experts) <= set(NAMES)
     assert not plain.expert
     assert not plain.experts
 

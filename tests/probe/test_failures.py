@@ -195,3 +195,23 @@ def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
     assert failures.from_exit(2, 0, "cannot open /home/ann/x.so\n").reason.endswith("cannot open …/x.so")
     known = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
     assert known.reason.endswith("…/a.cu: no kernel image is available for execution")
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
+def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cuda.matmul.allow_tf32):
+        with pytest.raises(RuntimeError) as caught:
+            ask()
+        failure = failures.from_exception(caught.value, "forward")
+        assert failure.outcome is Outcome.UNSUPPORTED
+        assert "TF32" in failure.reason
+
+
+def test_what_flex_attention_refuses_is_unsupported() -> None:
+    from transformers.integrations.flex_attention import flex_attention_forward
+
+    one = torch.zeros(1, 1, 16, 16)
+    with pytest.raises(ValueError, match="dropout") as caught:
+        flex_attention_forward(torch.nn.Module(), one, one, one, None, dropout=0.1)
+    assert failures.from_exception(caught.value, "forward").outcome is Outcome.UNSUPPORTED
