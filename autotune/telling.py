@@ -13,7 +13,10 @@ from autotune.workload import Workload
 
 
 def facts_of(result: Found) -> Facts:
-    """What reports tell of this result, as plain values, without places of the machine and tokens."""
+    """What reports tell of this result, as plain values, without places of the machine and tokens.
+
+    Raises InvalidRequest where the answer holds a lever or value that this version does not know.
+    """
     best = best_trial(result.trials, result.request.objective)
     first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
     speedup, reason = (

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from autotune import workflow
 from autotune.cli import app
 from autotune.cli_common import plain_errors
+from autotune.configuration import Value
 from autotune.plan import Progress, Watch
-from tests.makers import result
+from tests.makers import configuration, result, trial
 from tests.terminals import surroundings
 
 
@@ -54,6 +55,28 @@ def test_a_report_is_one_object(studies: Path) -> None:
     code, known, err = told("report", "first")
     assert (code, err) == (0, "")
     assert known["statement"] == "the budget of 3 trials is used"
+
+
+@pytest.mark.parametrize("lever", [{"warp": "on"}, {"precision": "fp6"}], ids=["lever", "value"])
+def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
+    lever: dict[str, Value], studies: Path
+) -> None:
+    result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))]).save(studies / "reports" / "own")
+    order = studies / "reports" / "own" / "probes" / "0001" / "order.json"
+    order.write_text(json.dumps({"configuration": configuration(16, **lever).to_dict()}))
+    code, known, err = told("studies")
+    assert (code, err) == (0, "")
+    assert [one.get("trials") for one in known["studies"]] == [3, None, None]
+    told_of = f"knows no {' '.join(map(str, *lever.items()))}: the study was made by another version"
+    assert told_of in next(one["error"] for one in known["studies"] if one["name"] == "own")
+    listed = CliRunner().invoke(app, ["studies"])
+    assert told_of in listed.stdout
+    assert "second: " in listed.stdout
+    code, known, err = told("report", "own")
+    assert (code, known["error"]["type"]) == (2, "InvalidRequest")
+    assert told_of in err
+    table = CliRunner().invoke(app, ["report", "own", "--format", "csv", "--columns", f"number,{next(iter(lever))}"])
+    assert table.stdout.splitlines()[-1] == f"1,{next(iter(lever.values()))}"
 
 
 def test_the_spaces_are_one_object(studies: Path) -> None:
