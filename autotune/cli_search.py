@@ -177,7 +177,8 @@ def _say_interrupted(seen: list[Any], fresh: bool) -> None:
 
 
 def _print_result(result: "TuningResult") -> None:
-    from autotune.report.summary import answer_lines, paste_lines
+    from autotune.report.script_lines import paste_lines
+    from autotune.report.summary import answer_lines
 
     folder = shown(result.folder)
     print()
