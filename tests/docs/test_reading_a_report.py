@@ -25,7 +25,7 @@ def test_the_answer_that_is_shown_is_whole_and_each_of_its_labels_is_explained()
     assert why.startswith("Why it ended: ")
     assert "```" not in "".join(shown())
     labels = {line[:10].strip() for line in told} - {""}
-    assert {"best", "baseline", "losses", "also", "doubt", "note"} <= labels
+    assert {"best", "baseline", "losses", "also"} <= labels
     assert all(f"**{label}**" in PAGE for label in (*labels, "Why it ended"))
 
 
