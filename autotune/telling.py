@@ -5,6 +5,7 @@ from pathlib import Path
 from autotune.environment import Environment
 from autotune.found import Found
 from autotune.objective import best_trial, speed_up
+from autotune.report.doctor import device_parts
 from autotune.report.facts import Facts
 from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
@@ -60,6 +61,7 @@ def facts_of(result: Found) -> Facts:
         estimated_peaks=result.estimated_peaks,
         elsewhere=result.for_other_tools() if best else None,
         logs=log_tails(result.trials, result.folder),
+        surroundings=[(label, scrubbed(text)) for label, text in device_parts(environment)],
     )
 
 

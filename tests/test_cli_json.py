@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from autotune import workflow
@@ -116,6 +117,27 @@ def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: py
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"found": 1}
     assert printed.err == "a library speaks\none that was left behind speaks late\n"
+
+
+def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_error(studies: Path) -> None:
+    """A study's trial with a peak in words: no check looks for it."""
+    answer = studies / "reports" / "first" / "probes" / "0001" / "measurement.json"
+    told_of = json.loads(answer.read_text())
+    answer.write_text(json.dumps(told_of | {"peak_device_bytes": "much"}))
+    done = run(studies, "report", "first", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert (error["type"], error["exit_code"]) == ("TypeError", 1)
+    assert error["message"]
+    assert "Traceback" in done.stderr
+    assert "Error" not in run(studies, "report", "first").stdout
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), plain_errors(as_json=True):
+        raise typer.Exit(code)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("fresh", [True, False])

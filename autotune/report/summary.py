@@ -186,7 +186,8 @@ def summary(facts: Facts) -> str:
         f"model: {facts.model}, task {facts.task}",
         f"data: {facts.data}",
         f"device: {facts.device}",
-        f"memory: limit {format_bytes(facts.limit_bytes)}, allowed {format_bytes(facts.allowed_bytes)}",
+        f"limit: {format_bytes(facts.limit_bytes)} of memory, {format_bytes(facts.allowed_bytes)} allowed",
+        *(f"{label}: {text}" for label, text in facts.surroundings),
         f"versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}",
     ]
     return "\n".join([*parts, "## Where and what", "", *_list(where)]) + "\n"

@@ -113,7 +113,7 @@ def test_four_bits_are_said_by_their_own_class() -> None:
     text = form(facts, "python").text
     assert "from transformers import AutoModelForCausalLM\nfrom transformers import BitsAndBytesConfig\n" in text
     assert "quantization = BitsAndBytesConfig(load_in_4bit=True)\n" in text
-    assert "from_pretrained('org/gpt2', quantization_config=quantization)" in text
+    assert "from_pretrained(\n    'org/gpt2',\n    quantization_config=quantization,\n)" in text
 
 
 @pytest.mark.parametrize(

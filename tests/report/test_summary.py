@@ -127,6 +127,20 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
     assert "texts.txt" in page
 
 
+def test_the_page_says_where_it_was_measured() -> None:
+    own = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    page = summary(result(environment=gpu(variables=own, others=("python (7)",))).facts()).partition("## Where")[2]
+    for line in (
+        "- limit: 1.07 GiB of memory, 1000 MiB allowed",
+        "- memory: 79.00 GiB free of 80.00 GiB",
+        "- cores: 16, 2 compute threads",
+        "- driver: 580.1; compute capability 9.0",
+        "- others: python (7)",
+        "- variables: PYTORCH_ALLOC_CONF=expandable_segments:True",
+    ):
+        assert line in page.splitlines()
+
+
 def test_a_table_s_cell_stays_one_cell() -> None:
     of = configuration()
     odd = Trial(0, of, ended(Outcome.CRASHED, reason="a | b\nc\r\nd"))
