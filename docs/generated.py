@@ -11,6 +11,7 @@ import typer
 
 import autotune
 from autotune import cli, errors
+from autotune.applying import NotApplied
 from autotune.cards import CARDS
 from autotune.configuration import Configuration, word
 from autotune.environment import Environment
@@ -28,6 +29,7 @@ PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
+WARNINGS = (NotApplied,)
 
 
 def write(folder: Path) -> None:
@@ -185,6 +187,7 @@ def api() -> str:
             *("## The result", "", _rst(map(_class, classes))),
             *("## What a result is made of", "", _rst(map(_class, NOUNS))),
             *("## Errors", "", _rst(map(_class, ERRORS))),
+            *("## Warnings", "", _rst(map(_class, WARNINGS))),
         )
     )
 
