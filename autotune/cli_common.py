@@ -15,6 +15,9 @@ from autotune.interruption import Terminated, ending_on_sigterm
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM, as shells have them."""
 
+PAGE = "report.html"
+"""The file of a report folder that people open."""
+
 PASSING = (typer.Exit, typer.Abort, BrokenPipeError)
 """Exceptions by which a command ends as it should, and that of a reader who went away."""
 

@@ -159,6 +159,21 @@ def test_who_interrupts_is_told_which_command_goes_on(
     )
 
 
+@pytest.mark.parametrize("folder", ["first", "second"])
+def test_who_interrupts_is_told_where_the_report_lies_if_there_is_one(
+    folder: str, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
+        watch(Progress("stopping", (), best=trial(3), folder=studies / "reports" / folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "search", interrupted)
+    done = CliRunner().invoke(app, ["search", "bert-mini", "--global-batch-size", "8"])
+    assert "Best so far: 8 x 6" in done.stderr
+    assert ("\nReport so far: reports/first/report.html\n" in done.stderr) is (folder == "first")
+    assert ("Report so far" in done.stderr) is (folder == "first")
+
+
 @pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])
 def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
     code, known, err = told(*words)

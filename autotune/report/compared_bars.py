@@ -66,9 +66,9 @@ def _costs(axes: Any, table: pd.DataFrame) -> None:
     axes.set_xlabel("cost of a million samples")
     currencies = table.loc[table["price_per_hour"].notna(), "currency"].unique()
     if len(currencies) > 1:
-        known = " and ".join(sorted(one or "no named currency" for one in currencies))
+        every = " and ".join(sorted(one or "no named currency" for one in currencies))
         said = axes.text(
-            0.5, 0.5, f"not drawn:\nprices are in {known}", transform=axes.transAxes, ha="center", va="center"
+            0.5, 0.5, f"not drawn:\nprices are in {every}", transform=axes.transAxes, ha="center", va="center"
         )
         said.set_parse_math(False)
         axes.set_xticks([])
