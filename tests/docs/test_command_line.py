@@ -2,10 +2,12 @@
 
 import dataclasses
 import inspect
+import re
 
 import pytest
 
 import autotune
+from autotune.cli_report import TABLES
 from autotune.request import TuningRequest, tuning_request
 from tests.docs.pages import PAGES, generator
 
@@ -41,6 +43,12 @@ def test_every_option_is_an_argument(command: str) -> None:
         assert "folder" in arguments
         arguments |= {"study", "output_dir"}
     assert {one.name for one in generator().commands()[command].params} - OPTIONS_ALONE <= arguments
+
+
+def test_the_readme_names_every_format_of_a_report() -> None:
+    (row,) = [line for line in PAGES["README.md"].splitlines() if line.startswith("| `report` |")]
+    for format in (*TABLES, "html", "json"):
+        assert re.search(rf"\b{format}\b", row), format
 
 
 def test_what_is_a_command_alone_has_no_function() -> None:
