@@ -49,6 +49,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python tests/benchmarks/v100_table.py
 	$(BIN)/python tests/benchmarks/replay.py
 	$(BIN)/python tests/benchmarks/decision_time.py
+	$(BIN)/python tests/benchmarks/page.py
 	$(BIN)/python tests/benchmarks/memory_limits.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
 	$(BIN)/python tests/benchmarks/peers.py reports/peers

@@ -15,12 +15,19 @@ from autotune.interruption import Terminated, ending_on_sigterm
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C and SIGTERM, as shells have them."""
 
+PAGE = "report.html"
+"""The file of a report folder that people open."""
+
+PASSING = (typer.Exit, typer.Abort, BrokenPipeError)
+"""Exceptions by which a command ends as it should, and that of a reader who went away."""
+
 
 class plain_errors:
     """One clear line on standard error and the right exit code; no traceback for what was foreseen.
 
     as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error;
-    whatever else is printed within goes to standard error, even from threads that somebody left behind.
+    whatever else is printed within goes to standard error, even from threads that somebody left behind. What nobody foresaw
+    is such an object too, and goes on with its traceback.
     Within, SIGTERM ends the command as a second Ctrl-C does.
     """
 
@@ -47,6 +54,9 @@ class plain_errors:
             said = "The command was ended by SIGTERM." if terminated else "The command was interrupted."
             self._json_error("Interrupted", said, "The same command, without --fresh, goes on where it can.", code)
             raise typer.Exit(code) from None
+        if isinstance(error, Exception) and not isinstance(error, PASSING):
+            said = f"{error}" or "Nothing more is known."
+            self._json_error(type(error).__name__, said, "What led to it stands on standard error.", 1)
 
     def json(self, told: Mapping[str, Any]) -> None:
         """Print the answer as the one JSON object."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors, shown
+from autotune.cli_common import PAGE, plain_errors, shown
 from autotune.cli_completion import complete_study
 from autotune.errors import AutotuneError, InvalidRequest, did_you_mean
 from autotune.study_folder import study_folder
@@ -21,7 +21,6 @@ Option = typer.Option
 
 TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
 """Formats of the trials' table, as `autotune.report.formats` has them: naming them here loads no pandas."""
-PAGE = "report.html"
 
 
 def studies(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli_common import plain_errors, shown, whole
+from autotune.cli_common import PAGE, plain_errors, shown, whole
 from autotune.cli_completion import (
     complete_device,
     complete_model,
@@ -174,10 +174,14 @@ def _say_interrupted(seen: list[Any], fresh: bool) -> None:
 
         known = f"trial {best.number}{'' if best.confirmed else ', not confirmed'}"
         print(f"Best so far: {best.configuration}: {speed_text(best)} samples/s ({known})", file=sys.stderr)
+    folder = seen[0].folder if seen else None
+    if folder is not None and (folder / PAGE).exists():
+        print(f"Report so far: {shown(folder)}/{PAGE}", file=sys.stderr)
 
 
 def _print_result(result: "TuningResult") -> None:
-    from autotune.report.summary import answer_lines, paste_lines
+    from autotune.report.script_lines import paste_lines
+    from autotune.report.summary import answer_lines
 
     folder = shown(result.folder)
     print()
@@ -185,4 +189,4 @@ def _print_result(result: "TuningResult") -> None:
     print("\n".join(answer_lines(facts)))
     print("\nPaste this:\n")
     print("\n".join(f"    {line}" for line in paste_lines(folder, facts)))
-    print(f"\nReport: {folder}/report.html (in short: summary.md)")
+    print(f"\nReport: {folder}/{PAGE} (in short: summary.md)")

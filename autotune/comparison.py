@@ -10,6 +10,7 @@ from autotune.objective import best_trial
 from autotune.report.columns import FIRST
 from autotune.report.summary import doubts
 from autotune.result import TuningResult
+from autotune.scrubbing import named
 from autotune.study_folder import study_folder
 from autotune.trial import Trial
 from autotune.units import parse_price
@@ -97,7 +98,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
     versions |= {"driver": environment.driver} if environment.driver else {}
     return {
         "study": name,
-        "model": workload.name,
+        "model": named(workload.name),
         "task": workload.task,
         "sequence_length": workload.sequence_length,
         "global_batch_size": result.request.global_batch_size,

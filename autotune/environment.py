@@ -11,17 +11,19 @@ from typing import Any
 class Environment:
     """Facts about the device and the libraries; no host name, no secret.
 
-    device: `cpu` or `cuda:0`; device_uuid: NVML's name of the card, None on CPU. device_count: cards that are visible, and
-    device_uuids: their names, that card's first.
-    total_memory_bytes, free_memory_bytes: of the device, at the start (cgroup limits counted on CPU).
-    context_bytes: device memory that a process holds before its first tensor (0 on CPU).
-    context_source: how it was read.
+    device: `cpu` or `cuda:0`. device_name: the processor or card as it calls itself. device_uuid: NVML's name of the card,
+    None on CPU. device_count: cards that are visible. device_uuids: their names, that card's first.
+    compute_capability: of the card, as (9, 0); None on CPU. driver: its version; None on CPU. topology: the card's slot, as text.
+    total_memory_bytes, free_memory_bytes: bytes of the device, at the start (cgroup limits counted on CPU).
+    context_bytes: bytes of the device that a process holds before its first tensor (0 on CPU).
+    context_source: how these were read.
+    versions: library, python among them -> its version.
     threads: compute threads a training process gets by default; cpu_count: cores this process may use.
     training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
     those of their defaults that are plain values.
     checkpointing_options: of what not every transformers' checkpointing knows (`every_n_layers`, `offload`), what this one does.
     precisions, optimizers, quantizations: value -> None where it really works here, else the reason why not.
-    optimizer_bytes: optimizer -> device memory that its library takes beside all tensors, where that is not torch.
+    optimizer_bytes: optimizer -> bytes of the device that its library takes beside all tensors, where that is not torch.
     libraries: library that a process can be started with (`jemalloc`) -> its name for the loader; absent: not installed.
     variables: the caller's own variables that hold several settings or decide on memory (variables.READ).
     compile_backends: backend of torch.compile -> None where it can be used here, else why not.
@@ -59,6 +61,7 @@ class Environment:
 
     @property
     def is_cpu(self) -> bool:
+        """Whether the training runs on the processor itself."""
         return self.device == "cpu"
 
     def identity(self) -> dict[str, Any]:
@@ -78,10 +81,12 @@ class Environment:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Environment":
+        """The environment that `to_dict` made plain. Raises KeyError or TypeError for other data."""
         capability = data["compute_capability"]
         return cls(
             **{

@@ -105,7 +105,8 @@ class Found:
     def training_argument_fields(self) -> dict[str, Any]:
         """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
 
-        With the evaluation's batch size that was checked, where one was. Raises NothingFits as `best` does.
+        With the evaluation's batch size that was checked, where one was. Raises NothingFits as `best` does, and InvalidRequest,
+        as every form of the answer does, for a study of another version whose levers are unknown here.
         """
         fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
         checked = self.rehearsal.eval_batch_size if self.rehearsal else None
@@ -149,7 +150,10 @@ class Found:
         return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
 
     def for_other_tools(self) -> Answer:
-        """The answer as `autotune.report.exports` makes files of it. Raises NothingFits as `best` does."""
+        """The answer as `autotune.report.exports` makes files of it.
+
+        Raises NothingFits as `best` does, InvalidRequest for a study of another version.
+        """
         hidden = self.workload.model_config.get("hidden_size")
         return Answer(
             training_arguments=self.training_argument_fields(),

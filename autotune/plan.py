@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.configuration import Configuration
 from autotune.trial import Trial
@@ -39,6 +40,7 @@ class Progress:
     trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
     seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
     could_win: share by which something untried could still beat the best, before what is probed now; None: not known.
+    folder: where the study lies; None before it is open.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Progress:
     speedup: float | None = None
     could_win: float | None = None
     message: str = ""
+    folder: Path | None = None
 
 
 Watch = Callable[[Progress], None]

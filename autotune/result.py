@@ -29,7 +29,7 @@ class TuningResult(Found):
     def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
         """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides.
 
-        Raises NothingFits as `best` does.
+        Raises NothingFits as `best` does, InvalidRequest for a study of another version whose levers are unknown here.
         """
         from transformers import TrainingArguments
 
@@ -50,7 +50,10 @@ class TuningResult(Found):
         return applied(self, trainer)
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes."""
+        """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes.
+
+        Raises InvalidRequest as `facts` does.
+        """
         facts = self.facts()
         return {
             "headline": headline(facts),
@@ -104,17 +107,20 @@ class TuningResult(Found):
         """The section of a Hub model card that says how the training configuration was found, in Markdown.
 
         card: the text of a README.md; then the whole of it, with the section in place of an earlier one or at its end,
-        and every other character as it was.
+        and every other character as it was. Raises InvalidRequest as `facts` does.
         """
         section = model_card_section(self.facts())
         return section if card is None else with_section(card, section)
 
     def facts(self) -> Facts:
-        """What reports tell of this result, as plain values."""
+        """What reports tell of this result, as plain values.
+
+        Raises InvalidRequest for a study of another version, of whose answer a lever or value is unknown here.
+        """
         return facts_of(self)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses."""
+        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts`."""
         return save(self, folder)
 
     @classmethod

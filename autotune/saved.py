@@ -38,7 +38,7 @@ def begin(result: Found, folder: str | Path) -> None:
 
 
 def save(result: Found, folder: str | Path) -> Path:
-    """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses."""
+    """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts_of`."""
     facts = facts_of(result)
     ended = {
         "statement": result.statement,

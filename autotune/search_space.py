@@ -13,7 +13,10 @@ from autotune.levers import ACCUMULATION, LEVERS, MICRO
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A lever's value that is never probed, and why."""
+    """A lever's value that is never probed, and why.
+
+    lever: its name. value: as the space has it. reason: why not, for people.
+    """
 
     lever: str
     value: Value

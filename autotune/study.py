@@ -270,5 +270,6 @@ def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -
         could_win=study.could_win,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=left,
+        folder=study.folder,
         **what,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from autotune.environment import Environment
 from autotune.found import Found
 from autotune.objective import best_trial, speed_up
+from autotune.report.doctor import device_parts
 from autotune.report.facts import Facts
 from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
@@ -13,7 +14,10 @@ from autotune.workload import Workload
 
 
 def facts_of(result: Found) -> Facts:
-    """What reports tell of this result, as plain values, without places of the machine and tokens."""
+    """What reports tell of this result, as plain values, without places of the machine and tokens.
+
+    Raises InvalidRequest where the answer holds a lever or value that this version does not know.
+    """
     best = best_trial(result.trials, result.request.objective)
     first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
     speedup, reason = (
@@ -57,6 +61,7 @@ def facts_of(result: Found) -> Facts:
         estimated_peaks=result.estimated_peaks,
         elsewhere=result.for_other_tools() if best else None,
         logs=log_tails(result.trials, result.folder),
+        surroundings=[(label, scrubbed(text)) for label, text in device_parts(environment)],
     )
 
 

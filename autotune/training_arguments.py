@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotune.configuration import Configuration
+from autotune.configuration import Configuration, Value, word
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers import LEVERS, Settings
@@ -44,6 +44,9 @@ def training_arguments(
 
     Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
     what else the user set in `base` (fields that differ from the defaults).
+
+    Raises InvalidRequest, as everything here does that is asked of a configuration, where it holds a lever or a value that
+    this version does not know.
     """
     settings = _settings(configuration, environment)
     left_out = {*PRIVATE, FINDER, *_aliases(environment)}
@@ -114,7 +117,7 @@ def adapter_arguments(configuration: Configuration, environment: Environment, ta
 def _settings(configuration: Configuration, environment: Environment) -> Settings:
     values = configuration.values
     # In the order of LEVERS, however a space lists them: later ones may overrule what earlier ones set by the way.
-    every = [lever.apply(values[name], environment) for name, lever in LEVERS.items() if name in values]
+    every = [_applied(name, values[name], environment) for name in (*LEVERS, *values.keys() - LEVERS) if name in values]
     fields: dict[str, Any] = {}
     for one in every:
         fields |= {name: _joined(fields.get(name), value) for name, value in one.training_arguments.items()}
@@ -130,6 +133,17 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
         adapter=_all_of([one.adapter for one in every]),
         switches=_all_of([one.switches for one in every]),
     )
+
+
+def _applied(name: str, value: Value, environment: Environment) -> Settings:
+    """What a value sets; raises InvalidRequest where lever or value belong to a study of another version."""
+    try:
+        return LEVERS[name].apply(value, environment)
+    except (KeyError, ValueError) as error:
+        raise InvalidRequest(
+            f"This version knows no {name} {word(value)}: the study was made by another version of autotune.",
+            "Read it with that one; its table can be had with `autotune report STUDY --format csv`.",
+        ) from error
 
 
 def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import typer
 
 import autotune
 from autotune import cli, errors
+from autotune.applying import NotApplied
 from autotune.cards import CARDS
 from autotune.configuration import Configuration, word
 from autotune.environment import Environment
@@ -19,6 +20,8 @@ from autotune.interval import Interval
 from autotune.levers import LEVERS, Lever
 from autotune.measurement import Measurement, Outcome
 from autotune.plan import Progress
+from autotune.report.columns import AFTER, BEFORE, Column, lever_column
+from autotune.report.compared import COMPARED
 from autotune.search_space import RuledOut
 from autotune.space_file import describe_space, named_spaces, read_space
 from autotune.trial import Trial
@@ -28,6 +31,7 @@ PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
+WARNINGS = (NotApplied,)
 
 
 def write(folder: Path) -> None:
@@ -81,6 +85,21 @@ def cards() -> str:
         for card in CARDS.values()
     ]
     return table(("card", "memory", "precisions", "source"), rows)
+
+
+# Columns ----------------------------------------------------------------------------------------------------------
+
+
+def columns(known: Iterable[Column]) -> str:
+    """The columns of a table that programs read."""
+    rows = [(f"`{one.name}`", f"`{one.dtype}`", one.unit or "-", one.meaning) for one in known]
+    return table(("column", "dtype", "unit", "meaning"), rows)
+
+
+def lever_columns() -> list[Column]:
+    """Those of levers that do not stand in every study's table anyway."""
+    always = {column.name for column in BEFORE}
+    return [lever_column(name) for name in LEVERS if name not in always]
 
 
 # The command line -------------------------------------------------------------------------------------------------
@@ -185,6 +204,7 @@ def api() -> str:
             *("## The result", "", _rst(map(_class, classes))),
             *("## What a result is made of", "", _rst(map(_class, NOUNS))),
             *("## Errors", "", _rst(map(_class, ERRORS))),
+            *("## Warnings", "", _rst(map(_class, WARNINGS))),
         )
     )
 
@@ -211,6 +231,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "levers.md": levers,
     "spaces.md": spaces,
     "cards.md": cards,
+    "columns_sizes.md": lambda: columns(BEFORE),
+    "columns_measured.md": lambda: columns(AFTER),
+    "columns_levers.md": lambda: columns(lever_columns()),
+    "columns_compared.md": lambda: columns(COMPARED),
     "command_line.md": command_line,
     "messages.md": messages,
     "api.md": api,

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from autotune import workflow
 from autotune.cli import app
 from autotune.cli_common import plain_errors
+from autotune.configuration import Value
 from autotune.plan import Progress, Watch
-from tests.makers import result
+from tests.makers import configuration, result, trial
 from tests.terminals import surroundings
 
 
@@ -56,6 +58,28 @@ def test_a_report_is_one_object(studies: Path) -> None:
     assert known["statement"] == "the budget of 3 trials is used"
 
 
+@pytest.mark.parametrize("lever", [{"warp": "on"}, {"precision": "fp6"}], ids=["lever", "value"])
+def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
+    lever: dict[str, Value], studies: Path
+) -> None:
+    result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))]).save(studies / "reports" / "own")
+    order = studies / "reports" / "own" / "probes" / "0001" / "order.json"
+    order.write_text(json.dumps({"configuration": configuration(16, **lever).to_dict()}))
+    code, known, err = told("studies")
+    assert (code, err) == (0, "")
+    assert [one.get("trials") for one in known["studies"]] == [3, None, None]
+    told_of = f"knows no {' '.join(map(str, *lever.items()))}: the study was made by another version"
+    assert told_of in next(one["error"] for one in known["studies"] if one["name"] == "own")
+    listed = CliRunner().invoke(app, ["studies"])
+    assert told_of in listed.stdout
+    assert "second: " in listed.stdout
+    code, known, err = told("report", "own")
+    assert (code, known["error"]["type"]) == (2, "InvalidRequest")
+    assert told_of in err
+    table = CliRunner().invoke(app, ["report", "own", "--format", "csv", "--columns", f"number,{next(iter(lever))}"])
+    assert table.stdout.splitlines()[-1] == f"1,{next(iter(lever.values()))}"
+
+
 def test_the_spaces_are_one_object(studies: Path) -> None:
     code, known, err = told("spaces")
     assert (code, err) == (0, "")
@@ -95,6 +119,27 @@ def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: py
     assert printed.err == "a library speaks\none that was left behind speaks late\n"
 
 
+def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_error(studies: Path) -> None:
+    """A study's trial with a peak in words: no check looks for it."""
+    answer = studies / "reports" / "first" / "probes" / "0001" / "measurement.json"
+    told_of = json.loads(answer.read_text())
+    answer.write_text(json.dumps(told_of | {"peak_device_bytes": "much"}))
+    done = run(studies, "report", "first", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert (error["type"], error["exit_code"]) == ("TypeError", 1)
+    assert error["message"]
+    assert "Traceback" in done.stderr
+    assert "Error" not in run(studies, "report", "first").stdout
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), plain_errors(as_json=True):
+        raise typer.Exit(code)
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_who_interrupts_is_told_which_command_goes_on(
     fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +157,21 @@ def test_who_interrupts_is_told_which_command_goes_on(
         done.stderr
         == f"Interrupted; the same command{' without --fresh' if fresh else ''} goes on where this one stopped.\n"
     )
+
+
+@pytest.mark.parametrize("folder", ["first", "second"])
+def test_who_interrupts_is_told_where_the_report_lies_if_there_is_one(
+    folder: str, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
+        watch(Progress("stopping", (), best=trial(3), folder=studies / "reports" / folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "search", interrupted)
+    done = CliRunner().invoke(app, ["search", "bert-mini", "--global-batch-size", "8"])
+    assert "Best so far: 8 x 6" in done.stderr
+    assert ("\nReport so far: reports/first/report.html\n" in done.stderr) is (folder == "first")
+    assert ("Report so far" in done.stderr) is (folder == "first")
 
 
 @pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])

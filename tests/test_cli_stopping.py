@@ -45,6 +45,7 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
         assert shown.end() == 130
     assert "Interrupted; the same command goes on where this one stopped." in shown.text
     assert "Best so far: " in shown.text
+    assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
     result = TuningResult.load(folder / "reports" / "stopped")
     assert result.statement == "interrupted by the user"

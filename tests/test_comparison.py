@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -211,6 +212,33 @@ def test_the_picture_of_any_studies_is_a_picture(studies: list[TuningResult], pr
     text = (tmp_path / "compare.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert ("cost of a million samples" in text) is (price is not None)
+
+
+def test_costs_in_several_currencies_stand_on_no_axis(tmp_path: Path) -> None:
+    studies = [result().save(tmp_path / "one"), CARD.save(tmp_path / "two")]
+    texts = []
+    for second in ("2EUR", "300JPY", "3"):
+        compare(studies, {"one": "2EUR", "two": second}, output=tmp_path / "out", output_dir=tmp_path)
+        texts.append((tmp_path / "out" / "compare.svg").read_text())
+    costs = [re.findall(r"<!-- ([\d.]+ (?:EUR|JPY)|[\d.]+) -->", text) for text in texts]
+    assert {"13.9 EUR", "5.56 EUR"} <= set(costs[0])
+    assert "not drawn" not in texts[0]
+    for text, cost, known in zip(texts[1:], costs[1:], ("EUR and JPY", "EUR and no named currency"), strict=True):
+        assert f"prices are in {known}" in text
+        assert {one for one in cost if not one.isdigit()} == {"10.0", "40.0", "50.0"}, "speeds alone"
+    table = compare(studies, {"one": "2EUR", "two": "300JPY"}, output_dir=tmp_path)
+    assert list(table["currency"]) == ["EUR", "JPY"]
+
+
+def test_a_comparison_names_no_place_of_this_machine(tmp_path: Path) -> None:
+    model = tmp_path / "my-model"
+    request = tuning_request(str(model), 48, dataset=str(tmp_path / "texts.txt"), output_dir=str(tmp_path))
+    about = workload(name=str(model), source=str(model), data=str(tmp_path / "tokens"))
+    compare([result(request=request, workload=about, folder=tmp_path / "one")], output=tmp_path / "out")
+    for name in ("compare.csv", "compare.md", "compare.svg"):
+        text = (tmp_path / "out" / name).read_text()
+        assert str(tmp_path) not in text
+        assert name == "compare.svg" or "my-model" in text
 
 
 def test_the_words_fit_the_figures() -> None:

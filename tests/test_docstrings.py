@@ -12,24 +12,20 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune import errors
-from autotune.configuration import Configuration
 from autotune.found import Found
-from autotune.interval import Interval
-from autotune.measurement import Measurement, Outcome
-from autotune.plan import Progress
-from autotune.trial import Trial
+from tests.docs.pages import generator
 
-ERRORS = {
-    name: one for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, errors.AutotuneError)
-}
+MADE = generator()
+"""What makes the API's page: it says which classes stand there."""
+ERRORS = {one.__name__: one for one in MADE.ERRORS}
 PUBLIC = {name: getattr(autotune, name) for name in autotune.__all__}
 CLASSES = {
     one.__name__: one
     for one in (
         *(thing for thing in PUBLIC.values() if inspect.isclass(thing)),
-        *(Found, Trial, Configuration, Measurement, Outcome, Interval, Progress),
-        *ERRORS.values(),
+        *MADE.NOUNS,
+        *MADE.ERRORS,
+        *MADE.WARNINGS,
     )
 }
 UNITS = {

@@ -1,11 +1,10 @@
 """The columns of the tables that programs read: name, dtype, unit and meaning, in one place.
 
-Later work adds columns and renames none. docs/columns.md is made from this file; a test holds the two together.
+Later work adds columns and renames none. The tables of docs/columns.md are made from this file.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from autotune.levers import LEVERS
 
@@ -93,13 +92,3 @@ def lever_column(name: str) -> Column:
 def dtypes(columns: Iterable[Column]) -> dict[str, str]:
     """Name -> dtype, as `DataFrame.astype` takes it."""
     return {column.name: column.dtype for column in columns}
-
-
-def columns_table(columns: Iterable[Column]) -> list[str]:
-    """The columns as a Markdown table."""
-
-    def line(*cells: Any) -> str:
-        return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
-
-    rows = [line(f"`{one.name}`", f"`{one.dtype}`", one.unit or "-", one.meaning) for one in columns]
-    return [line("column", "dtype", "unit", "meaning"), "|---|---|---|---|", *rows]

@@ -14,8 +14,10 @@ KINDS = (("baseline", -0.2, GREY), ("best", 0.2, BLUE))
 def compared_bars(path: Path, table: pd.DataFrame) -> None:
     """Write an SVG: two bars a study, its baseline's and its best speed with their 95 % intervals.
 
-    Where a price is known, what a million samples cost with each, on axes of their own. table: as
-    `autotune.report.compared` has it. Raises OSError where the file cannot be written.
+    Where a price is known, what a million samples cost with each, on axes of their own; of several currencies, which no
+    axis could hold, the words that say so. table: as `autotune.report.compared` has it.
+
+    Raises OSError where the file cannot be written.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -62,6 +64,15 @@ def _speeds(axes: Any, table: pd.DataFrame) -> None:
 
 def _costs(axes: Any, table: pd.DataFrame) -> None:
     axes.set_xlabel("cost of a million samples")
+    currencies = table.loc[table["price_per_hour"].notna(), "currency"].unique()
+    if len(currencies) > 1:
+        every = " and ".join(sorted(one or "no named currency" for one in currencies))
+        said = axes.text(
+            0.5, 0.5, f"not drawn:\nprices are in {every}", transform=axes.transAxes, ha="center", va="center"
+        )
+        said.set_parse_math(False)
+        axes.set_xticks([])
+        return
     for kind, shift, color in KINDS:
         known = table[table[f"{kind}_cost_per_million_samples"].notna()]
         costs = known[f"{kind}_cost_per_million_samples"]

@@ -23,6 +23,7 @@ class Facts:
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
     estimated_peaks: trial number -> what its memory is for, by the estimate.
     logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
+    surroundings: what else is known of the device, as (label, text).
     """
 
     name: str
@@ -59,3 +60,4 @@ class Facts:
     prospects: Mapping[int, Prospect] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
     logs: Mapping[int, str] = field(default_factory=dict)
+    surroundings: Sequence[tuple[str, str]] = ()

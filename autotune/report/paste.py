@@ -10,7 +10,7 @@ from autotune.report.exports import YAML_FILE, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.facts import Facts
 from autotune.report.plain import launch_lines
-from autotune.report.summary import adapter_text, collator_text
+from autotune.report.script_lines import adapter_text, collator_text, model_lines
 
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
@@ -58,7 +58,7 @@ def _python(facts: Facts) -> str:
     lines = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
     lines += ["    output_dir='output',", *(f"    {name}={value!r}," for name, value in facts.answer.items()), ")"]
     if (elsewhere := facts.elsewhere) and elsewhere.auto_class and facts.model_answer:
-        lines += ["", *_model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)]
+        lines += ["", *model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)]
     if facts.adapter:
         lines += ["", "from peft import LoraConfig, get_peft_model"]
         lines += [f"model = get_peft_model(model, {adapter_text(facts.adapter)})"]
@@ -67,17 +67,6 @@ def _python(facts: Facts) -> str:
     if facts.switches:
         lines += ["", "import torch", *switch_lines(facts.switches)]
     return "\n".join(lines)
-
-
-def _model_lines(auto_class: str, model: str, arguments: Mapping[str, Any]) -> list[str]:
-    """`from_pretrained` with the answer's keywords, four bits as the class that it wants them in."""
-    kept = {name: repr(value) for name, value in arguments.items()}
-    names = [auto_class]
-    if quantization := arguments.get("quantization_config"):
-        kept["quantization_config"] = f"BitsAndBytesConfig(**{dict(quantization)!r})"
-        names.append("BitsAndBytesConfig")
-    said = "".join(f", {name}={value}" for name, value in kept.items())
-    return [f"from transformers import {', '.join(names)}", f"model = {auto_class}.from_pretrained({model!r}{said})"]
 
 
 def _note(said: list[str]) -> str:

@@ -1,8 +1,7 @@
 """The answer in words: a few lines for the terminal, a page for summary.md."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from autotune.interval import Interval
 from autotune.launch import accelerate_line, launch_line
@@ -19,6 +18,7 @@ from autotune.report.evidence import (
 from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
+from autotune.report.script_lines import adapter_text, collator_text, paste_lines
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds
 
@@ -146,50 +146,6 @@ def changed_learning(facts: Facts) -> str:
     )
 
 
-COLLATORS = {
-    "masked-lm": "DataCollatorForLanguageModeling(tokenizer, {})",
-    "causal-lm": "DataCollatorForLanguageModeling(tokenizer, mlm=False, {})",
-    "seq2seq-lm": "DataCollatorForSeq2Seq(tokenizer, {})",
-    "token-classification": "DataCollatorForTokenClassification(tokenizer, {})",
-}
-"""The usual collator of a task; of any other one `DataCollatorWithPadding`."""
-
-
-def collator_text(task: str, asked: Mapping[str, Any]) -> str:
-    """The collator that makes batches as they were measured; empty where it is the usual one."""
-    if asked.get("packing"):
-        return "DataCollatorWithFlattening()"
-    multiple = asked.get("pad_to_multiple_of")
-    if not multiple:
-        return ""
-    return COLLATORS.get(task, "DataCollatorWithPadding(tokenizer, {})").format(f"pad_to_multiple_of={multiple}")
-
-
-def adapter_text(adapter: Mapping[str, Any]) -> str:
-    """The adapter as PEFT writes it: `LoraConfig(r=8, ...)`."""
-    return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in adapter.items())})"
-
-
-def paste_lines(where: str, facts: Facts | None = None) -> list[str]:
-    """What to paste into a training script, from the files in `where`; facts: of the answer."""
-    lines = [
-        "import json",
-        "from transformers import TrainingArguments",
-        f'tuned = json.load(open("{where}/best_training_arguments.json"))',
-        'arguments = TrainingArguments(output_dir="output", **tuned)',
-    ]
-    if facts and facts.switches:
-        lines += ["import torch", *switch_lines(facts.switches)]
-    if facts and facts.adapter:
-        lines += [
-            "from peft import LoraConfig, get_peft_model",
-            f'model = get_peft_model(model, LoraConfig(**json.load(open("{where}/best_adapter.json"))))',
-        ]
-    if facts and (collator := collator_text(facts.task, facts.data_answer)):
-        lines += [f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
-    return lines
-
-
 def summary(facts: Facts) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
     parts = [
@@ -230,7 +186,8 @@ def summary(facts: Facts) -> str:
         f"model: {facts.model}, task {facts.task}",
         f"data: {facts.data}",
         f"device: {facts.device}",
-        f"memory: limit {format_bytes(facts.limit_bytes)}, allowed {format_bytes(facts.allowed_bytes)}",
+        f"limit: {format_bytes(facts.limit_bytes)} of memory, {format_bytes(facts.allowed_bytes)} allowed",
+        *(f"{label}: {text}" for label, text in facts.surroundings),
         f"versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}",
     ]
     return "\n".join([*parts, "## Where and what", "", *_list(where)]) + "\n"

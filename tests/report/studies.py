@@ -66,4 +66,5 @@ def hostile() -> Facts:
         elsewhere=Answer({"run_name": HOSTILE}, {"dtype": HOSTILE}, model=HOSTILE),
         adapter={"r": HOSTILE},
         switches={HOSTILE: True},
+        surroundings=[(HOSTILE, HOSTILE)],
     )

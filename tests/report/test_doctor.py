@@ -1,6 +1,6 @@
 """The facts about a device, for people."""
 
-from autotune.report.doctor import doctor_lines
+from autotune.report.doctor import device_parts, doctor_lines
 from tests.makers import cpu, gpu
 
 
@@ -23,6 +23,13 @@ def test_a_card_s_facts_name_driver_context_slot_and_neighbours() -> None:
     assert "2 GPU(s) visible; PCIe generation 5 x16" in told
     assert "python (7)" in told
     assert "nobody else" in "\n".join(doctor_lines(gpu()))
+
+
+def test_the_caller_s_own_variables_are_told_without_places() -> None:
+    own = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "LD_PRELOAD": "/opt/libs/one.so.2:/home/me/two.so"}
+    told = dict(device_parts(cpu(variables=own)))
+    assert told["variables"] == "PYTORCH_ALLOC_CONF=expandable_segments:True LD_PRELOAD=one.so.2:two.so"
+    assert "variables" not in dict(device_parts(cpu()))
 
 
 def test_every_value_of_the_tables_has_a_line() -> None:

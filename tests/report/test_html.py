@@ -126,6 +126,9 @@ def test_what_is_said_is_what_the_summary_says() -> None:
     said = [text for label, text in answer_parts(facts) if label not in ("best", "baseline", "", "doubt")]
     for text in (*said, *doubts(facts), *evidence_lines(facts, facts.best), *facts.notes, *facts.ruled_out):
         assert text in read.text
+    assert set(facts.surroundings) == {("memory", "6.00 GiB free of 8.00 GiB"), ("cores", "2, 2 compute threads")}
+    for pair in facts.surroundings:
+        assert all(one in [text for _, text in read.named(tag)] for one, tag in zip(pair, ("dt", "dd"), strict=True))
     assert f"Why it ended: {facts.statement}." in read.text
 
 
@@ -171,9 +174,8 @@ def test_markup_in_names_reasons_and_logs_is_text(hostile_page: str) -> None:
     assert len(read.named("script")) == 1
     assert not read.named("img")
     assert "49" not in re.sub(r"\d\.\d+", "", read.text), "a template inside a name is not run"
-    for place in ("title", "h1", "dd", "li", "pre", "summary", "td", "p"):
-        if place != "h1":
-            assert any(HOSTILE in text or HOSTILE[:100] in text for _, text in read.named(place)), place
+    for place in ("title", "dt", "dd", "li", "pre", "summary", "td", "p"):
+        assert any(HOSTILE in text or HOSTILE[:100] in text for _, text in read.named(place)), place
     assert not any(name.startswith("on") for _, attributes, _ in read.elements for name in attributes)
 
 

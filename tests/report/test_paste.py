@@ -111,8 +111,9 @@ def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
 def test_four_bits_are_said_by_their_own_class() -> None:
     facts = facts_with(PLAIN, model_answer={"quantization_config": {"load_in_4bit": True}})
     text = form(facts, "python").text
-    assert "from transformers import AutoModelForCausalLM, BitsAndBytesConfig" in text
-    assert "quantization_config=BitsAndBytesConfig(**{'load_in_4bit': True})" in text
+    assert "from transformers import AutoModelForCausalLM\nfrom transformers import BitsAndBytesConfig\n" in text
+    assert "quantization = BitsAndBytesConfig(load_in_4bit=True)\n" in text
+    assert "from_pretrained(\n    'org/gpt2',\n    quantization_config=quantization,\n)" in text
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pytest
 
 from autotune.measurement import Outcome
 from autotune.numerics import Curve, Numerics
+from autotune.report.script_lines import paste_lines
 from autotune.report.summary import (
     answer_lines,
-    collator_text,
     headline,
     outcome_text,
-    paste_lines,
     speed_text,
     summary,
 )
@@ -106,7 +105,7 @@ def test_the_page_holds_answer_paste_lines_trials_and_what_was_ruled_out() -> No
     facts = result().facts()
     page = summary(facts)
     assert page.startswith("# gpt2-mini-causal-lm-gb48-cpu\n")
-    for line in (*answer_lines(facts), *paste_lines(".")):
+    for line in (*answer_lines(facts), *paste_lines(".", facts)):
         assert line in page
     assert '"per_device_train_batch_size": 16' in page
     assert '"dtype": "float32"' in page
@@ -126,6 +125,20 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
     page = summary(result(request=request, workload=about, folder=tmp_path).facts())
     assert str(tmp_path) not in page
     assert "texts.txt" in page
+
+
+def test_the_page_says_where_it_was_measured() -> None:
+    own = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    page = summary(result(environment=gpu(variables=own, others=("python (7)",))).facts()).partition("## Where")[2]
+    for line in (
+        "- limit: 1.07 GiB of memory, 1000 MiB allowed",
+        "- memory: 79.00 GiB free of 80.00 GiB",
+        "- cores: 16, 2 compute threads",
+        "- driver: 580.1; compute capability 9.0",
+        "- others: python (7)",
+        "- variables: PYTORCH_ALLOC_CONF=expandable_segments:True",
+    ):
+        assert line in page.splitlines()
 
 
 def test_a_table_s_cell_stays_one_cell() -> None:
@@ -189,17 +202,3 @@ def test_an_adapter_and_a_collator_of_their_own_are_told_and_can_be_pasted() -> 
     assert "from transformers import DataCollatorForLanguageModeling" in page
     assert made.to_dict()["adapter"]["r"] == 8
     assert made.to_dict()["data_arguments"] == {"packing": False, "pad_to_multiple_of": 64}
-
-
-@pytest.mark.parametrize(
-    ("task", "asked", "said"),
-    [
-        ("causal-lm", {"packing": True}, "DataCollatorWithFlattening()"),
-        ("question-answering", {"pad_to_multiple_of": 8}, "DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)"),
-        ("masked-lm", {"pad_to_multiple_of": 8}, "DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)"),
-        ("causal-lm", {"packing": False, "pad_to_multiple_of": None}, ""),
-        ("causal-lm", {}, ""),
-    ],
-)
-def test_the_collator_is_told_where_it_is_not_the_usual_one(task: str, asked: dict[str, object], said: str) -> None:
-    assert collator_text(task, asked) == said

@@ -45,11 +45,14 @@ class _Panel:
 
 
 def draw(facts: Facts) -> Drawing | None:
-    """The best speed seen with each lever's value at each micro-batch size; None where no lever took two values."""
+    """The best speed seen with each lever's value at each micro-batch size, and what ran out of memory.
+
+    None where no lever took two values, or nothing did either.
+    """
     tried = sorted(((speed_value(one), one) for one in facts.trials), key=lambda pair: -pair[0])
     every = _levers(tried)
     panels = [_panel(name, tried) for name in every[:MOST_PANELS]]
-    if not panels or not tried[0][0]:
+    if not any(panel.out_of_memory or any(panel.cells.values()) for panel in panels):
         return None
     height = sum(HEAD + CELL * len(one.rows) + FOOT for one in panels) + 0.2
     figure = new_figure(height, layout=None)

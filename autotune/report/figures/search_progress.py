@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from autotune.objective import speed
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, INK, MUTED, Drawing, legend_below, new_figure
-from autotune.report.figures.words import memory_unit
+from autotune.report.figures.words import NO_BASELINE, memory_unit
 from autotune.trial import Trial
 
 LABELS = {"samples_per_second": "samples / second", "tokens_per_second": "tokens / second"}
@@ -29,7 +29,8 @@ def draw(facts: Facts) -> Drawing | None:
     others = [one for one in known if one[0] not in numbers]
     if others:
         axes.scatter(*zip(*others, strict=True), 22, ACCENT, alpha=0.7, label="trial", zorder=3)
-    if lost := [number for number, value in points if not value]:
+    own = None if facts.baseline is None else facts.baseline.number
+    if lost := [number for number, value in points if not value and number != own]:
         axes.plot(lost, [0] * len(lost), "x", color=BAD, clip_on=False, markersize=5, label="does not fit, or failed")
     for name, one, mark, size, colour in (
         ("baseline", facts.baseline, "s", 50, BASELINE),
@@ -37,6 +38,8 @@ def draw(facts: Facts) -> Drawing | None:
     ):
         if one is not None and one.number in dict(known):
             axes.scatter([one.number], [dict(known)[one.number]], size, colour, marker=mark, label=name, zorder=4)
+    if own is not None and own not in dict(known):
+        axes.scatter(own, 0, 50, BAD, marker="s", label=NO_BASELINE, clip_on=False, zorder=4)
     axes.step(*zip(*best, strict=True), where="post", color=INK, linewidth=1.5, label="best so far")
     likely, every = _bounds(facts, best, of_memory)
     for bound, style, said in ((likely, "-", "what is likely to fit"), (every, "--", "any untried")):

@@ -7,7 +7,7 @@ from autotune.measurement import Outcome
 from autotune.objective import pareto_front
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, Drawing, legend_below, new_figure
-from autotune.report.figures.words import memory_unit, wanted_bytes
+from autotune.report.figures.words import NO_BASELINE, memory_unit, wanted_bytes
 from autotune.trial import Trial
 from autotune.units import format_bytes
 
@@ -19,7 +19,7 @@ def draw(facts: Facts) -> Drawing | None:
     """Samples / second over peak memory, one mark a trial; None where no trial has either.
 
     Trials that ran out of memory stand at speed 0, where what they held and what was refused lies together; above what
-    was allowed. What wanted far more stands at the edge.
+    was allowed. What wanted far more stands at the edge. A baseline among those that do not fit keeps its square.
     """
     able = [trial for trial in facts.trials if trial.feasible and trial.samples_per_second and trial.peak_bytes]
     over = [trial for trial in facts.trials if not trial.feasible and trial.samples_per_second and trial.peak_bytes]
@@ -33,15 +33,18 @@ def draw(facts: Facts) -> Drawing | None:
     figure = new_figure()
     axes = figure.add_subplot()
     _trials(axes, facts, able, unit)
-    if over:
-        places = [(one.peak_bytes or 0) / unit for one in over]
-        axes.scatter(
-            places, _speeds(over), 28, facecolors="none", edgecolors=BAD, label="ran, but not within what is allowed"
-        )
-    if lost:
-        places = [min(wanted_bytes(one), edge) / unit for one in lost]
+    beyond = {one.number: ((one.peak_bytes or 0) / unit, float(one.samples_per_second or 0)) for one in over}
+    crosses = {one.number: (min(wanted_bytes(one), edge) / unit, 0.0) for one in lost}
+    own = None if facts.baseline is None else facts.baseline.number
+    square = [places.pop(own) for places in (beyond, crosses) if own in places]
+    if beyond:
+        label = "ran, but not within what is allowed"
+        axes.scatter(*zip(*beyond.values(), strict=True), 28, facecolors="none", edgecolors=BAD, label=label)
+    if crosses:
         what = {"color": BAD, "clip_on": False, "linestyle": "none", "label": "out of memory (held + refused)"}
-        axes.plot(places, [0] * len(lost), "x", markersize=6, markeredgewidth=1.5, zorder=5, **what)
+        axes.plot(*zip(*crosses.values(), strict=True), "x", markersize=6, markeredgewidth=1.5, zorder=5, **what)
+    if square:
+        axes.scatter(*square[-1], 55, BAD, marker="s", label=NO_BASELINE, clip_on=False, zorder=6)
     if near:
         for size, style, said in (
             (facts.allowed_bytes, "--", "allowed"),
@@ -55,7 +58,7 @@ def draw(facts: Facts) -> Drawing | None:
     axes.set_ylim(bottom=0)
     axes.grid()
     legend_below(figure, 2)
-    return Drawing("speed-against-memory", "Speed against peak memory", _caption(facts, near, len(lost)), figure)
+    return Drawing("speed-against-memory", "Speed against peak memory", _caption(facts, near, bool(crosses)), figure)
 
 
 def _trials(axes: Any, facts: Facts, able: Sequence[Trial], unit: int) -> None:
@@ -88,7 +91,7 @@ def _speeds(trials: Sequence[Trial]) -> list[float]:
     return [float(one.samples_per_second or 0) for one in trials]
 
 
-def _caption(facts: Facts, near: bool, lost: int) -> str:
+def _caption(facts: Facts, near: bool, lost: bool) -> str:
     said = "Higher is faster, further left is leaner. "
     if near:
         said += "Right of the dashed line is the headroom, right of the solid line is more than the limit. "

@@ -11,6 +11,9 @@ from autotune.trial import Trial
 MOST_NAMED = 10
 """Trials that a figure names, of however many: best, baseline, the Pareto front and the fastest others."""
 
+NO_BASELINE = "baseline: does not fit"
+"""What the legend calls a baseline without a speed to compare with."""
+
 
 def told(facts: Facts, trial: Trial) -> str:
     """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline."""

@@ -50,6 +50,17 @@ def test_a_lever_of_one_value_has_no_panel_and_none_no_figure() -> None:
     assert draw(result([trial(0), trial(1, of=configuration(16))]).facts()) is None
 
 
+def test_where_nothing_fits_the_cells_that_ran_out_of_memory_are_shown() -> None:
+    every = [configuration(8), configuration(16, checkpointing="full")]
+    lost = [Trial(number, of, out_of_memory(of)) for number, of in enumerate(every)]
+    with manner():
+        made = draw(result(lost).facts())
+        assert made
+        assert texts(page_svg(made)).count("OOM") == 2
+    failed = [Trial(number, of, ended(Outcome.NON_FINITE_LOSS)) for number, of in enumerate(every)]
+    assert draw(result(failed).facts()) is None
+
+
 def test_large_studies_keep_to_what_there_is_room_for() -> None:
     with manner():
         made = draw(many(150))

@@ -65,5 +65,15 @@ def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> 
     assert far.figure.axes[0].get_ylim()[1] <= 2 * 99.5
 
 
+def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
+    lost = [Trial(number, configuration(8), out_of_memory(configuration(8))) for number in (0, 1)]
+    with manner():
+        made = draw(result([*lost, trial(2)]).facts())
+    assert made
+    points = drawn_points(made.figure)
+    assert points["baseline: does not fit"] == [(0.0, 0.0)]
+    assert points["does not fit, or failed"] == [(1.0, 0.0)]
+
+
 def test_where_nothing_fits_there_is_no_progress() -> None:
     assert draw(result([TRIALS[1]]).facts()) is None

@@ -52,6 +52,21 @@ def test_allowed_and_limit_are_lines_where_they_are_near() -> None:
     assert "Allowed are 1000 MiB of 1.00 GiB" in far.caption
 
 
+def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
+    first, other = configuration(8), Trial(1, configuration(48), out_of_memory(configuration(48)))
+    over = Trial(0, first, completed(first, 70.0, 1050 * MIB, allowed_bytes=ALLOWED))
+    lost = Trial(0, first, out_of_memory(first, held_bytes=900 * MIB, refused_bytes=124 * MIB))
+    for baseline, place in ((over, (1050 / 1024, 70.0)), (lost, (1.0, 0.0))):
+        with manner():
+            made = draw(result([baseline, other, trial(2, 10.0, 500 * MIB)]).facts())
+        assert made
+        points = drawn_points(made.figure)
+        assert points["baseline: does not fit"] == [pytest.approx(place)]
+        assert points["out of memory (held + refused)"] == [pytest.approx((1001 / 1024, 0.0))]
+        assert "baseline" not in points
+        assert "ran, but not within what is allowed" not in points
+
+
 def test_what_wanted_far_more_stands_at_the_edge() -> None:
     trials = [
         trial(0, 10.0, 300 * MIB),

@@ -1,0 +1,87 @@
+"""Lines of Python for a training script: the arguments, the model, what stands beside them."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.report.exports import switch_lines
+from autotune.report.facts import Facts
+
+WIDTH = 76
+"""Letters of a line: indented, it fits a terminal's 80."""
+
+PLAIN_MODEL = {"dtype": "float32"}
+"""What a config alone makes."""
+
+COLLATORS = {
+    "masked-lm": "DataCollatorForLanguageModeling(tokenizer, {})",
+    "causal-lm": "DataCollatorForLanguageModeling(tokenizer, mlm=False, {})",
+    "seq2seq-lm": "DataCollatorForSeq2Seq(tokenizer, {})",
+    "token-classification": "DataCollatorForTokenClassification(tokenizer, {})",
+}
+"""The usual collator of a task; of any other one `DataCollatorWithPadding`."""
+
+
+def collator_text(task: str, asked: Mapping[str, Any]) -> str:
+    """The collator that makes batches as they were measured; empty where it is the usual one."""
+    if asked.get("packing"):
+        return "DataCollatorWithFlattening()"
+    multiple = asked.get("pad_to_multiple_of")
+    if not multiple:
+        return ""
+    return COLLATORS.get(task, "DataCollatorWithPadding(tokenizer, {})").format(f"pad_to_multiple_of={multiple}")
+
+
+def adapter_text(adapter: Mapping[str, Any]) -> str:
+    """The adapter as PEFT writes it: `LoraConfig(r=8, ...)`."""
+    return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in adapter.items())})"
+
+
+def model_lines(auto_class: str, model: str, arguments: Mapping[str, Any]) -> list[str]:
+    """`from_pretrained` with the answer's keywords, four bits as the class that it wants them in."""
+    kept = {name: repr(value) for name, value in arguments.items() if value is not None}
+    lines = [f"from transformers import {auto_class}"]
+    if quantization := arguments.get("quantization_config"):
+        kept["quantization_config"] = "quantization"
+        lines.append("from transformers import BitsAndBytesConfig")
+        lines += _call("quantization = BitsAndBytesConfig", [f"{name}={one!r}" for name, one in quantization.items()])
+    said = [repr(model), *(f"{name}={value}" for name, value in kept.items())]
+    return [*lines, *_call(f"model = {auto_class}.from_pretrained", said)]
+
+
+def _call(begun: str, arguments: Sequence[str]) -> list[str]:
+    """A call on one line, or with a line for each argument."""
+    whole = f"{begun}({', '.join(arguments)})"
+    return [whole] if len(whole) <= WIDTH else [f"{begun}(", *(f"    {one}," for one in arguments), ")"]
+
+
+def _model_lines(facts: Facts) -> list[str]:
+    """The model as it was measured; of one that no name loads a comment, where it is not simply what its config makes."""
+    if (elsewhere := facts.elsewhere) and elsewhere.auto_class and facts.model_answer:
+        return model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)
+    asked = {name: value for name, value in facts.model_answer.items() if value is not None}
+    if asked in ({}, PLAIN_MODEL):
+        return []
+    told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+    return textwrap.wrap(f"# your model, made with {told}", WIDTH, subsequent_indent="# ", break_long_words=False)
+
+
+def paste_lines(where: str, facts: Facts) -> list[str]:
+    """What to paste into a training script, from the files in `where`."""
+    lines = [
+        "import json",
+        "from transformers import TrainingArguments",
+        f'tuned = json.load(open("{where}/best_training_arguments.json"))',
+        'arguments = TrainingArguments(output_dir="output", **tuned)',
+    ]
+    lines += _model_lines(facts)
+    if facts.switches:
+        lines += ["import torch", *switch_lines(facts.switches)]
+    if facts.adapter:
+        lines += [
+            "from peft import LoraConfig, get_peft_model",
+            f'model = get_peft_model(model, LoraConfig(**json.load(open("{where}/best_adapter.json"))))',
+        ]
+    if collator := collator_text(facts.task, facts.data_answer):
+        lines += [f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
+    return lines

@@ -1,0 +1,65 @@
+"""Lines for a training script: what was measured is what they make."""
+
+import ast
+
+import pytest
+
+from autotune.report.script_lines import collator_text, paste_lines
+from autotune.workload import Workload
+from tests.makers import configuration, result, trial, workload
+
+NAMED = workload(name="org/a-model-whose-name-is-long", source="org/a-model-whose-name-is-long")
+BUILT_IN = workload()
+
+
+def pasted(of: Workload, **levers: str) -> list[str]:
+    """What is pasted for an answer of these levers, without the lines that read the arguments."""
+    trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **levers))]
+    lines = paste_lines("reports/one", result(trials, workload=of).facts())
+    ast.parse("\n".join(lines))
+    return lines[4:]
+
+
+def test_a_model_that_a_name_loads_is_loaded_as_it_was_measured() -> None:
+    assert pasted(workload(name="org/gpt2", source="org/gpt2")) == [
+        "from transformers import AutoModelForCausalLM",
+        "model = AutoModelForCausalLM.from_pretrained('org/gpt2', dtype='float32')",
+    ]
+    assert pasted(NAMED, attention="flash_attention_2", precision="bf16_weights") == [
+        "from transformers import AutoModelForCausalLM",
+        "model = AutoModelForCausalLM.from_pretrained(",
+        "    'org/a-model-whose-name-is-long',",
+        "    dtype='bfloat16',",
+        "    attn_implementation='flash_attention_2',",
+        ")",
+    ]
+
+
+def test_a_model_that_no_name_loads_is_spoken_of_where_its_config_alone_makes_another() -> None:
+    assert pasted(BUILT_IN) == pasted(BUILT_IN, quantization="none") == []
+    assert pasted(BUILT_IN, attention="flash_attention_2", precision="bf16_weights") == [
+        "# your model, made with dtype='bfloat16',",
+        "# attn_implementation='flash_attention_2'",
+    ]
+
+
+@pytest.mark.parametrize("of", [NAMED, BUILT_IN], ids=["named", "built in"])
+@pytest.mark.parametrize(
+    "levers", [{}, {"attention": "sdpa"}, {"quantization": "nf4"}, {"quantization": "none"}], ids=str
+)
+def test_the_model_s_lines_fit_eighty_columns(of: Workload, levers: dict[str, str]) -> None:
+    assert all(len(line) <= 76 for line in pasted(of, **levers))
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "said"),
+    [
+        ("causal-lm", {"packing": True}, "DataCollatorWithFlattening()"),
+        ("question-answering", {"pad_to_multiple_of": 8}, "DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)"),
+        ("masked-lm", {"pad_to_multiple_of": 8}, "DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)"),
+        ("causal-lm", {"packing": False, "pad_to_multiple_of": None}, ""),
+        ("causal-lm", {}, ""),
+    ],
+)
+def test_the_collator_is_told_where_it_is_not_the_usual_one(task: str, asked: dict[str, object], said: str) -> None:
+    assert collator_text(task, asked) == said
