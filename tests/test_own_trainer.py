@@ -13,11 +13,13 @@ from transformers import EarlyStoppingCallback, Trainer
 import autotune
 from autotune import confirmation, finishing, own_trainer
 from autotune.errors import InvalidRequest
+from autotune.identity import study_identity
 from autotune.probe.user_objects import user_workload
 from autotune.rebuilding import CONFIG, ITSELF
 from autotune.request import tuning_request
 from autotune.sending import Sent
 from autotune.workflow import _weights_text
+from tests import makers
 from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
 
 pytestmark = pytest.mark.alone
@@ -220,6 +222,28 @@ def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_now
     assert first.own_parts == again.own_parts != other.own_parts
     assert "Keyed" in first.own_parts
     assert "secret" not in str(first.to_dict())
+
+
+def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    changes = (
+        lambda model: model,
+        lambda model: model.requires_grad_(True),  # as it was
+        lambda model: model.bert.requires_grad_(False),
+        lambda model: model.set_attn_implementation("eager"),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    )
+    known = []
+    for change in changes:
+        change(trainer.model)
+        autotune.tune(trainer)
+        request = tuning_request("mine", 8)
+        workload = user_workload(request, asked[-1][0].pickled)
+        known.append(study_identity(request, makers.cpu(), workload, makers.space()))
+    assert known[0] == known[1]
+    apart = known[1:]
+    assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
+    assert {str(one["model_config"]) for one in known} == {str(known[0]["model_config"])}
 
 
 @pytest.mark.parametrize(
