@@ -9,12 +9,13 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, Trainer
+from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
-from autotune import confirmation, finishing, own_trainer
+from autotune import confirmation, finishing, lifted, own_trainer
 from autotune.errors import InvalidRequest
 from autotune.identity import study_identity
-from autotune.probe.user_objects import user_workload
+from autotune.probe.user_objects import UserObjects, user_workload
 from autotune.rebuilding import CONFIG, ITSELF
 from autotune.request import tuning_request
 from autotune.sending import Sent
@@ -210,6 +211,21 @@ def test_what_inherits_early_stopping_stays_out_of_probes(asked: Asked, tmp_path
 
     autotune.tune(built(tmp_path, callbacks=[Patient()]))
     assert "callbacks left out of probes: Patient (it needs evaluations)" in asked[0][0].notes
+
+
+def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_path: Path) -> None:
+    class Quieter(TensorBoardCallback):
+        pass
+
+    mine = [MLflowCallback(), Quieter(), Counting()]
+    trainer = built(tmp_path, callbacks=mine)
+    autotune.tune(trainer)
+    (left,) = [note for note in asked[0][0].notes if note.startswith("callbacks left out of probes")]
+    assert left.count("(it would log every probe as a run)") == 2
+    assert "MLflowCallback" in left
+    assert "Quieter" in left
+    assert [type(one).__name__ for one in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
+    assert lifted.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 
 
 def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_nowhere(
