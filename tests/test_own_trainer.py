@@ -228,6 +228,13 @@ def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_p
     assert lifted.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 
 
+def test_none_that_was_given_in_the_place_of_a_default_is_what_probes_get(asked: Asked, tmp_path: Path) -> None:
+    autotune.tune(built(tmp_path, Scaled, scale=None))
+    parts = UserObjects.opened(asked[0][0].pickled).parts(8)
+    assert parts["scale"] is None
+    assert "processing_class" not in parts, "the Trainer that had none is given none"
+
+
 def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_nowhere(
     asked: Asked, tmp_path: Path
 ) -> None:

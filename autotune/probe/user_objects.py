@@ -75,9 +75,9 @@ class UserObjects:
             "train_dataset": repeated(self.train_dataset, samples_needed),
             "data_collator": self.data_collator,
             "processing_class": self.processing_class,
-            **self.trainer_arguments,
         }
-        return {name: value for name, value in parts.items() if value is not None}
+        # None among the further ones was given as such.
+        return {name: value for name, value in parts.items() if value is not None} | dict(self.trainer_arguments)
 
 
 def _made(model_init: Any) -> Any:
