@@ -64,9 +64,9 @@ def tune(
         # Another batch than the user's: the micro-batch size is kept, made exact.
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
-    with off_device(trainer.model, lifted.optimizer_of(trainer)) as held:
+    options.setdefault("device", _device(args))
+    with off_device(trainer.model, lifted.optimizer_of(trainer), options["device"]) as held:
         brought = _brought(trainer, notes, held)
-        options.setdefault("device", _device(args))
         return search(brought, global_batch_size or stated, base_arguments=base, fresh=fresh, watch=watch, **options)
 
 

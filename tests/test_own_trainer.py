@@ -176,8 +176,8 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     moved: list[Any] = []
 
     @contextlib.contextmanager
-    def off_device(model: Any, optimizer: Any) -> Iterator[str]:
-        moved.append(optimizer)
+    def off_device(model: Any, optimizer: Any, device: str) -> Iterator[str]:
+        moved.extend((optimizer, device))
         yield "this process still holds 1 GiB"
 
     monkeypatch.setattr(own_trainer, "off_device", off_device)
@@ -186,6 +186,7 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     autotune.tune(trainer)
     assert moved[0].state
     assert isinstance(moved[0], torch.optim.AdamW)
+    assert moved[1] == asked[0][1]["device"] == "cpu"
     assert asked[0][0].doubts == ("this process still holds 1 GiB",)
     assert "this process still holds 1 GiB" in asked[0][0].notes
 
