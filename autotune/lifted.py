@@ -135,7 +135,7 @@ def makes_optimizer(trainer_class: type) -> bool:
     from transformers import Trainer
 
     own: Any = trainer_class
-    return any(getattr(own, name) is not getattr(Trainer, name) for name in ("create_optimizer",))
+    return bool(own.create_optimizer is not Trainer.create_optimizer)
 
 
 def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:
