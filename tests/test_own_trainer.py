@@ -265,6 +265,7 @@ def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_p
         workload = user_workload(request, asked[-1][0].pickled)
         known.append(study_identity(request, makers.cpu(), workload, makers.space()))
     assert known[0] == known[1]
+    assert [one["own_model"]["attention"] for one in known] == ["sdpa", "sdpa", "sdpa", "eager", "eager"]
     apart = known[1:]
     assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
     assert len({str(one["model_config"]) for one in known[:4]}) == 1, "all that a config says"
