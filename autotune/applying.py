@@ -50,11 +50,11 @@ def applied(found: Found, trainer: Any) -> Any:
         "compute_metrics": trainer.compute_metrics,
         "preprocess_logits_for_metrics": trainer.preprocess_logits_for_metrics,
         "optimizers": optimizers if optimizers[0] is not None else None,
-        **further,
     }
     takes = lifted.accepted(type(trainer))
     _prepare_model(found, trainer)
-    made = type(trainer)(**{name: one for name, one in everything.items() if one is not None and name in takes})
+    parts = {name: one for name, one in everything.items() if one is not None and name in takes}
+    made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
     for name in lifted.prepared_fields(args):
         setattr(made.args, name, getattr(trainer.args, name))
     if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before

@@ -1,4 +1,4 @@
-"""Callbacks go from one Trainer to another, but for those that the other one made by itself."""
+"""Callbacks go from one Trainer to another, but for those that the other one made by itself; into probes no tracker goes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,3 +13,16 @@ def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
             there[type(one)] -= 1
         else:
             trainer.add_callback(one)
+
+
+def is_tracker(callback: Any) -> bool:
+    """Whether it logs to a tracker (W&B, MLflow, TensorBoard, ...): one of transformers' own, or what inherits it."""
+    from transformers.integrations import INTEGRATION_TO_CALLBACK
+
+    return isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values()))
+
+
+def drop_trackers(trainer: Any) -> None:
+    """Take them off a Trainer whose class adds them by itself."""
+    for one in filter(is_tracker, tuple(trainer.callback_handler.callbacks)):
+        trainer.remove_callback(one)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InvalidRequest, did_you_mean
+from autotune.identity import NOT_THE_MODEL
 from autotune.interval import Interval, quotient_of_means
 from autotune.objective import best_trial
 from autotune.report.columns import FIRST
@@ -14,6 +15,7 @@ from autotune.scrubbing import named
 from autotune.study_folder import study_folder
 from autotune.trial import Trial
 from autotune.units import parse_price
+from autotune.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,6 +169,7 @@ def _best_speed(result: TuningResult) -> Interval | None:
 def different_work(one: TuningResult, other: TuningResult) -> list[str]:
     """In what the work of two studies differs, in words; empty where it is the same."""
     said = [] if _same_model(one, other) else ["another model config"]
+    said += [] if _same_share_learns(one.workload, other.workload) else ["another share of the model learns"]
     pairs = {
         "task": (one.workload.task, other.workload.task),
         "sequence length": (one.workload.sequence_length, other.workload.sequence_length),
@@ -189,8 +192,9 @@ def _same_model(one: TuningResult, other: TuningResult) -> bool:
     )
 
 
-NOT_THE_MODEL = {"_name_or_path", "transformers_version"}
-"""Fields of a config that say where it came from."""
+def _same_share_learns(one: Workload, other: Workload) -> bool:
+    """Bytes of gradients against bytes of weights: as many of either dtype."""
+    return one.gradient_bytes * other.parameter_bytes == other.gradient_bytes * one.parameter_bytes
 
 
 def _data(result: TuningResult) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.levers import LEVERS
 from autotune.levers.optimizer import NAMES
+from autotune.levers.precision import WEIGHTS
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.memory_peak import MemoryPeak
 from autotune.memory_wanted import step_key, update_key
@@ -92,7 +93,7 @@ class Forecast:
         able = (
             card
             for card in CARDS.values()
-            if any(str(one) in card.flops for one in row.levers.get("precision", ("fp32",)))
+            if _precisions(card).intersection(map(str, row.levers.get("precision", ("fp32",))))
         )
         return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
 
@@ -190,11 +191,8 @@ def _few_enough(space: SearchSpace) -> list[Configuration]:
 def device_meant(here: Environment, card: Card | None) -> Environment:
     """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
     capability = card.compute_capability if card else (8, 0)
-    known = set(card.flops) if card else {"fp32", "tf32", "fp16", "bf16"}
-    reasons = {
-        name: None if name in known else f"{card.name if card else 'the card'} has no {name}"
-        for name in LEVERS["precision"].values
-    }
+    every = map(str, LEVERS["precision"].values)
+    reasons = {name: f"{card.name} has no {name}" if card and name not in _precisions(card) else None for name in every}
     return replace(
         here,
         device="cuda:0",
@@ -205,9 +203,14 @@ def device_meant(here: Environment, card: Card | None) -> Environment:
         context_bytes=0,
         context_source="",
         cpu_count=max(here.cpu_count, 16),
-        precisions={str(name): reason for name, reason in reasons.items()},
+        precisions=reasons,
         optimizers=dict.fromkeys(NAMES),
     )
+
+
+def _precisions(card: Card) -> set[str]:
+    """Values of the lever that it has units for: weights in bfloat16 need no others than bfloat16."""
+    return {*card.flops, *([WEIGHTS] if "bf16" in card.flops else [])}
 
 
 def _rows(

@@ -80,6 +80,8 @@ def prepared_fields(args: Any) -> dict[str, Any]:
 def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     """(what else the Trainer's constructor was given and keeps under its name, parameters whose value it does not keep).
 
+    A None among the values was given in the place of another default.
+
     Raises InvalidRequest where one of those has no default.
     """
     found, lost = {}, []
@@ -133,7 +135,7 @@ def makes_optimizer(trainer_class: type) -> bool:
     from transformers import Trainer
 
     own: Any = trainer_class
-    return any(getattr(own, name) is not getattr(Trainer, name) for name in ("create_optimizer",))
+    return bool(own.create_optimizer is not Trainer.create_optimizer)
 
 
 def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:

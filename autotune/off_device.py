@@ -2,44 +2,56 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from autotune.units import format_bytes
 
+State = tuple[dict[str, Any], str]
+"""What an optimizer keeps of one parameter, and the name of a tensor in it."""
 
-def moved(model: Any, optimizer: Any, device: Any) -> None:
-    """Move parameters, gradients and buffers of the model, and the optimizer's state, to a device of torch, in place.
 
-    The parameters stay the same objects, so that an optimizer keeps them. optimizer: None where there is none.
+def states_on(place: Any, optimizer: Any) -> list[State]:
+    """The optimizer's tensors that lie on this device of torch; optimizer: None where there is none.
+
+    Others stay where they are: step counts on the CPU, and pages of bitsandbytes', which are the host's to begin with.
     """
     import torch
 
+    kept = optimizer.state.values() if optimizer is not None else ()
+    every = [(one, name, tensor) for one in kept for name, tensor in one.items()]
+    return [(one, name) for one, name, tensor in every if isinstance(tensor, torch.Tensor) and tensor.device == place]
+
+
+def moved(model: Any, states: Iterable[State], device: Any) -> None:
+    """Move parameters, gradients and buffers of the model, and these states, to a device of torch, in place.
+
+    The parameters stay the same objects, so that an optimizer keeps them.
+    """
     model.to(device)
-    for state in optimizer.state.values() if optimizer is not None else ():
-        for name, value in state.items():
-            # A step count that lies on the CPU beside states on a GPU stays there.
-            if isinstance(value, torch.Tensor) and value.dim():
-                state[name] = value.to(device)
+    for one, name in states:
+        one[name] = one[name].to(device)
 
 
 @contextmanager
-def off_device(model: Any, optimizer: Any = None) -> Iterator[str]:
-    """The model on the CPU and the device's cache empty, as long as the context lasts; then back, however it ends.
+def off_device(model: Any, optimizer: Any = None, device: str = "auto") -> Iterator[str]:
+    """The model on the CPU and its device's cache empty, as long as the context lasts; then back, however it ends.
 
-    Gives a note on what this process holds on the device nevertheless, empty where it holds nothing. Wakes no device.
+    device: on which others shall train meanwhile. Gives a note on what this process holds of it nevertheless, empty where it
+    holds nothing and of a CPU. Wakes no device.
     """
     place = next((one.device for one in model.parameters()), None)
     if place is None or is_on_cpu(place):
-        yield held_note()
+        yield "" if device == "cpu" else held_note()
         return
+    states = states_on(place, optimizer)
     try:
-        moved(model, optimizer, "cpu")
+        moved(model, states, "cpu")
         free_cache()
-        yield held_note()
+        yield "" if device == "cpu" else held_note()
     finally:
-        moved(model, optimizer, place)
+        moved(model, states, place)
 
 
 def is_on_cpu(place: Any) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 from autotune import lifted
+from autotune.callbacks import is_tracker
 from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import ANY
 from autotune.off_device import off_device
@@ -44,8 +45,9 @@ def tune(
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
     as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your
-    own run in every probe; which do not, a note of the result says. While it searches, the model lies on the CPU, and it
-    is back where it was afterwards, however the search ends; the Trainer itself is left as it is.
+    own run in every probe, but for trackers and what needs evaluations; which do not, a note of the result says. While it
+    searches, the model lies on the CPU, and it is back where it was afterwards, however the search ends; the Trainer
+    itself is left as it is.
 
     Raises InvalidRequest, one line with advice, for a Trainer that cannot be searched for (no data, several ranks, sharded,
     without weights, with parts that no other process can get) and for what it brings itself (train_dataset, ...), and all
@@ -62,9 +64,9 @@ def tune(
         # Another batch than the user's: the micro-batch size is kept, made exact.
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
-    with off_device(trainer.model, lifted.optimizer_of(trainer)) as held:
+    options.setdefault("device", _device(args))
+    with off_device(trainer.model, lifted.optimizer_of(trainer), options["device"]) as held:
         brought = _brought(trainer, notes, held)
-        options.setdefault("device", _device(args))
         return search(brought, global_batch_size or stated, base_arguments=base, fresh=fresh, watch=watch, **options)
 
 
@@ -131,7 +133,7 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
     runs, left = [], []
     for one in lifted.own_callbacks(trainer):
         name = type(one).__name__
-        reason = "it needs evaluations" if _needs_evaluation(one) else can_be_sent(one, trainer)
+        reason = _unfit(one) or can_be_sent(one, trainer)
         runs += [] if reason else [one]
         left += [f"{name} ({reason})"] if reason else []
     if runs:
@@ -141,8 +143,11 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
     return runs
 
 
-def _needs_evaluation(callback: Any) -> bool:
-    return any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__)
+def _unfit(callback: Any) -> str:
+    """Why no probe runs it; empty where one may."""
+    if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
+        return "it needs evaluations"
+    return "it would log every probe as a run" if is_tracker(callback) else ""
 
 
 def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:

@@ -91,7 +91,7 @@ class Prior:
 
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
     micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU of
-    several threads (the tables' one thread: 17 microseconds).
+    several threads (the tables' one thread: 13 microseconds).
     work: lever -> value -> what it makes of both halves and of the optimizer's step. noise: what a measurement's own noise
     is multiplied by; least_noise: what it is at the least, because two processes differ by more than the steps of one.
     effects: lever -> value -> what is expected of it.

@@ -20,9 +20,33 @@ def _wanted(environment: Environment) -> tuple[list[str], list[str]]:
     return precisions, optimizers
 
 
-def device_rates(host: ProbeHost, environment: Environment, known: Collection[str] = ()) -> Mapping[str, float]:
+def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
     """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
-    step; empty where they cannot be measured. known: what need not be measured again."""
+    step; without what cannot be measured, empty where nothing can be."""
+    return _without_failed(_measured(host, environment, ()))
+
+
+def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
+    """The same, from the cache where this device and this software were measured before.
+
+    What failed is kept too, as null, and not tried again.
+    """
+    place = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
+    known: Mapping[str, float | None] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = read_json(place)
+    if not set(chain(*_wanted(environment))) <= known.keys():
+        found = _measured(host, environment, known)
+        known = {**known, **found}
+        if found:
+            with contextlib.suppress(OSError):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_json(place, known)
+    return _without_failed(known)
+
+
+def _measured(host: ProbeHost, environment: Environment, known: Collection[str]) -> Mapping[str, float | None]:
+    """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _wanted(environment))
     order = Order(
         kind="rates",
@@ -35,17 +59,5 @@ def device_rates(host: ProbeHost, environment: Environment, known: Collection[st
     return {} if failure is not None else answer
 
 
-def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
-    """The same, from the cache where this device and this software were measured before."""
-    place = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
-    known: Mapping[str, float] = {}
-    with contextlib.suppress(OSError, ValueError):
-        known = read_json(place)
-    if not set(chain(*_wanted(environment))) <= known.keys():
-        found = device_rates(host, environment, known)
-        known = {**known, **found}
-        if found:
-            with contextlib.suppress(OSError):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_json(place, known)
-    return known
+def _without_failed(rates: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: rate for name, rate in rates.items() if rate is not None}

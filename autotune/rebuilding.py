@@ -87,15 +87,26 @@ def _not_plain(model: Any, trainer_class: type) -> str:
         return "it has an adapter"
     makers = {one.__module__.partition(".")[0] for one in trainer_class.__mro__} - {"__main__", "builtins"}
     for one in model.modules():
-        patched = one.__dict__.get("forward")
-        if patched is not None and _package_of(patched) not in makers | {"accelerate", "transformers"}:
+        patched = own_forward(one)
+        if patched is not None and package_of(patched) not in makers | {"accelerate", "transformers"}:
             return "the forward of one of its layers was replaced"
-        if one._forward_hooks or one._forward_pre_hooks or one._backward_hooks or one._backward_pre_hooks:
+        if hooks_of(one):
             return "one of its layers has hooks"
     return ""
 
 
-def _package_of(function: Any) -> str:
+def own_forward(layer: Any) -> Any:
+    """What this one layer computes instead of its class's `forward`; None where that is as it was."""
+    return layer.__dict__.get("forward")
+
+
+def hooks_of(layer: Any) -> list[Any]:
+    """What runs before and after the layer's forward and backward."""
+    kinds = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    return [one for kind in kinds for one in kind.values()]
+
+
+def package_of(function: Any) -> str:
     """The package whose code it is; `functools.wraps` does not change that."""
     inner = getattr(function, "__func__", function)
     name: str = getattr(inner, "__globals__", {}).get("__name__", "")

@@ -1,7 +1,6 @@
 """What people call: each function a few lines over the rooms."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
+from autotune.identity import study_identity
 from autotune.interruption import patient, statement_of
 from autotune.knowledge import gather, keeping_peaks
 from autotune.levers import LEVERS
@@ -230,7 +230,7 @@ def _unmeasured(
             *_learning(space),
             *advice(workload.model_config, environment, space.beside("precision")),
         ),
-        identity=_identity(request, environment, workload, space),
+        identity=study_identity(request, environment, workload, space),
         folder=folder,
     )
 
@@ -287,31 +287,6 @@ def _why_nothing_fits(result: TuningResult) -> str:
         f"Nothing fits into {format_bytes(result.allowed_bytes)}: the leanest of {len(result.trials)} trial(s) "
         f"({least.configuration}) wanted at least {format_bytes(wanted)}."
     )
-
-
-def _identity(
-    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace
-) -> dict[str, Any]:
-    """What makes a study itself; not: trials, timeouts, sampler, seed, output."""
-    identity = {
-        "model_config": {
-            k: v for k, v in workload.model_config.items() if k not in ("_name_or_path", "transformers_version")
-        },
-        "architecture": f"{workload.architecture}, {workload.parameters} parameters",
-        "task": workload.task,
-        "data": workload.data_identity,
-        "sequence_length": workload.sequence_length,
-        "global_batch_size": request.global_batch_size,
-        "environment": environment.identity(),
-        "memory_limit_bytes": request.memory_limit_bytes,
-        "headroom": request.headroom,
-        "objective": request.objective,
-        "space": space.identity(),
-        "training_args": dict(request.training_args),
-        **({"own_parts": workload.own_parts} if workload.own_parts else {}),
-    }
-    known: dict[str, Any] = json.loads(json.dumps(identity, default=str))
-    return known
 
 
 __all__ = ["Progress", "examine", "search"]

@@ -31,7 +31,8 @@ class Workload:
     weights: where the model's own weights lie (a folder, or a hub id that is in the cache); empty for random ones.
     user_objects: True where model_init, train_dataset, collator or Trainer class come from the caller.
     own_optimizer: class of the caller's own optimizer, empty where the arguments' `optim` names it. weights_dtype: of the
-    caller's own model. own_parts: what tells the caller's further parts from others.
+    caller's own model. own_layers: what tells its layers, and which of them learn, from others; own_parts: the same of the
+    caller's further parts.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Workload:
     user_objects: bool = False
     own_optimizer: str = ""
     weights_dtype: str = "float32"
+    own_layers: str = ""
     own_parts: str = ""
     notes: tuple[str, ...] = ()
 

@@ -74,6 +74,10 @@ def test_a_class_of_one_s_own_gets_its_argument_and_makes_its_callback_once(tmp_
     assert [one.trainer for one in told] == [made]
 
 
+def test_none_that_was_given_in_the_place_of_a_default_is_given_again(tmp_path: Path) -> None:
+    assert found().apply(built(tmp_path, Scaled, scale=None)).scale is None
+
+
 def test_an_optimizer_of_one_s_own_goes_along(tmp_path: Path) -> None:
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -52,6 +52,7 @@ FLOORS = (
         "allocator_model",
         "tiles",
         "own_arguments",
+        "identity",
         "sending",
         "rebuilding",
         "callbacks",

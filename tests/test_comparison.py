@@ -80,12 +80,13 @@ def test_the_same_work_on_two_machines_is_put_into_proportion() -> None:
     [
         (other_work(model_config={"model_type": "gpt2", "n_layer": 4}), "another model config"),
         (other_work(parameters=5_000_000), "another model config"),
+        (other_work(gradient_bytes=8_000_000), "another share of the model learns"),
         (other_work(task="masked-lm"), "task masked-lm instead of causal-lm"),
         (other_work(sequence_length=64), "sequence length 64 instead of 96"),
         (other_work(data_identity="topics.txt"), "other data"),
         (result(request=tuning_request("gpt2-mini", 96)), "global batch size 96 instead of 48"),
     ],
-    ids=["config", "parameters", "task", "length", "data", "batch"],
+    ids=["config", "parameters", "frozen", "task", "length", "data", "batch"],
 )
 def test_other_work_is_not_put_into_proportion_and_says_why(other: TuningResult, why: str) -> None:
     first, second = plain_rows(compare([result(), other]))
@@ -102,6 +103,11 @@ def test_one_work_under_two_versions_of_transformers_is_the_same() -> None:
     )
     assert different_work(result(), newer) == []
     assert different_work(result(), dataclasses.replace(newer, environment=result().environment))
+
+
+def test_the_same_share_of_a_model_learns_in_whatever_dtype_it_is() -> None:
+    wide, narrow = (other_work(parameter_bytes=size * 4_000_000, gradient_bytes=size * 1_000_000) for size in (4, 2))
+    assert different_work(wide, narrow) == []
 
 
 def test_models_without_a_config_are_never_known_to_be_the_same() -> None:

@@ -7,11 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cards import CARDS
+from autotune.cards import CARDS, GIB, find_card
 from autotune.cli import app
 from autotune.errors import InvalidRequest, NothingFits
-from autotune.forecast import Forecast
+from autotune.forecast import Forecast, ForecastRow, device_meant
+from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.report.forecast import forecast_lines
+from tests.makers import cpu
 
 QUICK = {"sequence_length": 32, "space": "quick"}
 
@@ -54,13 +56,37 @@ def test_what_fits_is_what_stays_within_memory_less_headroom(forecast: Forecast)
         dataclasses.replace(tight, headroom=0.5).check()
 
 
+def needing(gib: float, *precisions: str) -> ForecastRow:
+    """A row that needs so much of the device, with any of these precisions."""
+    split = MemorySplit(*[0] * len(dataclasses.fields(MemorySplit)))
+    return ForecastRow(8, 1, {"precision": precisions}, MemoryPeak(split, int(gib * GIB), "optimizer step"))
+
+
 def test_without_a_limit_each_row_says_on_which_cards_it_fits(forecast: Forecast) -> None:
-    free = dataclasses.replace(forecast, limit_bytes=None)
+    free = dataclasses.replace(forecast, limit_bytes=None, headroom=0.05)
     assert free.allowed_bytes is None
-    for row in free.rows:
-        able = [card.name for card in CARDS.values() if "bf16" in card.flops or row.levers["precision"] != ("bf16",)]
-        assert list(free.cards_for(row)) == able
+    in_fp32 = free.cards_for(needing(21, "fp32"))
+    assert in_fp32 == tuple(card.name for card in CARDS.values() if card.memory_bytes * 0.95 >= 21 * GIB)
+    assert {"V100-32GB", "RTX 3090"} <= set(in_fp32)
+    assert not {"V100-16GB", "RTX 3080"} & set(in_fp32)
+    assert free.cards_for(needing(23, "fp32")) == tuple(name for name in in_fp32 if CARDS[name].memory_bytes > 24 * GIB)
+    assert free.cards_for(needing(500, "fp32")) == ()
     assert any(line.strip().startswith("V100-16GB") for line in forecast_lines(free.to_dict()))
+
+
+def test_it_fits_on_cards_alone_that_have_one_of_its_precisions(forecast: Forecast) -> None:
+    newer = {name for name, card in CARDS.items() if "bf16" in card.flops and card.memory_bytes > 21 * GIB / 0.95}
+    for precisions in (("bf16",), ("bf16_weights",), ("tf32",)):
+        assert set(forecast.cards_for(needing(21, *precisions))) == newer
+    assert set(forecast.cards_for(needing(21, "fp16", "bf16"))) > newer
+
+
+def test_weights_in_16_bits_need_a_card_with_bf16() -> None:
+    meant = {name: device_meant(cpu(), find_card(name)).precisions for name in ("H100", "T4")}
+    assert set(meant["H100"].values()) == {None}
+    assert [name for name, reason in meant["T4"].items() if reason is None] == ["fp32", "fp16"]
+    assert meant["T4"]["bf16_weights"] == "T4 has no bf16_weights"
+    assert set(device_meant(cpu(), None).precisions.values()) == {None}
 
 
 def test_the_table_marks_what_does_not_fit(forecast: Forecast) -> None:

@@ -15,6 +15,7 @@ from autotune.physics import Knowledge
 from autotune.plan import Progress
 from autotune.prior import Effect
 from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order
 from autotune.rates import device_rates, known_rates
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
@@ -136,6 +137,25 @@ def test_the_device_is_measured_once_and_remembered(
     assert known_rates(host, environment) == rates, "from the file: a second measurement would differ"
     next((tmp_path / "autotune" / "rates").iterdir()).write_text("{")
     assert set(known_rates(host, environment)) == set(rates)
+
+
+@pytest.mark.parametrize("precisions", [{"fp32": None}, {}])
+def test_what_cannot_be_measured_is_remembered_as_such(
+    precisions: dict[str, None],
+    host: ProbeHost,
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    odd = replace(environment, precisions=precisions, optimizers={"no such": None})
+    measured: list[Order] = []
+    attempt = host.attempt
+    monkeypatch.setattr(host, "attempt", lambda order: measured.append(order) or attempt(order))
+    first = known_rates(host, odd)
+    assert set(first) == set(precisions)
+    assert known_rates(host, odd) == first
+    assert [one.request["optimizers"] for one in measured] == [["no such"]], "once"
 
 
 def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:

@@ -9,15 +9,18 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, Trainer
+from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
-from autotune import own_trainer
+from autotune import lifted, own_trainer
 from autotune.errors import InvalidRequest
-from autotune.probe.user_objects import user_workload
+from autotune.identity import study_identity
+from autotune.probe.user_objects import UserObjects, user_workload
 from autotune.rebuilding import CONFIG, ITSELF
 from autotune.request import tuning_request
 from autotune.sending import Sent
 from autotune.workflow import _weights_text
+from tests import makers
 from tests.hurry import hurry
 from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
 
@@ -171,8 +174,8 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     moved: list[Any] = []
 
     @contextlib.contextmanager
-    def off_device(model: Any, optimizer: Any) -> Iterator[str]:
-        moved.append(optimizer)
+    def off_device(model: Any, optimizer: Any, device: str) -> Iterator[str]:
+        moved.extend((optimizer, device))
         yield "this process still holds 1 GiB"
 
     monkeypatch.setattr(own_trainer, "off_device", off_device)
@@ -181,6 +184,7 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     autotune.tune(trainer)
     assert moved[0].state
     assert isinstance(moved[0], torch.optim.AdamW)
+    assert moved[1] == asked[0][1]["device"] == "cpu"
     assert asked[0][0].doubts == ("this process still holds 1 GiB",)
     assert "this process still holds 1 GiB" in asked[0][0].notes
 
@@ -208,6 +212,28 @@ def test_what_inherits_early_stopping_stays_out_of_probes(asked: Asked, tmp_path
     assert "callbacks left out of probes: Patient (it needs evaluations)" in asked[0][0].notes
 
 
+def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_path: Path) -> None:
+    class Quieter(TensorBoardCallback):
+        pass
+
+    mine = [MLflowCallback(), Quieter(), Counting()]
+    trainer = built(tmp_path, callbacks=mine)
+    autotune.tune(trainer)
+    (left,) = [note for note in asked[0][0].notes if note.startswith("callbacks left out of probes")]
+    assert left.count("(it would log every probe as a run)") == 2
+    assert "MLflowCallback" in left
+    assert "Quieter" in left
+    assert [type(one).__name__ for one in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
+    assert lifted.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
+
+
+def test_none_that_was_given_in_the_place_of_a_default_is_what_probes_get(asked: Asked, tmp_path: Path) -> None:
+    autotune.tune(built(tmp_path, Scaled, scale=None))
+    parts = UserObjects.opened(asked[0][0].pickled).parts(8)
+    assert parts["scale"] is None
+    assert "processing_class" not in parts, "the Trainer that had none is given none"
+
+
 def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_nowhere(
     asked: Asked, tmp_path: Path
 ) -> None:
@@ -218,6 +244,29 @@ def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_now
     assert first.own_parts == again.own_parts != other.own_parts
     assert "Keyed" in first.own_parts
     assert "secret" not in str(first.to_dict())
+
+
+def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    changes = (
+        lambda model: model,
+        lambda model: model.requires_grad_(True),  # as it was
+        lambda model: model.bert.requires_grad_(False),
+        lambda model: model.set_attn_implementation("eager"),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    )
+    known = []
+    for change in changes:
+        change(trainer.model)
+        autotune.tune(trainer)
+        request = tuning_request("mine", 8)
+        workload = user_workload(request, asked[-1][0].pickled)
+        known.append(study_identity(request, makers.cpu(), workload, makers.space()))
+    assert known[0] == known[1]
+    assert [one["own_model"]["attention"] for one in known] == ["sdpa", "sdpa", "sdpa", "eager", "eager"]
+    apart = known[1:]
+    assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
+    assert len({str(one["model_config"]) for one in known[:4]}) == 1, "all that a config says"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -44,6 +45,14 @@ class Scaled(Trainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().compute_loss(*args, **kwargs)
         return (self.scale * loss[0], *loss[1:]) if isinstance(loss, tuple) else self.scale * loss
+
+
+class Logged(Trainer):
+    """A Trainer that logs whatever its arguments say."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_callback(TensorBoardCallback())
 
 
 @dataclass

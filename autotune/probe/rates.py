@@ -29,15 +29,16 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "
 DTYPES["bf16_weights"] = DTYPES["bf16"]
 
 
-def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float]:
+def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
-    `order.request["precisions"]` and `order.request["optimizers"]`; an optimizer that fails is left out."""
+    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails."""
     environment = order.environment
     assert environment is not None
     if environment.device_uuid:
         os.environ["CUDA_VISIBLE_DEVICES"] = environment.device_uuid
-    rates = {name: _rate(name, environment.device) for name in order.request["precisions"]}
+    rates: dict[str, float | None] = {name: _rate(name, environment.device) for name in order.request["precisions"]}
     for name in order.request.get("optimizers", ()):
+        rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
             rates[name] = _optimizer_rate(name, environment.device)
     return rates

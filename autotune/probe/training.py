@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments
 
-from autotune.callbacks import add_callbacks
+from autotune.callbacks import add_callbacks, drop_trackers
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import adapters, batching, data, failures, models
@@ -211,6 +211,7 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     trainer = kind(model=model, args=arguments, **parts)
     trainer.own_optimizer = user.own_optimizer
     add_callbacks(trainer, user.callbacks)
+    drop_trackers(trainer)
     trainer.data_collator = data.collated_as_asked(trainer.data_collator, order.data_arguments)
     batching.spread_steps(trainer)
     return trainer

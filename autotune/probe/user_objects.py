@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from autotune.errors import InvalidRequest
 from autotune.probe.batching import own_collating
+from autotune.probe.own_layers import layers_digest
 from autotune.rebuilding import Rebuilt, made_by
 from autotune.request import TuningRequest
 from autotune.sending import received
@@ -74,9 +75,9 @@ class UserObjects:
             "train_dataset": repeated(self.train_dataset, samples_needed),
             "data_collator": self.data_collator,
             "processing_class": self.processing_class,
-            **self.trainer_arguments,
         }
-        return {name: value for name, value in parts.items() if value is not None}
+        # None among the further ones was given as such.
+        return {name: value for name, value in parts.items() if value is not None} | dict(self.trainer_arguments)
 
 
 def _made(model_init: Any) -> Any:
@@ -127,6 +128,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
         gradient_bytes=sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad),
         supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
+        attention=str(getattr(config, "_attn_implementation", None) or "eager"),
         collating=collating,
         pad_to_multiple_of=pad_to_multiple_of,
         data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
@@ -136,6 +138,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         user_objects=True,
         own_optimizer=user.own_optimizer,
         weights_dtype=next((_dtype(one) for one in model.parameters() if one.is_floating_point()), "float32"),
+        own_layers=layers_digest(model),
         own_parts=user.identity,
     )
 

@@ -1,7 +1,8 @@
 """Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
 
-python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them (which
-`autotune.prior.Prior` ships), into tests/data/tables/priors.json. Empirical Bayes: the evidence of all rows is maximised
+python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them, into
+tests/data/tables/priors.json. Of the latter `autotune.prior` ships what is said of times and their noise, rounded; its kernel_s
+and CPU_MEMORY are others, of several threads and of the heap as it comes. Empirical Bayes: the evidence of all rows is maximised
 over the standard deviations of the effects (Rasmussen and Williams, 2006, section 5.4.1); nothing of a search is looked at.
 """
 

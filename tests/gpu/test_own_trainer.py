@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import autotune
-from autotune.off_device import held_note, moved, off_device
+from autotune.off_device import held_note, moved, off_device, states_on
 from tests.trainers import Numbers, bert
 
 pytestmark = pytest.mark.gpu
@@ -28,8 +28,23 @@ def test_weights_and_states_leave_the_card_and_come_back() -> None:
     assert model.weight.device.type == "cuda"
     assert optimizer.state[model.weight]["exp_avg"].device.type == "cuda"
     assert torch.equal(model.weight.detach().cpu(), before)
-    moved(model, optimizer, "cpu")
+    moved(model, states_on(model.weight.device, optimizer), "cpu")
     assert held_note()
+    with off_device(model, optimizer, "cpu") as held:
+        assert held == "", "a search on the CPU needs nothing of the card"
+
+
+def test_pages_of_an_optimizer_are_the_host_s_before_and_afterwards() -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    model = torch.nn.Linear(1024, 1024, device="cuda")
+    optimizer = bitsandbytes.optim.PagedAdamW32bit(model.parameters())
+    model(torch.ones(1, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    paged = optimizer.state[model.weight]["state1"]
+    with off_device(model, optimizer):
+        assert optimizer.state[model.weight]["state1"] is paged
+    assert optimizer.state[model.weight]["state1"] is paged
+    optimizer.step()
 
 
 def test_a_trainer_on_the_card_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:

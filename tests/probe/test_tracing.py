@@ -13,8 +13,9 @@ from autotune.levers import LEVERS
 from autotune.memory_lines import peak_lines
 from autotune.memory_tape import FIRST, FURTHER, Tape, between, repeated
 from autotune.probe.layers import Repeats, find_repeats
-from autotune.probe.models import choose_task, config_of, model_outline, plain_config
+from autotune.probe.models import choose_task, config_of, model_outline, plain_config, read_config
 from autotune.probe.preparation import _fit_task
+from autotune.probe.shapes import BUILT_IN
 from autotune.probe.tracing import Subject, _weights, trace_step
 from autotune.workload import Workload
 from tests.makers import cpu
@@ -73,9 +74,16 @@ WAYS = {
 }
 
 
-def workload_of(name: str, **more: Any) -> Workload:
-    config = AutoConfig.for_model(name, **{**MODELS[name], **more})
-    task = choose_task(config, None)
+MINIS = [name for name in BUILT_IN if name.endswith("-mini")]
+
+
+def workload_of(name: str, task: str | None = None, **more: Any) -> Workload:
+    return fitted(name, AutoConfig.for_model(name, **{**MODELS[name], **more}), task)
+
+
+def fitted(name: str, config: Any, task: str | None = None) -> Workload:
+    """The workload of 24 tokens that such a config makes."""
+    task = choose_task(config, task)
     _fit_task(config, task)
     tokens = None if task == "image-classification" else 24
     return Workload(name=name, task=task, model_config=plain_config(config), sequence_length=tokens)
@@ -108,6 +116,40 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
             # CPU's kernel writes 32: two numbers a token.
             allowed = 0 if way in ("fp32", "checkpointed") else 3 * 2 * 2 * 24 * 2
             assert abs(peaks(fake)[phase] - most) <= allowed, way
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("bert", "masked-lm"),
+        ("bert", "causal-lm"),
+        ("bert", "sequence-classification"),
+        ("bert", "token-classification"),
+        ("bert", "question-answering"),
+        ("gpt2", "sequence-classification"),
+    ],
+)
+def test_the_step_of_a_task_is_traced_and_has_the_bytes_of_a_real_one(name: str, task: str) -> None:
+    as_a_real_one(workload_of(name, task))
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_the_step_of_a_small_built_in_model_is_traced_and_has_the_bytes_of_a_real_one(name: str) -> None:
+    as_a_real_one(fitted(name, read_config(name, False)[0]))
+
+
+def as_a_real_one(workload: Workload) -> None:
+    """Traced without storage, with few layers where that is possible, to the bytes of a step of all layers on the CPU."""
+    subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[str]()
+    told = subject.step(asked, notes)
+    assert notes == []
+    few = Tape.from_dict(told["tapes"][2])
+    fake = few if told["whole"] else repeated(few, subject.repeats.counts)
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    # Experts go another way without storage: where each one's tokens end, a number of 4 bytes, is held a moment longer.
+    ends = 4 * subject.config.num_hidden_layers * getattr(subject.config, "num_experts", 0)
+    for phase, most in peaks(real).items():
+        assert abs(peaks(fake)[phase] - most) <= ends
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
@@ -198,10 +240,19 @@ def test_layers_of_different_kinds_are_traced_all() -> None:
     assert subject_of(workload).repeats == Repeats()
 
 
-def test_what_cannot_be_traced_without_storage_is_traced_on_real_tensors_and_says_so() -> None:
-    subject = subject_of(workload_of("mixtral"))
+@pytest.mark.parametrize(
+    ("name", "task", "own"),
+    [
+        ("mixtral", None, {"experts_implementation": "eager"}),
+        ("t5", "sequence-classification", {}),  # it looks where each sample ends
+    ],
+)
+def test_what_cannot_be_traced_without_storage_is_traced_on_real_tensors_and_says_so(
+    name: str, task: str | None, own: dict[str, str]
+) -> None:
+    subject = subject_of(workload_of(name, task))
     notes: list[str] = []
-    told = subject.step({"training_arguments": {}, "model_arguments": {"experts_implementation": "eager"}}, notes)
+    told = subject.step({"training_arguments": {}, "model_arguments": own}, notes)
     assert "error" not in told
     assert {layers for layers, *_ in told["peaks"]} == {1, 2}
     assert "real tensors" in notes[0]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.callbacks import is_tracker
 from autotune.environment import Environment
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
@@ -23,6 +24,7 @@ from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
+from tests.trainers import Logged
 
 Train = Callable[..., Measurement]
 
@@ -177,6 +179,19 @@ def test_a_schedule_that_needs_evaluations_becomes_constant(own: Train, tmp_path
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     kind = own_trainer(tmp_path)["arguments"]["lr_scheduler_type"]
     assert kind == ("constant" if scheduler == "reduce_lr_on_plateau" else "cosine")
+
+
+def test_a_trainer_that_logs_to_a_tracker_by_itself_trains_without_it(environment: Environment, tmp_path: Path) -> None:
+    objects = {
+        "model_init": misbehaviours.model_init,
+        "train_dataset": misbehaviours.Samples(),
+        "trainer_class": Logged,
+    }
+    order = make_order(tmp_path, environment)
+    arguments = arguments_of(order, b"", tmp_path, most_steps(order))
+    trainer = trainer_of(order, UserObjects.opened(sent(objects)), arguments)
+    assert type(trainer) is Logged
+    assert not any(map(is_tracker, trainer.callback_handler.callbacks))
 
 
 # Which samples --------------------------------------------------------------------------------------------------
