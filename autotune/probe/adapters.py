@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from transformers.pytorch_utils import Conv1D
 
 
 def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
@@ -18,6 +19,13 @@ def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
     return get_peft_model(model, LoraConfig(**adapter)).train()
 
 
+def linear_layers(model: Any) -> list[tuple[str, Any]]:
+    """(name, layer) of each that four bits are for: linear ones, GPT-2's own kind among them, but the output's."""
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    kinds = (torch.nn.Linear, Conv1D)
+    return [(name, one) for name, one in model.named_modules() if type(one) in kinds and one is not output]
+
+
 def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
     """The model with every linear layer but the output's in bitsandbytes' four bits, as `from_pretrained` would load it.
 
@@ -26,15 +34,10 @@ def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
     """
     import bitsandbytes
     from transformers import BitsAndBytesConfig
-    from transformers.pytorch_utils import Conv1D
 
     config = BitsAndBytesConfig(**asked)
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    for name, layer in list(model.named_modules()):
-        is_conv = isinstance(layer, Conv1D)
-        if layer is output or not (is_conv or type(layer) is torch.nn.Linear):
-            continue
-        weight = layer.weight.data.t().contiguous() if is_conv else layer.weight.data
+    for name, layer in linear_layers(model):
+        weight = layer.weight.data.t().contiguous() if isinstance(layer, Conv1D) else layer.weight.data
         packed = bitsandbytes.nn.Linear4bit(
             weight.shape[1],
             weight.shape[0],
