@@ -10,10 +10,10 @@ ENV DEBIAN_FRONTEND=noninteractive \
 
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
-# gcc and Python's headers: Triton compiles with them what torch.compile and fused kernels need.
+# Compilers: torch.compile makes C++ for a CPU, and with gcc and Python's headers Triton makes its own and fused kernels.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends g++ gcc libc6-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/autotune
 

@@ -112,7 +112,7 @@ def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory, those near the baseline first."""
     told = [name for name, one in LEVERS.items() if "memory" in one.changes and one.traced and name in space.values]
     named = [name for name in told if name != MICRO]
-    return [space.baseline, *islice(dict.fromkeys(_combined(space, named)), TRACED)]
+    return [space.baseline, *islice(dict.fromkeys(_traceable(space, one) for one in _combined(space, named)), TRACED)]
 
 
 def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:
@@ -128,9 +128,16 @@ def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuratio
                 yield space.configuration({**own, **dict(zip(changed, values, strict=True))})
 
 
+def _traceable(space: SearchSpace, configuration: Configuration) -> Configuration:
+    """The same but for levers whose value cannot be traced, which are at `none`; what that changes `Lever.change` says."""
+    values = configuration.values
+    known = {name: value if LEVERS[name].traceable(value) else "none" for name, value in values.items()}
+    return configuration if known == values else space.configuration(known)
+
+
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
-    """A configuration's peak bytes: traced; where it was not, as with the baseline's other levers beside the space's core
-    levers, or at its micro-batch size; and at the least weights and gradients."""
+    """A configuration's peak bytes: traced; where it was not, as without what cannot be traced, then as with the baseline's
+    other levers beside the space's core levers, or at its micro-batch size; and at the least weights and gradients."""
 
     @cache
     def estimate(configuration: Configuration) -> float:
@@ -138,6 +145,7 @@ def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Cal
         core = {name: values[name] for name in space.core}
         for one in (
             configuration,
+            _traceable(space, configuration),
             space.configuration({**own, MICRO: values[MICRO], **core}),
             space.configuration({**own, MICRO: values[MICRO]}),
         ):

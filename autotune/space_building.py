@@ -11,7 +11,7 @@ from autotune.levers import LEVERS, MICRO, Lever
 from autotune.levers.micro_batch_size import divisors, tiled
 from autotune.request import TuningRequest
 from autotune.search_space import RuledOut, SearchSpace
-from autotune.space_file import TILES, core_levers, read_space
+from autotune.space_file import SIZES, TILES, core_levers, read_space
 from autotune.tiles import multiple
 from autotune.training_arguments import FINDER, baseline_sizes
 from autotune.workload import Workload
@@ -40,7 +40,7 @@ def build_space(
         if name in fixed:
             wanted = [fixed[name]]
         elif name in chosen:
-            wanted = list(chosen[name])
+            wanted = list(dict.fromkeys(_spread(chosen[name], request.global_batch_size, tile)))
         else:
             wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size, tile), own[name]]))
         reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
@@ -118,8 +118,9 @@ def _listed(values: Iterable[Value]) -> str:
 
 def read_wishes(
     request: TuningRequest,
-) -> tuple[dict[str, tuple[Any, ...]], dict[str, Value], dict[str, tuple[Value, ...]]]:
-    """(lever -> values of the space's file, lever -> `--fix`ed value, lever -> `--only` values), each read.
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, Value], dict[str, tuple[Any, ...]]]:
+    """(lever -> values of the space's file, lever -> `--fix`ed value, lever -> `--only` values), each read;
+    of micro-batch sizes words too, as `read_space` leaves them.
 
     Knows no environment, so that wrong words are said before anything is started. Raises InvalidSpace, InvalidRequest.
     """
@@ -127,12 +128,17 @@ def read_wishes(
     for name in (*request.fix, *request.only):
         asked.setdefault(_known_lever(name).name, ())
     fixed = {name: _read(LEVERS[name], value, "--fix") for name, value in request.fix.items()}
-    chosen = {name: tuple(_read(LEVERS[name], v, "--only") for v in vs) for name, vs in request.only.items()}
+    chosen = {name: tuple(_choice(LEVERS[name], value) for value in values) for name, values in request.only.items()}
     return asked, fixed, chosen
 
 
+def _choice(lever: Lever, value: Any) -> Any:
+    words = SIZES if lever.name == MICRO else {}
+    return words[str(value)] if str(value) in words else _read(lever, value, "--only", words)
+
+
 def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int, tile: int) -> Iterator[Value]:
-    """The values of a file, its `{multiple_of: k}` opened into divisors. tile: the multiple that suits the device."""
+    """The values of a file or an option, `{multiple_of: k}` opened into divisors. tile: the multiple that suits the device."""
     for one in asked:
         if isinstance(one, dict) and one["multiple_of"] == TILES:
             yield from tiled(global_batch_size, tile)
@@ -145,7 +151,7 @@ def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int, t
 def _precisions(
     asked: Mapping[str, tuple[Any, ...]],
     fixed: Mapping[str, Value],
-    chosen: Mapping[str, tuple[Value, ...]],
+    chosen: Mapping[str, tuple[Any, ...]],
     base: Mapping[str, Any],
     environment: Environment,
     workload: Workload,
@@ -197,8 +203,9 @@ def _own(lever: Lever, base: Mapping[str, Any], environment: Environment, worklo
         raise InvalidRequest(f"Your training arguments: {lever.name}: {error}.", "Mend that field.") from error
 
 
-def _read(lever: Lever, value: Any, where: str) -> Value:
+def _read(lever: Lever, value: Any, where: str, words: Iterable[str] = ()) -> Value:
     try:
         return lever.read(value)
     except ValueError as error:
-        raise InvalidRequest(f"{where} {lever.name}={value}: {error}.", did_you_mean(value, lever.values)) from error
+        known = [*lever.values, *words]
+        raise InvalidRequest(f"{where} {lever.name}={value}: {error}.", did_you_mean(value, known)) from error

@@ -20,7 +20,8 @@ from autotune.errors import InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
 
 DIVISORS, TILES = "divisors", "tiles"
-"""What a file may say of micro-batch sizes: every divisor of the global batch, or the multiples that suit the device."""
+SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
+"""What may be said of micro-batch sizes in a word: every divisor of the global batch, or the multiples that suit the device."""
 
 
 class _SpaceFile(BaseModel):
@@ -118,8 +119,8 @@ def _path(name_or_path: str) -> Path:
 
 
 def _several(lever: Lever, given: Any) -> list[Any]:
-    if lever.name == MICRO and given in (DIVISORS, TILES):
-        return [{"multiple_of": 1 if given == DIVISORS else TILES}]
+    if lever.name == MICRO and isinstance(given, str) and given in SIZES:
+        return [SIZES[given]]
     return given if isinstance(given, list) else [given]
 
 

@@ -14,6 +14,7 @@ class Workload:
     model what makes it, as `rebuilding` names it.
     sequence_length: longest sample in tokens; None for images.
     parameters, parameter_bytes: of the model in the dtype it is trained in; gradient_bytes: of those that learn.
+    linear_parameters: weights of linear layers but the output's, which is what four bits are for.
     supports_checkpointing: None where unknown (a user's own model).
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
@@ -45,6 +46,7 @@ class Workload:
     parameters: int = 0
     parameter_bytes: int = 0
     gradient_bytes: int = 0
+    linear_parameters: int = 0
     supports_checkpointing: bool | None = None
     attention: str = "eager"
     attentions: Mapping[str, str | None] = field(default_factory=dict)

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from autotune.probe.compiling import COMPILERS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -64,6 +68,25 @@ def test_extras_and_constraints_are_this_project_s() -> None:
     assert all("--constraint /source/constraints.txt" in step for step in installs)
     (extras,) = re.findall(r"/source\[([\w,]+)\]", " ".join(installs))
     assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_every_package_that_is_asked_for_is_constrained_to_one_version() -> None:
+    (extras,) = re.findall(r"/source\[([\w,]+)\]", TEXT)
+    asked = [*PROJECT["project"]["dependencies"]]
+    asked += [one for extra in extras.split(",") for one in PROJECT["project"]["optional-dependencies"][extra]]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(one.name): one for one in map(Requirement, lines[1:])}
+    for one in map(Requirement, asked):
+        (version,) = pinned[canonicalize_name(one.name)].specifier
+        assert version.operator == "=="
+        assert version.version in one.specifier
+
+
+def test_torch_compile_finds_its_compilers() -> None:
+    """The C++ one for a CPU, the C one for Triton's launchers; both of the base system's packages."""
+    (install,) = [step for step in given_to("RUN") if "apt-get install" in step]
+    assert {"g++", "gcc", "python3-dev"} <= {*install.split()}
+    assert "g++" in COMPILERS
 
 
 def test_the_entry_point_is_the_console_script_run_by_nobody_special() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.calibration import Calibration
+from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.knowledge import UNTOUCHED_BYTES, _needs, estimated_peaks, gather, keeping_peaks
 from autotune.levers import Work
@@ -104,6 +105,34 @@ def test_what_an_optimizers_library_takes_is_measured_and_estimated(
     plain, other = (space.configuration({**space.baseline.values, "optimizer": name}) for name in OPTIMIZERS)
     # Its states are smaller than AdamW's by less than its library is large.
     assert knowledge.estimate(plain) - 100 * MIB < knowledge.estimate(other) - taken < knowledge.estimate(plain)
+
+
+@pytest.mark.parametrize(
+    "proposed", [{"lora": ("none", "8"), "quantization": ("none", "nf4")}, {"lora": ("8",), "quantization": ("nf4",)}]
+)
+def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    proposed: dict[str, tuple[str, ...]],
+) -> None:
+    workload = workload_of("llama-mini", global_batch_size=8, sequence_length=32)
+    baseline = Configuration.exact(8, 2, {"checkpointing": "none", "lora": "none", "quantization": "none"})
+    among = space(baseline, (2, 4), checkpointing=("none", "full"), **proposed)
+    knowledge = gather(host, environment, workload, among, {}, 10**9)
+    assert knowledge.estimate is not None
+    for checkpointing in ("none", "full"):
+        values = {"micro_batch_size": 4, "checkpointing": checkpointing, "lora": "8", "quantization": "none"}
+        adapter, whole = (among.configuration({**values, "lora": rank}) for rank in ("8", "none"))
+        packed = among.configuration({**values, "quantization": "nf4"})
+        assert packed in among
+        found = estimated_peaks(knowledge, [Trial(0, adapter, completed(adapter)), Trial(1, packed, completed(packed))])
+        assert set(found) == {0}, "nothing is said of what weights in four bits are for"
+        assert knowledge.estimate(packed) == found[0].device_bytes
+        assert (
+            whole not in among or knowledge.estimate(packed) < knowledge.estimate(whole) - 2 * workload.parameter_bytes
+        )
+    assert knowledge.prior.effects["quantization"]["nf4"].peak_bytes < 0
 
 
 def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:

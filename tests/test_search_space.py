@@ -10,6 +10,7 @@ from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, InvalidSpace
 from autotune.levers import LEVERS
+from autotune.levers.micro_batch_size import divisors
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space
@@ -556,6 +557,24 @@ def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewher
     assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
     said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
     assert "whole number" in said
+
+
+def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
+    bf16, fp32 = ("precision=fp32,bf16",), ("precision=fp32",)
+    for only, sizes in ((bf16, (64, 128, 256)), (fp32, divisors(256))):
+        assert built(256, gpu(), only=[*only, "micro_batch_size=tiles"]).values["micro_batch_size"] == sizes
+    made = built(256, gpu(), only={"micro_batch_size": ["tiles", 2], "precision": ["bf16"]})
+    assert made.values["micro_batch_size"] == (2, 64, 128, 256)
+    assert built(6, only=["micro_batch_size=divisors"], space="compile").values["micro_batch_size"] == (1, 2, 3, 6)
+    said = refusal(only=["micro_batch_size=tilse"])
+    assert "no whole number" in said
+    assert "Did you mean 'tiles'?" in said
+    assert "no whole number" in refusal(fix=["micro_batch_size=tiles"])
+
+
+def test_the_shipped_space_of_compiling_compiles_for_sizes_that_fill_tiles() -> None:
+    own = {"per_device_train_batch_size": 64}
+    assert built(256, gpu(), own, space="compile").values["micro_batch_size"] == (64, 128, 256)
 
 
 def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: Path) -> None:

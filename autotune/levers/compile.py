@@ -1,4 +1,4 @@
-"""Compiling: torch turns the model into fused kernels at its first steps."""
+"""Compiling: torch turns the model into fused kernels at its first steps, so that a probe of it is a dear one."""
 
 from collections.abc import Mapping
 from typing import Any

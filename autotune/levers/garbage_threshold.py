@@ -1,4 +1,4 @@
-"""Garbage threshold: from which share of its limit on the device's allocator reclaims blocks that lie unused."""
+"""Garbage threshold: from which share of its own limit on the device's allocator reclaims blocks that lie unused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from autotune.levers.lever import Lever, Observed, Settings, none_or
 from autotune.variables import allocator_settings, allocator_variable
 from autotune.workload import Workload
 
-SETTING = "garbage_collection_threshold"
+SETTING, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
 
 
 def _share(text: Any) -> float:
@@ -43,11 +43,23 @@ def _read_back(observed: Observed) -> Value | None:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value != "none":
-        return "it is a way of a GPU's allocator" if environment.is_cpu else None
-    if _own({}, environment, workload) != "none":
-        return f"your {allocator_variable(environment.variables)} sets it, and no value takes it back"
+    """Torch reclaims only where a process is held to a fraction of the card (c10/cuda/CUDACachingAllocator.cpp, `malloc` and
+    `setMemoryFraction`): probes always are, a training only where the caller's own variable says so."""
+    own, variable = _own({}, environment, workload), allocator_variable(environment.variables)
+    if value == "none":
+        return None if own == "none" else f"your {variable} sets it, and no value takes it back"
+    if environment.is_cpu:
+        return "it is a way of a GPU's allocator"
+    if value != own and not _limited(environment):
+        return f"torch heeds it only where your {variable} sets a {LIMIT} below 1: without, your training would not"
     return None
+
+
+def _limited(environment: Environment) -> bool:
+    try:
+        return float(allocator_settings(environment.variables).get(LIMIT, "1")) < 1
+    except ValueError:
+        return False
 
 
 LEVER = Lever(

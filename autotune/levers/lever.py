@@ -103,6 +103,7 @@ class Lever:
     period: steps after which what a value does comes round: a probe times as many at the least.
     of_process: it only says who hands out memory: what a model or a library can do does not depend on it.
     traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
+    traceable: whether a step with this value can be traced at all; else its estimate is that of `none` and what `change` says.
     spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
     """
 
@@ -127,6 +128,7 @@ class Lever:
     change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
     seconds: Callable[[Value], float] = lambda value: 0.0
     traced: bool = True
+    traceable: Callable[[Value], bool] = lambda value: True
     of_process: bool = False
     period: Callable[[Value], int] = lambda value: 1
 

@@ -6,12 +6,16 @@ from typing import Any
 from autotune.configuration import Value
 from autotune.environment import Environment
 from autotune.levers import lora
-from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.levers.lever import Change, Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
 FIELD = "quantization_config"
+
+BITS = 4 + 8 / 64 + 32 / (64 * 256)
+"""Of a packed weight: its own, its share of the scale that 64 weights have in 8 bits, and of the one that 256 scales have
+(double quantization; QLoRA, section 3)."""
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
@@ -60,6 +64,14 @@ def _beside_lora(value: Value, rank: Value) -> str | None:
     return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
 
 
+def _change(value: Value, environment: Environment, workload: Workload) -> Change:
+    """What packing the linear layers saves against weights of as many bytes as the model's own."""
+    if value == NONE or not workload.parameters:
+        return Change()
+    each = workload.parameter_bytes / workload.parameters
+    return Change(peak_bytes=-workload.linear_parameters * (each - BITS / 8))
+
+
 LEVER = Lever(
     name="quantization",
     values=NAMES,
@@ -74,4 +86,6 @@ LEVER = Lever(
     needs=(lora.LEVER.name, lambda value: value != lora.NONE),
     spares_gradients=lambda value: value != NONE,
     conflicts={lora.LEVER.name: _beside_lora},
+    change=_change,
+    traceable=lambda value: value == NONE,
 )

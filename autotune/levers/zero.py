@@ -159,5 +159,6 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     spares_gradients=lambda value: "offload" in str(value),
+    traceable=lambda value: value == NONE,
     conflicts={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
 )

@@ -1,10 +1,12 @@
 """Puts an adapter on a model, and its frozen weights into four bits."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from autotune.levers.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
 
@@ -28,23 +30,73 @@ def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
     return get_peft_model(model, LoraConfig(**adapter)).train()
 
 
+def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:
+    """A model of transformers' own without storage, with random weights on this device, and as `in_four_bits` makes it.
+
+    Layer by layer: each is packed before the next one's float32 is there, as where weights are loaded from files.
+    """
+    chosen = [
+        name for name, _ in linear_layers(model)
+    ]  # the layers themselves would stay whole as long as they are named
+    for owner, place in _repeated_layers(model, model):
+        layer = model.get_submodule(place)
+        layer.to_empty(device=device)
+        with torch.no_grad():
+            for module in reversed(list(layer.modules())):  # those within first: a parent may know better
+                owner._init_weights(module)
+        _pack(model, [name for name in chosen if name.startswith(f"{place}.")], asked)
+        for one in (*layer.modules(), *layer.parameters()):
+            one._is_hf_initialized = True  # else transformers would draw them anew
+    for module in model.modules():
+        if any(one.is_meta for one in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
+            module.to_empty(device=device, recurse=False)
+    model.tie_weights()
+    model.initialize_weights()
+    return in_four_bits(model, asked)
+
+
+def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
+    """(the part of the model that knows how to draw its weights, name) of each layer of the outermost lists of layers."""
+    for name, child in module.named_children():
+        if isinstance(child, torch.nn.ModuleList):
+            yield from ((owner, f"{prefix}{name}.{place}") for place in range(len(child)))
+        else:
+            yield from _repeated_layers(
+                child, child if isinstance(child, PreTrainedModel) else owner, f"{prefix}{name}."
+            )
+
+
+def linear_layers(model: Any) -> list[tuple[str, Any]]:
+    """(name, layer) of each that four bits are for: linear ones, GPT-2's own kind among them, but the output's and those
+    that the model says must stay as they are (T5 casts to the dtype of one)."""
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return [
+        (name, one)
+        for name, one in model.named_modules()
+        if type(one) in (torch.nn.Linear, Conv1D) and one is not output and not kept & {*name.split(".")}
+    ]
+
+
 def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
-    """The model with every linear layer but the output's in bitsandbytes' four bits, as `from_pretrained` would load it.
+    """The model with its `linear_layers` in bitsandbytes' four bits, as `from_pretrained` would load it.
 
     asked: fields of `BitsAndBytesConfig`. Weights are packed where they lie; transformers itself packs only those that it
     loads from files.
     """
+    _pack(model, [name for name, _ in linear_layers(model)], asked)
+    model.is_loaded_in_4bit = True  # PEFT makes its layers by it
+    return model
+
+
+def _pack(model: Any, names: Iterable[str], asked: Mapping[str, Any]) -> None:
     import bitsandbytes
     from transformers import BitsAndBytesConfig
-    from transformers.pytorch_utils import Conv1D
 
     config = BitsAndBytesConfig(**asked)
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    for name, layer in list(model.named_modules()):
-        is_conv = isinstance(layer, Conv1D)
-        if layer is output or not (is_conv or type(layer) is torch.nn.Linear):
-            continue
-        weight = layer.weight.data.t().contiguous() if is_conv else layer.weight.data
+    for name in names:
+        layer = model.get_submodule(name)
+        weight = layer.weight.data.t().contiguous() if isinstance(layer, Conv1D) else layer.weight.data
         packed = bitsandbytes.nn.Linear4bit(
             weight.shape[1],
             weight.shape[0],
@@ -63,5 +115,3 @@ def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
         ).to(weight.device)
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, packed)
-    model.is_loaded_in_4bit = True  # PEFT makes its layers by it
-    return model

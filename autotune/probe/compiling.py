@@ -12,8 +12,10 @@ from typing import Any
 
 from autotune.levers.compile_backend import NAMES
 from autotune.probe.order import Order
+from autotune.probe.ranks import this_rank
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE, KERNELS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+"""Where inductor keeps graphs, and kernels: unless told, below the first (torch._inductor.runtime.cache_dir_utils)."""
 
 PACKAGES = {"onnxrt": "onnxruntime", "openxla": "torch_xla", "tvm": "tvm"}
 """Backend -> the package that does its work."""
@@ -32,14 +34,16 @@ def keep_compiled(order: Order) -> None:
     """Name the folder of this configuration's compiled code, which lives as long as the host.
 
     A trial's own probe finds it empty and compiles as a first real run does; the rounds that confirm it, and what is
-    trained at its settings afterwards, find it full.
+    trained at its settings afterwards, find it full. All ranks have one, as those of a real run have: none of them compiles
+    before it met the others.
     """
     assert order.configuration is not None
     told = json.dumps(order.configuration.to_dict(), sort_keys=True)
-    place = Path(tempfile.gettempdir()).parent / f"compiled-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    own = Path(tempfile.gettempdir())  # of a rank but the first: a folder in the probe's
+    place = own.parents[1 if this_rank() else 0] / f"compiled-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     if order.kind == "probe" and not order.confirmation:
         shutil.rmtree(place, ignore_errors=True)
-    os.environ[CACHE] = str(place)
+    os.environ |= {CACHE: str(place), KERNELS: str(place / "triton")}
 
 
 def backends(on_cpu: bool) -> dict[str, str | None]:

@@ -12,6 +12,9 @@ import torch
 from autotune.probe.order import Order
 from autotune.probe.ranks import this_rank
 
+BUILD = "build"
+"""The first stage: a probe makes its model."""
+
 
 def memory_of(order: Order) -> "HostMemory | DeviceMemory":
     """The memory that the ordered probe is held to: its GPU's, or on a CPU the host's."""
@@ -33,7 +36,7 @@ class HostMemory:
 
     def hold(self) -> None:
         """Refuse this process more than allowed_bytes beyond what it has now; loader workers are not limited."""
-        self._stage = "build"
+        self._stage = BUILD
         self._begin_anew()
         if self._allowed is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._allowed, self._before[1]))
@@ -124,15 +127,19 @@ class DeviceMemory:
         if self._order.allowed_bytes is not None:
             share = (self._order.allowed_bytes - self._environment.context_bytes) / self._environment.total_memory_bytes
             torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)))
-        self._stage = "build"
+        self._stage = BUILD
         torch.cuda.reset_peak_memory_stats()
 
     def enter(self, stage: str) -> None:
         """Another stage begins, or with "" none: what was reached up to here belongs to the one before.
 
-        The allocator counts when memory is asked for, in the program's order: nothing has to be waited for.
+        The allocator counts when memory is asked for, in the program's order: nothing has to be waited for. What making the
+        model took beyond the model itself is none of the training's peak, and its cache is given back.
         """
         self._note()
+        if self._stage == BUILD:
+            torch.cuda.empty_cache()
+            self._allocated = self._reserved = 0
         self._stage = stage
         torch.cuda.reset_peak_memory_stats()
 

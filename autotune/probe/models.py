@@ -11,7 +11,7 @@ from transformers.models.auto import modeling_auto
 
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.levers.experts import NAMES as EXPERTS
-from autotune.probe.adapters import in_four_bits
+from autotune.probe.adapters import in_four_bits, made_in_four_bits
 from autotune.probe.configs import image_shape, longest_sequence, read_config, vocabulary_size
 from autotune.probe.weights import weights_folder
 from autotune.workload import Workload
@@ -88,13 +88,17 @@ def auto_class(task: str) -> Any:
 def config_of(workload: Workload) -> Any:
     """The config of a workload, rebuilt; a model with code of its own is opened from its source for the class."""
     values = dict(workload.model_config)
-    if not workload.trust_remote_code or "auto_map" not in values:
+    if not _has_own_code(workload):
         return AutoConfig.for_model(**values)
     # The files were fetched when the workload was prepared: no probe should wait for the hub.
     opened = AutoConfig.from_pretrained(workload.source, trust_remote_code=True, local_files_only=True)
     config = type(opened).from_dict(values)
     config._name_or_path = workload.source
     return config
+
+
+def _has_own_code(workload: Workload) -> bool:
+    return workload.trust_remote_code and "auto_map" in workload.model_config
 
 
 def plain_config(config: Any) -> dict[str, Any]:
@@ -127,13 +131,31 @@ def build_model(
         model = auto_class(workload.task).from_pretrained(
             weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
         )
+    elif four_bits:
+        model = _made_in_four_bits(workload, config, arguments, four_bits, device)
     else:
         with torch.device(device):
             model = auto_class(workload.task).from_config(config, **arguments)
     _disable_checkpointing(model)
-    if four_bits:
+    if four_bits and weights:
         model = in_four_bits(model, four_bits)
     return model.train()
+
+
+def _made_in_four_bits(
+    workload: Workload, config: Any, arguments: Mapping[str, Any], four_bits: Mapping[str, Any], device: str
+) -> Any:
+    """Never whole in float32 on the device; a model that cannot begin without storage is made and packed on the CPU."""
+    kind = auto_class(workload.task)
+    try:
+        with torch.device("cpu" if _has_own_code(workload) else "meta"):
+            model = kind.from_config(config, **arguments)
+    except Exception:
+        # As in `model_outline`.
+        model = kind.from_config(config, **arguments)
+    if next(model.parameters()).is_meta:
+        return made_in_four_bits(model, four_bits, device)
+    return in_four_bits(model, four_bits).to(device)
 
 
 def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:

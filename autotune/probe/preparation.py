@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
-from autotune.probe.adapters import adapter_targets
+from autotune.probe.adapters import adapter_targets, linear_layers
 from autotune.probe.batching import collating
 from autotune.probe.configs import token_id
 from autotune.probe.kernels import made_for
@@ -59,6 +59,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         parameters=parameters,
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes,
+        linear_parameters=sum(layer.weight.numel() for _, layer in linear_layers(model)),
         supports_checkpointing=supports_checkpointing(model),
         attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
         attentions=attentions(model),

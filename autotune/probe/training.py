@@ -11,6 +11,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.callbacks import add_callbacks, drop_trackers
+from autotune.levers.quantization import FIELD as FOUR_BITS
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import adapters, batching, data, failures, models
@@ -199,8 +200,10 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     if order.workload.user_objects:
         model, parts = user.model(), user.parts(samples)
     else:
-        # Made where it is trained: random values for billions of weights take minutes on a CPU.
-        device = "cpu" if arguments.use_cpu else "cuda"
+        # Made where it is trained: random values for billions of weights take minutes on a CPU. But FSDP shards layer by
+        # layer what lies on the host; weights in four bits it leaves where they are.
+        shards = bool(arguments.fsdp) and not order.model_arguments.get(FOUR_BITS)
+        device = "cpu" if arguments.use_cpu or shards else "cuda"
         own = order.workload.weights if weights else ""
         model = models.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
         model = adapters.adapted(model, order.adapter)

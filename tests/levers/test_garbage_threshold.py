@@ -6,6 +6,7 @@ from autotune.levers.garbage_threshold import LEVER
 from tests.levers.fakes import observed
 from tests.makers import cpu, gpu, workload
 
+LIMITED = gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.9"})
 SAID = gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.7"})
 
 
@@ -28,7 +29,20 @@ def test_it_is_read_back_from_the_allocator(told: float, value: object) -> None:
 
 def test_it_is_a_gpu_s() -> None:
     assert "GPU" in (LEVER.unavailable(0.8, cpu(), workload()) or "")
-    assert LEVER.unavailable(0.8, gpu(), workload()) is None
+    assert LEVER.unavailable(0.8, LIMITED, workload()) is None
+
+
+@pytest.mark.parametrize("said", ["", "per_process_memory_fraction:1.0", "expandable_segments:True"])
+def test_it_is_left_out_where_the_training_itself_would_not_heed_it(said: str) -> None:
+    """Probes are held to a fraction of the card, so in them it would work."""
+    reason = LEVER.unavailable(0.8, gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload())
+    assert "per_process_memory_fraction below 1" in (reason or "")
+    assert LEVER.unavailable("none", gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload()) is None
+
+
+def test_what_the_user_s_own_variable_sets_stays_as_it_is() -> None:
+    assert LEVER.unavailable(0.7, SAID, workload()) is None
+    assert LEVER.unavailable(0.8, SAID, workload()) is not None
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.2", "-0.5"])

@@ -1,11 +1,15 @@
 """Quantization."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from autotune.levers.lever import Change
 from autotune.levers.quantization import LEVER
-from autotune.probe.adapters import in_four_bits
+from autotune.probe.adapters import in_four_bits, linear_layers
+from autotune.probe.models import count_parameters
 from autotune.training_arguments import model_arguments
 from tests.levers.fakes import observed
 from tests.makers import configuration, cpu, gpu, workload
@@ -41,6 +45,28 @@ def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, valu
     layers = [one for one in packed.modules() if type(one).__name__ == "Linear4bit"]
     assert layers
     assert all(one.weight.numel() == one.in_features * one.out_features // 2 for one in layers)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
+    small = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=512, **small))
+    parameters, size = count_parameters(model)
+    linear = sum(layer.weight.numel() for _, layer in linear_layers(model))
+    of = workload(parameters=parameters, parameter_bytes=size, linear_parameters=linear)
+    before = bytes_of(model)
+    saved = before - bytes_of(in_four_bits(model, LEVER.apply("nf4", cpu()).model_arguments["quantization_config"]))
+    assert linear > 0.5 * parameters
+    assert -LEVER.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert LEVER.change("none", cpu(), of) == Change()
+
+
+def bytes_of(model: Any) -> int:
+    """Of parameters and buffers, and of the scales of those that are packed."""
+    tensors = [*model.parameters(), *model.buffers()]
+    states = [one.quant_state for one in model.parameters() if type(one).__name__ == "Params4bit"]
+    tensors += [scales for one in states for scales in (one.absmax, one.state2.absmax)]
+    return sum(int(one.numel() * one.element_size()) for one in tensors)
 
 
 def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:

@@ -1,10 +1,17 @@
 """Adapters: trained for real in a probe, and their memory known before."""
 
+import copy
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig
+from transformers.pytorch_utils import Conv1D
 
 from autotune.configuration import Configuration
 from autotune.environment import Environment
@@ -12,8 +19,11 @@ from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.memory_estimate import memory_model
 from autotune.memory_wanted import UpdateKey, update_key, wanted_traces
+from autotune.probe.adapters import in_four_bits
 from autotune.probe.launcher import ProbeHost
+from autotune.probe.models import build_model, count_parameters, model_outline, plain_config
 from autotune.probe.order import Order
+from autotune.probe.synthetic import SyntheticSamples
 from autotune.workload import Workload
 from tests.probe.probes import MIB, configuration, make_order, measured
 
@@ -60,7 +70,7 @@ def test_an_adapter_goes_with_the_other_levers(train: Callable[..., Measurement]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini"])
+@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini", "t5-mini"])
 def test_frozen_weights_in_four_bits_train_an_adapter(
     train: Callable[..., Measurement], environment: Environment, model: str, precision: str
 ) -> None:
@@ -69,6 +79,106 @@ def test_frozen_weights_in_four_bits_train_an_adapter(
     measurement = train(model, lora="8", quantization="nf4", precision=precision)
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     assert measurement.settings["quantization"] == "nf4"
+
+
+FOUR_BITS: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "float32"}
+
+
+class Living(TorchDispatchMode):
+    """Notes how many bytes of tensors lived at once; those without storage take none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.known: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor) and one.device.type != "meta":
+                self.note(one.untyped_storage())
+        return made
+
+    def note(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.known:
+            return
+
+        def freed(_: Any) -> None:
+            del self.known[key]
+            self.now -= size
+
+        self.known[key] = weakref.ref(storage, freed)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+# Not llama-mini: of rows that are no multiple of 64 long, bitsandbytes unpacks others on a CPU than it packed.
+@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini", "t5-mini", "moe-mini", "vit-mini"])
+def test_a_model_made_layer_by_layer_is_the_whole_one_packed(
+    workload_of: Callable[..., Workload], environment: Environment, model: str
+) -> None:
+    """The same tensors of the same kinds, buffers of the same values, weights drawn alike; and it computes the same."""
+    if reason := environment.quantizations["nf4"]:
+        pytest.skip(reason)
+    workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
+    torch.manual_seed(1)
+    whole, packed = build_model(workload), build_model(workload, model_arguments={"quantization_config": FOUR_BITS})
+    again = in_four_bits(copy.deepcopy(whole), FOUR_BITS)
+    assert packed.is_loaded_in_4bit
+    assert described(packed) == described(again)
+    buffers = dict(again.named_buffers())
+    assert all(torch.equal(one, buffers[name]) for name, one in packed.named_buffers())
+    values = {name: unpacked(one) for name, one in packed.named_parameters()}
+    for name, one in again.named_parameters():
+        old, new = unpacked(one), values[name]
+        assert new.isfinite().all(), name
+        assert old.numel() < 1000 or float(new.std()) == pytest.approx(float(old.std()), rel=0.1), name
+    # Values that four bits can hold are packed to themselves: from the whole model with these the packed one must come.
+    columns = {name for name, one in whole.named_modules() if isinstance(one, Conv1D)}
+    turned = {
+        name: one.t() if name.rpartition(".")[0] in columns and one.dim() == 2 else one for name, one in values.items()
+    }
+    whole.load_state_dict(turned, strict=False)
+    sample = SyntheticSamples(packed.config, workload.task, workload.sequence_length, 2, seed=0)
+    batch = {name: torch.stack([sample[0][name], sample[1][name]]) for name in sample[0]}
+    losses = [loss_of(one, batch) for one in (packed, in_four_bits(whole, FOUR_BITS))]
+    assert torch.equal(*losses)
+    assert losses[0].isfinite()
+
+
+def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """As it is trained: bitsandbytes computes otherwise on a CPU, and not with all shapes, where nothing is trained."""
+    torch.manual_seed(2)
+    loss: torch.Tensor = model.train()(**batch).loss
+    return loss.detach()
+
+
+def described(model: Any) -> dict[str, tuple[Any, ...]]:
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: (type(one), one.shape, one.dtype, one.device, one.requires_grad) for name, one in tensors.items()}
+
+
+def unpacked(one: Any) -> torch.Tensor:
+    if type(one).__name__ != "Params4bit":
+        return one.detach()
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(one.data, one.quant_state)
+
+
+def test_a_model_in_four_bits_is_never_whole(environment: Environment) -> None:
+    if reason := environment.quantizations["nf4"]:
+        pytest.skip(reason)
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4}
+    config = AutoConfig.for_model("llama", vocab_size=256, num_key_value_heads=4, **sizes)
+    workload = Workload("llama", "causal-lm", model_config=plain_config(config))
+    size = count_parameters(model_outline(config, "causal-lm"))[1]
+    with Living() as living:
+        model = build_model(workload, model_arguments={"quantization_config": FOUR_BITS})
+    assert 0.1 * size < living.now < 0.2 * size, "of what is packed, an eighth is left"
+    assert living.most < 0.35 * size
+    assert model.is_loaded_in_4bit
 
 
 def test_a_head_of_a_classifier_learns_beside_its_adapter(

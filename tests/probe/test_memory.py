@@ -140,6 +140,9 @@ class Card:
     def reset_peak_memory_stats(self) -> None:
         self.highest, self.highest_reserved = self.allocated, self.reserved
 
+    def empty_cache(self) -> None:
+        self.reserved = self.allocated
+
     def max_memory_allocated(self) -> int:
         return self.highest
 
@@ -202,6 +205,23 @@ def test_a_card_s_peaks_are_told_apart_by_stage(card: Card, held: DeviceMemory) 
     assert peaks["stage_peak_bytes"] == {"build": 100, "data": 105, "forward": 155, "backward": 185, "optimizer": 225}
     assert peaks["peak_allocated_bytes"] == peaks["peak_reserved_bytes"] == 225
     assert peaks["allocator_retries"] == 0
+
+
+def test_what_making_the_model_took_is_none_of_the_training_s_peak(card: Card) -> None:
+    """Whole weights that were packed, or sharded, before the first step."""
+    held = DeviceMemory(order())
+    held.hold()
+    card.allocate(1000)
+    card.allocate(-900)
+    held.enter("data")
+    card.allocate(50)
+    peaks = held.peaks()
+    assert (peaks["peak_allocated_bytes"], peaks["peak_reserved_bytes"]) == (150, 150)
+    assert peaks["stage_peak_bytes"] == {"build": 1000, "data": 150}
+    unfinished = DeviceMemory(order())
+    unfinished.hold()
+    card.allocate(2000)
+    assert unfinished.peaks()["peak_allocated_bytes"] == 2150, "a model that could not be made says how far it came"
 
 
 def test_what_is_reached_outside_the_stages_counts_for_the_whole(card: Card, held: DeviceMemory) -> None:

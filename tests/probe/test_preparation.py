@@ -43,6 +43,7 @@ def test_a_built_in_model_becomes_a_workload_that_survives_json(name: str, tmp_p
     assert workload.name == workload.source == name
     assert workload.task == BUILT_IN[name].task
     assert workload.parameter_bytes == 4 * workload.parameters > 0
+    assert 0 < workload.linear_parameters < workload.parameters
     assert workload.supports_checkpointing is True
     assert workload.data_identity == "synthetic"
     assert workload.longest == ()

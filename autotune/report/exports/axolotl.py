@@ -1,5 +1,6 @@
 """The answer for axolotl: a fragment of its YAML; every key stands in its schema."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.report.exports.answer import CHECKPOINTING, Answer
@@ -25,14 +26,20 @@ RENAMED = {
     "lr_scheduler_type": "lr_scheduler",
     "num_train_epochs": "num_epochs",
 }
-LIGER = {
-    "plugins": ["axolotl.integrations.liger.LigerPlugin"],
-    "liger_rope": True,
-    "liger_rms_norm": True,
-    "liger_glu_activation": True,
-    "liger_fused_linear_cross_entropy": True,
+LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"
+LIGER_KEYS = {
+    "rope": "liger_rope",
+    "rms_norm": "liger_rms_norm",
+    "layer_norm": "liger_layer_norm",
+    "swiglu": "liger_glu_activation",
+    "geglu": "liger_glu_activation",
+    "cross_entropy": "liger_cross_entropy",
+    "fused_linear_cross_entropy": "liger_fused_linear_cross_entropy",
 }
-"""What `use_liger_kernel` switches on by itself, in axolotl's words (src/axolotl/integrations/liger/args.py)."""
+"""Keys of `liger_kernel_config` in axolotl's words (src/axolotl/integrations/liger/args.py)."""
+
+LIGER_DEFAULTS = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
+"""What `use_liger_kernel` switches on by itself (liger_kernel.transformers.monkey_patch)."""
 
 GROUPED = {"group_by_length": True, "train_sampling_strategy": "group_by_length"}
 """The older and the newer field that put samples of like lengths together."""
@@ -59,7 +66,8 @@ HANDLED = (
     *RENAMED,
     *CHECKPOINTING,
     *(f"{name}_kwargs" for name in CHECKPOINTING),
-    *("bf16", "fp16", "use_cpu", "use_liger_kernel", "deepspeed", "fsdp", "fsdp_config"),
+    *("bf16", "fp16", "use_cpu", "use_liger_kernel", "liger_kernel_config", "deepspeed"),
+    *("fsdp", "fsdp_config"),
     *GROUPED,
 )
 ADAPTER_KEYS = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
@@ -81,7 +89,7 @@ def axolotl_yaml(answer: Answer) -> str:
     if experts := answer.model_arguments.get("experts_implementation"):
         values["experts_implementation"] = experts
     if fields.get("use_liger_kernel"):
-        values |= LIGER
+        values |= _liger(fields.get("liger_kernel_config") or {})
     if answer.deepspeed_file:
         values["deepspeed"] = answer.deepspeed_file
     if answer.flattening:
@@ -100,6 +108,12 @@ def _checkpointing(answer: Answer) -> dict[str, Any]:
     kwargs = {name: value for name, value in answer.checkpointing_kwargs.items() if name not in NEWER_KWARGS}
     kept = {"gradient_checkpointing_kwargs": kwargs} if kwargs and answer.checkpointing else {}
     return {"gradient_checkpointing": answer.checkpointing, **kept}
+
+
+def _liger(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The kernels that are on by themselves, and what the answer says of each."""
+    kernels = dict.fromkeys(LIGER_DEFAULTS, True) | {name: config[name] for name in LIGER_KEYS if name in config}
+    return {"plugins": [LIGER_PLUGIN], **{LIGER_KEYS[name]: bool(on) for name, on in kernels.items()}}
 
 
 def _fsdp(config: dict[str, Any]) -> dict[str, Any]:
@@ -138,6 +152,8 @@ def _missing(answer: Answer) -> dict[str, Any]:
         for name, value in answer.fsdp_config.items()
         if name not in (*FSDP_KEYS, "version", "cpu_offload")
     }
+    kernels = answer.fields.get("liger_kernel_config") or {}
+    kwargs |= {f"liger_kernel_config {name}": value for name, value in kernels.items() if name not in LIGER_KEYS}
     return (
         answer.without(HANDLED) | rest | sharing | {name: value for name, value in kwargs.items() if value is not None}
     )

@@ -114,6 +114,18 @@ def test_liger_s_kernels_are_those_that_transformers_switches_on() -> None:
         assert told[f"liger_{key}"] is defaults[name].default
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_axolotl_is_told_which_of_liger_s_kernels_were_measured(fused: bool) -> None:
+    config = {"fused_linear_cross_entropy": fused, "rms_norm": False, "cross_entropy": not fused, "tiled": True}
+    of = answer(ON_A_GPU | {"liger_kernel_config": config})
+    told = values(of, "axolotl.yaml")
+    said = {name: told[f"liger_{name}"] for name in ("rope", "rms_norm", "cross_entropy", "fused_linear_cross_entropy")}
+    assert said == {"rope": True, "rms_norm": False, "cross_entropy": not fused, "fused_linear_cross_entropy": fused}
+    assert set(told) <= AXOLOTL
+    missing = [line for line in exports(of)["axolotl.yaml"].splitlines() if "liger_kernel_config" in line]
+    assert missing == ["# no counterpart here: liger_kernel_config tiled = true"]
+
+
 def test_an_adapter_is_said_in_each_tool_s_words() -> None:
     factory, axolotl = (values(EVERY["adapter"], name) for name in ("llama_factory.yaml", "axolotl.yaml"))
     assert (factory["lora_rank"], factory["lora_alpha"], factory["lora_target"]) == (16, 32, "all")

@@ -1,0 +1,54 @@
+"""The space `full` on a CPU, for real: odd corners of it run or say why they cannot, and so does whatever is left out."""
+
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune import confirmation, finishing
+from autotune.levers import LEVERS
+from autotune.measurement import Outcome
+from autotune.space_file import read_space
+from autotune.trial import Trial
+
+pytestmark = pytest.mark.alone
+FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.NON_FINITE_LOSS}
+
+
+@pytest.fixture(autouse=True)
+def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finalist, no rounds beyond the needed ones and no losses to compare: it is about the trials."""
+    monkeypatch.setattr(confirmation, "MOST_GROUPS", 1)
+    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+
+
+def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(tmp_path: Path) -> None:
+    result = autotune.search(
+        "bert-mini",
+        8,
+        sequence_length=16,
+        device="cpu",
+        space="full",
+        fix=["compile=none"],  # a minute each on a CPU
+        n_trials=6,
+        sampler="random",  # no rule that keeps to what is likely to win
+        seed=1,
+        no_history=True,
+        output_dir=str(tmp_path),
+    )
+    ended = {trial.number: (trial.measurement.outcome, trial.measurement.reason) for trial in result.trials}
+    assert len(ended) == 6
+    assert all(outcome in FINE for outcome, _ in ended.values()), ended
+    assert all(reason for outcome, reason in ended.values() if outcome is not Outcome.COMPLETED), ended
+    changed = {name for trial in result.trials for name in LEVERS if differs(trial, result.baseline, name)}
+    assert len(changed) >= 5, "these are no corners"
+    assert all(one.reason.strip() for one in result.ruled_out)
+    # Whatever the file names can be proposed, was fixed, or is ruled out with its reason.
+    left_out = {(one.lever, one.value) for one in result.ruled_out}
+    assert {("precision", "fp16"), ("attention", "flash_attention_2"), ("zero", "3_offload_all")} <= left_out
+    assert {name for name, _ in left_out} <= set(read_space("full"))
+
+
+def differs(trial: Trial, baseline: Trial, name: str) -> bool:
+    return trial.configuration.values.get(name) != baseline.configuration.values.get(name)
