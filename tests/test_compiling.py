@@ -1,4 +1,4 @@
-"""What compiling costs, from measurement to answer: spread over the announced run, probed when it is worth that, told to people."""
+"""What compiling costs, from the measurement to the answer: spread over the announced run, probed late, told to people."""
 
 from dataclasses import replace
 from pathlib import Path
