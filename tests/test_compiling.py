@@ -1,4 +1,4 @@
-"""What compiling costs, from the measurement to the answer: spread over the announced run, probed when worth it, told."""
+"""What compiling costs, from the measurement to the answer: spread over the announced run, probed late, told to people."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -5,22 +5,21 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune import confirmation, finishing
+from autotune import confirmation
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
 from autotune.space_file import read_space
 from autotune.trial import Trial
+from tests.hurry import hurry
 
-pytestmark = pytest.mark.alone
 FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.NON_FINITE_LOSS}
 
 
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One finalist, no rounds beyond the needed ones and no losses to compare: it is about the trials."""
+    """It is about the trials."""
     monkeypatch.setattr(confirmation, "MOST_GROUPS", 1)
-    monkeypatch.setattr(confirmation, "FURTHER", -1.0)
-    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
+    hurry(monkeypatch)
 
 
 def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(tmp_path: Path) -> None:
