@@ -105,10 +105,8 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
 
 def used_bytes(uuid: str | None) -> int | None:
     """Bytes in use by anyone on the card of this uuid, else on the first; None where NVML does not answer."""
-    with (
-        _nvml() as nvml,
-        contextlib.suppress(Exception),
-    ):  # NVML's errors are one class a code; any of them means: unknown
+    # NVML's errors are one class a code; any of them means: unknown.
+    with _nvml() as nvml, contextlib.suppress(Exception):
         if nvml is not None:
             return _used(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else nvml.nvmlDeviceGetHandleByIndex(0))
     return None

@@ -236,12 +236,12 @@ not by tables. CONFIDENCE = 0.95 by what is asked: a statement that is true in 9
 probabilities of fitting from which on a configuration is probed, were looked at on three tables (encoder, decoder,
 encoder-decoder) before the other two were recorded: 0.99 and 0.9 left 3 % of searches there with a regret of 1 to 5 %, 0.95 and
 0.8 1 %, none ran out of memory. UNSURE = 0.5 is not free of its table: mixture-of-experts showed that an expected change may not
-come (bf16 wins nothing there), and without it 26 % of speed was lost at its tightest budget in every second search.
+come (bf16 wins nothing there), and without it 26 % of speed was lost at its tightest budget in every second search. FINALISTS = 5
+is of all tables: with 3 the mean regret was 0.6 %, the best one often probed and left unconfirmed.
 
-What is missed, and why: vision's optimum beats the next by 1.1 %, where three rounds err by 5 %: most searches end with that
-next one, which counts as not "within 1 %". In mixture-of-experts the baseline does not fit the two tight budgets, so that no
-float32 probe tells that bf16 wins nothing; a lucky probe then ends a search early. The rest is noise of 7 to 10 % in what a probe
-says, where neighbours differ by 2 to 5 %.
+What is missed, and why: vision's optimum beats the next by 1.1 %, where three rounds err by 5 %: half of its searches end with
+that next one, which counts as not "within 1 %". In mixture-of-experts at the second budget the optimum leaves 2 % of memory,
+and is as often believed not to fit; one kind there takes more than its like, and is what ran out of memory.
 
 The tables' probes run on one thread and give back what they free (tests/benchmarks/record_table.py), so that a peak errs by
 1 MiB of 30 to 200 and a speed by 7 to 10 % from process to process; with two threads and the heap as it comes it was 10 to 50 MiB
