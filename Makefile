@@ -22,9 +22,9 @@ search: $(STAMP)
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
 	    --n-trials 10 --timeout 75s --output-dir reports
 
-# Two at a time; alone what asks how well something is measured.
+# Two files at a time; alone what asks how well something is measured.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not alone"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 check: $(STAMP)

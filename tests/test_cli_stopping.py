@@ -13,8 +13,6 @@ from autotune.result import TuningResult
 from tests.probe.processes import becomes_true
 from tests.terminals import surroundings, terminal
 
-pytestmark = pytest.mark.xdist_group("stopping")
-
 SEARCH = "search bert-mini --global-batch-size 8 --sequence-length 32 --device cpu --n-trials 9 --sampler random --space quick"
 WORDS = [*SEARCH.split(), "--study-name", "stopped"]
 

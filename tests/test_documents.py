@@ -49,12 +49,8 @@ def blocks_of(page: str) -> list[Block]:
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 COMMANDS = [(one.page, command) for one in BLOCKS if one.language == "console" for command in one.commands]
-RUN = [
-    pytest.param(*one, marks=pytest.mark.xdist_group(one[0])) for one in COMMANDS
-]  # those of a page go on with its studies
 SHOWN = [(one.page, command) for one in BLOCKS if one.language == "sh" for command in one.commands]
 PYTHON = [(one.page, one.text) for one in BLOCKS if one.language == "python" and not one.caption]
-RUN_TOO = [pytest.param(*one, marks=pytest.mark.xdist_group(one[0])) for one in PYTHON]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,7 @@ def run(command: list[str], folder: Path, text: str | None = None) -> subprocess
     return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=hurried())
 
 
-@pytest.mark.parametrize(("page", "command"), RUN)
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -> None:
     # Fewer trials, shorter samples and a shorter end than a reader would take: all else is as it stands there.
     words = shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
@@ -88,7 +84,7 @@ def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize(("page", "code"), RUN_TOO)
+@pytest.mark.parametrize(("page", "code"), PYTHON)
 def test_every_python_block_runs_to_its_last_assert(page: str, code: str, folders: dict[str, Path]) -> None:
     assert "assert" in code.strip().splitlines()[-1]
     done = run([sys.executable, "-"], folders[page], re.sub(r"n_trials=\d+", "n_trials=1", code))

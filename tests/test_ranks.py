@@ -14,7 +14,6 @@ from autotune.result import TuningResult
 from autotune.verify import verify_study
 from tests.hurry import hurry
 
-pytestmark = pytest.mark.xdist_group("ranks")
 WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
 FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimizer=adamw_torch_fused", "workers=0")
 

@@ -19,7 +19,6 @@ from tests.hurry import hurried, hurry
 from tests.probe.processes import becomes_true
 
 TESTS = Path(__file__).parent
-pytestmark = pytest.mark.xdist_group("workflow")
 MINIMAL = {"device": "cpu", "sequence_length": 16}
 TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 

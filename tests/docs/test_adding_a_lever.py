@@ -12,8 +12,6 @@ from tests.docs.pages import ROOT
 from tests.hurry import hurried
 from tests.test_documents import blocks_of
 
-pytestmark = pytest.mark.xdist_group("adding a lever")
-
 BLOCKS = [block for block in blocks_of("docs/adding_a_lever.md") if block.caption]
 
 
