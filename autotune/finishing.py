@@ -22,8 +22,8 @@ from autotune.trial import Trial
 from autotune.units import format_seconds
 
 NUMERICS_MOST_S = 300.0
-"""Seconds that comparing losses may be foreseen to take, and no longer than the search's own timeout: longer ones are
-left out unless parity is required."""
+"""Seconds that comparing losses may be foreseen to take, and no longer than the search's own timeout: unless parity is
+required, those of the answer alone are compared where all finalists' take longer, and none where that does."""
 
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
@@ -62,6 +62,9 @@ def _numerics(study: Study, best: Trial, train: Train, weights: str, watch: Watc
     finalists = [best.number, *others]
     foreseen = predicted_seconds(study.trials, finalists)
     most = min(NUMERICS_MOST_S, study.plan.timeout_s or NUMERICS_MOST_S)
+    if foreseen > most and not require_parity:  # of all: the answer alone
+        finalists = finalists[:1]
+        foreseen = predicted_seconds(study.trials, finalists)
     if foreseen > most and not require_parity:
         said = f"{STEPS} steps of each would take about {format_seconds(foreseen)}; --require-parity takes the time"
         return Numerics(problem=said)

@@ -11,12 +11,13 @@ from autotune.finishing import NUMERICS_MOST_S, finish
 from autotune.measurement import Measurement, Outcome
 from autotune.numerics import STEPS, Curve, Numerics
 from autotune.objective import best_trial
+from autotune.parity import predicted_seconds
 from autotune.plan import Plan
 from autotune.probe.failures import Failure
 from autotune.probe.replay import ReplayProbe
 from autotune.rehearsal import Rehearsal
 from autotune.study import open_study, search
-from tests.makers import ALLOWED, MIB, machine, out_of_memory, space
+from tests.makers import ALLOWED, MIB, completed, machine, out_of_memory, space
 
 World = Callable[[Configuration], Measurement]
 
@@ -130,6 +131,19 @@ def test_losses_that_would_take_too_long_are_left_out_and_said_so_unless_parity_
     numerics, _ = finished(study, probe, train, require_parity=True)
     assert numerics is not None
     assert not numerics.problem
+
+
+def test_where_all_finalists_losses_would_take_too_long_the_answers_alone_are_compared(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path, lambda one: completed(one, 10.0 + one.micro_batch_size / 100))
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    others = [trial.number for trial in study.trials if trial.confirmed and trial != best]
+    assert len(others) > 1
+    all_of_them = predicted_seconds(study.trials, [best.number, *others])
+    study.plan = replace(study.plan, timeout_s=0.999 * all_of_them)
+    numerics, _ = finished(study, probe, Trainings())
+    assert numerics is not None
+    assert (set(numerics.curves), numerics.problem) == ({best.number}, "")
 
 
 def test_losses_are_not_compared_for_longer_than_the_search_was_given(tmp_path: Path) -> None:
