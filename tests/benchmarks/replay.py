@@ -241,7 +241,7 @@ is of all tables: with 3 the mean regret was 0.6 %, the best one often probed an
 
 What is missed, and why: vision's optimum beats the next by 1.1 %, where three rounds err by 5 %: half of its searches end with
 that next one, which counts as not "within 1 %". In mixture-of-experts at the second budget the optimum leaves 2 % of memory,
-and is as often believed not to fit; one kind there takes more than its like, and is what ran out of memory.
+and is as often believed not to fit; one kind there takes more than its like, and is what ran out of memory at the third.
 
 The tables' probes run on one thread and give back what they free (tests/benchmarks/record_table.py), so that a peak errs by
 1 MiB of 30 to 200 and a speed by 7 to 10 % from process to process; with two threads and the heap as it comes it was 10 to 50 MiB
