@@ -84,7 +84,8 @@ def verify(
 ) -> None:
     """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
     with plain_errors(as_json) as answer:
-        from autotune.verify import verification_lines, verify_study
+        from autotune.verification import verification_lines
+        from autotune.verify import verify_study
 
         folder = study_folder(study, output_dir)
         verification = verify_study(

@@ -154,10 +154,12 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     if study.trials:
         watch(progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
-    _probe_on(study, probe, watch, begun)
+    statement = _probe_on(study, probe, watch, begun)
     while True:
         probed = len(study.trials)
         confirm_finalists(study, probe, watch, begun)
+        if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
+            break
         # Rounds tell more than one probe, and may have shown that it was a lucky one.
         statement = _probe_on(study, probe, watch, begun)
         if len(study.trials) == probed:

@@ -1,10 +1,8 @@
 """Verify: train a study's answer for real, as a plain Trainer does, and hold what was promised against what it got."""
 
 import math
-import textwrap
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
-from autotune.interval import Interval, quotient_of_means
 from autotune.launch import launch_line
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import device
@@ -24,87 +21,12 @@ from autotune.result import TuningResult
 from autotune.step import Step
 from autotune.study_folder import VERIFICATION, locked, probe_folder, reporting_storage
 from autotune.trial import Trial
-from autotune.units import format_bytes, format_duration, format_interval, format_seconds
+from autotune.units import format_seconds
+from autotune.verification import Verification, wrapped
 from autotune.workflow import examine
 
 MOST_STEPS = 100_000
 """The order in which samples are drawn lies in the training's memory: beyond this it would be felt there."""
-
-WIDTH = 80
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What a study promised, and what a plain training of its answer got.
-
-    promised: the recommended trial. got: the plain training; of its steps only time, data wait and samples are known,
-    and one that did not complete says why. notes: what to bear in mind when comparing the two.
-    """
-
-    promised: Trial
-    got: Measurement
-    notes: tuple[str, ...] = ()
-
-    @property
-    def completed(self) -> bool:
-        return self.got.outcome is Outcome.COMPLETED
-
-    @property
-    def difference(self) -> Interval | None:
-        """Speed got / promised - 1, with its 95 % interval; None where one of them is unknown."""
-        promised, got = self.promised.samples_per_second, self.got.samples_per_second
-        if not promised or not got:
-            return None
-        ratio = quotient_of_means(got, promised)
-        return Interval(ratio - 1, ratio.low - 1, ratio.high - 1)
-
-    @property
-    def held(self) -> bool | None:
-        """Whether it ran within the memory allowed and, but for noise, no slower than promised; None: cannot be told."""
-        if not self.got.feasible:
-            return False
-        if self.difference is None or not math.isfinite(self.difference.high):
-            return None
-        return self.difference.high >= 0
-
-    @property
-    def sentence(self) -> str:
-        """Whether the promise held, and by how much."""
-        got, difference = self.got, self.difference
-        if not self.completed:
-            return f"Not held: {got.outcome.value.replace('_', ' ')}: {got.reason.rstrip('.')}."
-        if not got.feasible:
-            peak, allowed = format_bytes(got.peak_bytes), format_bytes(got.allowed_bytes)
-            return f"Not held: the run went to the limit of its memory (peak {peak} of {allowed} allowed)."
-        if self.held is None or difference is None:
-            return "Open: a single timed step has no interval; take more steps."
-        change = f"{100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
-        noise = f"the interval of ± {50 * (difference.high - difference.low):.1f} %"
-        if difference.low <= 0 <= difference.high:
-            return f"Held: {change}, inside {noise}."
-        return f"{'More than held' if self.held else 'Not held'}: {change}, outside {noise}."
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
-        promised, got = _figures(self.promised.final, self.promised.peak_bytes), _figures(self.got, self.got.peak_bytes)
-        compared = [name for name in promised if not name.endswith(("_low", "_high"))]
-        return {
-            "sentence": self.sentence,
-            "held": self.held,
-            "outcome": self.got.outcome.value,
-            "reason": self.got.reason,
-            "trial": self.promised.number,
-            "configuration": self.promised.configuration.to_dict(),
-            "promised": promised,
-            "got": got,
-            "difference": {name: _change(promised[name], got[name]) for name in compared},
-            "timed_steps": len(self.got.steps),
-            "untimed_steps": self.got.untimed_steps,
-            "seconds": self.got.probe_seconds,
-            "doubts": list(self.got.doubts),
-            "doubts_of_the_promise": list(self.promised.final.doubts),
-            "notes": list(self.notes),
-        }
 
 
 def verify_study(
@@ -187,7 +109,7 @@ def environment_here(measured: Environment, verb: str = "Verify") -> Environment
 
 def _announcement(best: Trial, steps: int, predicted: float) -> str:
     sizes, _, levers = str(best.configuration).partition(", ")
-    return _wrapped(
+    return wrapped(
         f"Training the answer for {steps} step(s) (about {format_seconds(predicted)}): "
         f"{sizes} = {best.configuration.global_batch_size}{', ' if levers else ''}{levers}"
     )
@@ -279,57 +201,3 @@ def _measurement(
 def _step(seconds: float, data_wait_s: float, samples: int) -> Step:
     """A step of which only this is known."""
     return Step(seconds, data_wait_s, first_s=0.0, middle_s=0.0, last_s=0.0, optimizer_s=0.0, samples=samples, tokens=0)
-
-
-# For people -------------------------------------------------------------------------------------------------------
-
-
-def verification_lines(verification: Verification) -> list[str]:
-    """Promised against got for a terminal of 80 columns: a small table, whether it held, doubts and notes."""
-    promised, got = verification.promised, verification.got
-    rows = [
-        ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
-        ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
-        ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
-        ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
-    ]
-    lines = [_row("", "promised", "got", "difference")]
-    lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
-    lines += ["", *_wrapped(verification.sentence).splitlines()]
-    told = [f"doubt of the promise: {doubt}" for doubt in promised.final.doubts]
-    told += [f"doubt: {doubt}" for doubt in got.doubts] + [f"note: {note}" for note in verification.notes]
-    return lines + [line for text in told for line in _wrapped(text).splitlines()]
-
-
-def _row(*cells: str) -> str:
-    return "{:<18}{:>20}{:>20}{:>14}".format(*cells)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
-
-
-def _speed(speed: Any) -> str:
-    return "-" if speed is None else format_interval(speed, speed.low, speed.high)
-
-
-def _change(promised: float | None, got: float | None) -> float | None:
-    """got / promised - 1; None where one is unknown or nothing was promised."""
-    return got / promised - 1 if promised and got is not None else None
-
-
-def _percent(change: float | None) -> str:
-    return "-" if change is None else f"{100 * change:+.1f} %"
-
-
-def _figures(measurement: Measurement, peak_bytes: int | None) -> dict[str, float | None]:
-    speed = measurement.samples_per_second
-    return {
-        "samples_per_second": speed and speed.value,
-        "samples_per_second_low": speed and speed.low,
-        # JSON has no infinity: one step alone has no upper bound.
-        "samples_per_second_high": speed.high if speed and math.isfinite(speed.high) else None,
-        "step_time_s": measurement.step_time_s,
-        "peak_bytes": peak_bytes,
-        "data_wait_s": measurement.data_wait_s,
-    }

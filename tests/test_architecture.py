@@ -25,6 +25,7 @@ FLOORS = (
         "numerics",
         "rehearsal",
         "trial",
+        "verification",
         "observation",
         "workload",
     ),

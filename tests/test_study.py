@@ -15,7 +15,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.ask_and_tell import Study
+from autotune.ask_and_tell import Asked, Study, ask
 from autotune.configuration import Configuration
 from autotune.ending import nothing_to_win
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
@@ -595,6 +595,22 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None
     assert speed(found.configuration) == 100
+
+
+def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=3, confirmation_rounds=1)
+        asked: list[float] = []
+
+        def counting(study: Study, seconds: float) -> tuple[Asked | None, str]:
+            asked.append(seconds)
+            return ask(study, seconds)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("autotune.study.ask", counting)
+            search(study, replay())
+    assert len(asked) == 3 + 1
+    assert all(trial.confirmed for trial in study.trials[:1])
 
 
 def test_an_interrupted_confirmation_goes_on_where_it_was(tmp_path: Path) -> None:
