@@ -1,6 +1,6 @@
 """What a trial settles about configurations that were never probed."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from autotune.configuration import Configuration
 from autotune.levers import LEVERS, MICRO
@@ -12,6 +12,9 @@ NEVER_PROBED = "environment"
 
 HOST_LEVERS = ("workers", "prefetch_factor", "pin_memory")
 """Levers that take the host's memory, the more the higher their value."""
+
+AFTER_FORWARD = ("optimizer",)
+"""Levers that have not come into play when a forward fails."""
 
 
 def settled_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
@@ -32,7 +35,7 @@ def _answers(trial: Trial, other: Configuration) -> bool:
             return _same(mine, other, *_that_change("numerics"))
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
-            return _same_kind(mine, other)
+            return _same_kind(mine, other, AFTER_FORWARD if measurement.where == "forward" else ())
         case Outcome.MISCONFIGURED:
             shown = measurement.settings  # None: could not be read back
             differing = [n for n, value in measurement.asked.items() if shown.get(n) not in (None, value)]
@@ -65,10 +68,10 @@ def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -
     return True
 
 
-def _same_kind(one: Configuration, other: Configuration) -> bool:
-    """Whether they differ in sizes and in how data is loaded at the most."""
+def _same_kind(one: Configuration, other: Configuration, but: Collection[str] = ()) -> bool:
+    """Whether they differ in sizes, in how data is loaded and in the levers `but` at the most."""
     ours = [name for name, lever in LEVERS.items() if not (lever.ordered or lever.of_process)]
-    names = [name for name in ours if LEVERS[name].changes != {"speed"}]
+    names = [name for name in ours if LEVERS[name].changes != {"speed"} and name not in but]
     return one.data_parallel_size == other.data_parallel_size and _same(one, other, *names)
 
 

@@ -137,6 +137,12 @@ def test_what_is_unsupported_is_so_whoever_hands_out_memory() -> None:
     assert not settles(tried, made, configuration(8, sdpa_kernel="math", cpu_allocator="jemalloc"))
 
 
+def test_a_forward_that_cannot_be_done_is_none_with_another_optimizer_either() -> None:
+    tried, other = (configuration(8, sdpa_kernel="flash", optimizer=one) for one in ("sgd", "adafactor"))
+    assert settles(tried, ended(Outcome.UNSUPPORTED, where="forward"), other)
+    assert not settles(tried, ended(Outcome.UNSUPPORTED, where="optimizer"), other)
+
+
 def test_a_loss_that_is_not_finite_settles_only_itself_where_precision_is_no_choice() -> None:
     one, other = (Configuration.exact(48, micro, {"workers": 0}) for micro in (8, 16))
     assert not settles(one, ended(Outcome.NON_FINITE_LOSS), other)
