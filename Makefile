@@ -1,4 +1,4 @@
-# make search | test | check | docs | gpu-check | gpu-search | benchmarks
+# make search | test | test-all | check | docs | gpu-check | gpu-search | benchmarks
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= reports/gpu
 
-.PHONY: search test check format docs gpu-check gpu-search benchmarks clean
+.PHONY: search test test-all check format docs gpu-check gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
@@ -24,6 +24,11 @@ search: $(STAMP)
 
 # Two files at a time; alone what asks how well something is measured.
 test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not nightly"
+	$(BIN)/python -m pytest -m "alone and not nightly"
+
+# What takes long as well.
+test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
