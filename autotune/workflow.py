@@ -58,6 +58,7 @@ def search(
     training_args: str | Path | Mapping[str, Any] | None = None,
     fresh: bool = False,
     watch: Watch | bool | None = None,
+    probes: Callable[[bytes], ProbeHost] | None = None,
     **options: Any,
 ) -> TuningResult:
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
@@ -66,7 +67,8 @@ def search(
     Trainer takes them, `data_collator`, `processing_class`, `trainer_class`); or what `tune` sends. base_arguments: the
     user's own `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study
     again. watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place
-    in a notebook; False: nothing is shown. By default it is shown in a notebook only.
+    in a notebook; False: nothing is shown. By default it is shown in a notebook only. probes: makes what starts probes from the
+    caller's pickled objects; by default a `ProbeHost`, with processes on this machine.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
     KeyboardInterrupt passes: at the first Ctrl-C once the running probe is done, at the second at once; from the first
@@ -91,7 +93,7 @@ def search(
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
     check_output(request)
-    with ProbeHost(pickled) as host, following(watch) as told:
+    with (probes or ProbeHost)(pickled) as host, following(watch) as told:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))
         base = what_differs(base, environment)

@@ -30,6 +30,9 @@ from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.order import Order  # noqa: E402
 from autotune.workload import Workload  # noqa: E402
 
+RECORDED = Path(__file__).parent / "data" / "recorded" / "bert-mini.json"
+"""What a real host answered to the orders of a search (tests/data/record_host.py), for a `RecordedHost`."""
+
 ASKING_S = 300.0
 """Deadline for reading a device or a model: a stuck one fails its test, a slow machine does not."""
 

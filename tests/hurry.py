@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune import confirmation, finishing, measuring
+from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +19,10 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(measuring, "REPEATS", 0)
 
 
-def hurried(checkout: Path = ROOT) -> dict[str, str]:
-    """The environment of a process that starts in any folder, with the project of this checkout."""
-    return os.environ | {"PYTHONPATH": f"{ROOT / 'tests' / 'hurried'}{os.pathsep}{checkout}"}
+def hurried(checkout: Path = ROOT, recorded: bool = False) -> dict[str, str]:
+    """The environment of a process that starts in any folder, with the project of this checkout.
+
+    recorded: its searches ask a RecordedHost instead of starting a host.
+    """
+    known = os.environ | {"PYTHONPATH": f"{ROOT / 'tests' / 'hurried'}{os.pathsep}{checkout}"}
+    return known | {"AUTOTUNE_RECORDED": str(RECORDED)} if recorded else known

@@ -1,8 +1,18 @@
-"""Before on the path: a whole search in a process of its own ends as `tests.hurry.hurry` has it."""
+"""Before on the path: a whole search in a process of its own ends as `tests.hurry.hurry` has it, and with AUTOTUNE_RECORDED
+in the environment it asks a RecordedHost with that file instead of starting a host."""
 
+import os
 import sys
+from functools import partial
+from pathlib import Path
 
 if "autotune.probe.host" not in sys.orig_argv:  # which starts with nothing loaded
+    if recording := os.environ.get("AUTOTUNE_RECORDED"):
+        from autotune.probe import launcher
+        from autotune.probe.recorded import RecordedHost
+
+        launcher.ProbeHost = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
+
     from autotune import confirmation, finishing, measuring
 
     confirmation.FURTHER = finishing.NUMERICS_MOST_S = -1.0

@@ -1,0 +1,190 @@
+"""RecordedHost: answers every order of a search from one recorded file, for testing what is built on a host in seconds."""
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.configuration import Configuration
+from autotune.measurement import Measurement
+from autotune.probe.launcher import ProbeHost
+from autotune.probe.order import Order, answer_name, read_json, write_json
+from autotune.probe.replay import recorded
+from autotune.request import TuningRequest
+from autotune.workload import Workload
+
+
+class RecordedHost(ProbeHost):
+    """A host that starts no process. recording: a file that `save_recording` wrote.
+
+    The device, its rates and the model are as recorded, with the request's own sequence length. A configuration that was
+    never probed has the speed of the recorded one that shares most of its values and is nearest in micro-batch size, and
+    its peak, larger by as much as its micro-batch is; above what is allowed it runs out of memory. What was not traced
+    is answered as not traced. orders: all that it was sent.
+    """
+
+    def __init__(self, recording: Path, objects: bytes = b"") -> None:
+        super().__init__(objects)
+        self._known = read_json(recording)
+        self._probes = [
+            (Configuration.from_dict(made), Measurement.from_dict(data)) for made, data in self._known["probes"]
+        ]
+        self.orders: list[Order] = []
+
+    def start(self) -> None:
+        """Nothing is started."""
+
+    def close(self) -> None:
+        """Remove the folders that were asked for."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch = ""
+
+    def scratch_folder(self) -> Path:
+        """A new folder that is gone once this host is closed."""
+        self._scratch = self._scratch or tempfile.mkdtemp(prefix="autotune-")
+        return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
+
+    def run(self, order: Order) -> dict[str, Any]:
+        """Write the answer where a child would leave it, one a rank; the account of a child that exited well.
+
+        Raises KeyError for an order of a kind that is not recorded.
+        """
+        self.orders.append(order)
+        folder = Path(order.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "order.json", order.to_dict())
+        answers: dict[str, Callable[[Order], Any]] = {
+            "prepare": self.prepare,
+            "trace": self._trace,
+            "rates": lambda order: self._known["rates"],
+            "capabilities": lambda order: self._known["environment"],
+            "verification": self._verification,
+        }
+        seconds = 0.0
+        if order.kind == "probe":
+            measurement = self.probe(order)
+            answer, seconds = measurement.to_dict(), measurement.probe_seconds
+        else:
+            answer = {"value": answers.get(order.kind, self._trained)(order)}
+        for rank in range(order.ranks):
+            write_json(folder / answer_name(rank), answer)
+        codes = [0] * order.ranks
+        return {"ended": "exited", "codes": codes, "seconds": seconds, "left": 0, "kernel_oom_kills": 0}
+
+    def prepare(self, order: Order) -> dict[str, Any]:
+        """The recorded workload, with the sequence length that is requested."""
+        request, workload = (
+            TuningRequest.from_dict(order.request["request"]),
+            Workload.from_dict(self._known["workload"]),
+        )
+        length = workload.sequence_length and (request.sequence_length or workload.sequence_length)
+        return replace(workload, sequence_length=length).to_dict()
+
+    def probe(self, order: Order) -> Measurement:
+        """What a probe of the ordered configuration brings back."""
+        made = order.configuration
+        assert made is not None
+        known, measurement = self._nearest(made)
+        larger = max(1.0, made.micro_batch_size / known.micro_batch_size)
+        peak = int((measurement.peak_bytes or 0) * larger)
+        answer = recorded(made, measurement.samples_per_second or 1.0, peak, order.allowed_bytes or peak)
+        return replace(
+            answer,
+            settings=made.values,
+            asked=made.values,
+            surroundings=measurement.surroundings,
+            probe_seconds=measurement.probe_seconds,
+        )
+
+    def _nearest(self, wanted: Configuration) -> tuple[Configuration, Measurement]:
+        def distance(known: Configuration) -> tuple[int, float]:
+            values = known.values
+            other = sum(
+                values.get(name) != value for name, value in wanted.values.items() if name != "micro_batch_size"
+            )
+            return other, abs(math.log(known.micro_batch_size / wanted.micro_batch_size))
+
+        return min(self._probes, key=lambda pair: distance(pair[0]))
+
+    def _trace(self, order: Order) -> dict[str, Any]:
+        traces = self._known["traces"]
+        answer = dict(traces["model"])
+        for kind in ("steps", "updates"):
+            missing = {"error": "not recorded"}
+            answer[kind] = [traces[kind].get(_key(wanted), missing) for wanted in order.request[kind]]
+        return answer
+
+    def _trained(self, order: Order) -> Any:
+        """The recorded answer of this kind whose configuration shares most values with the ordered one."""
+        assert order.configuration is not None
+        wanted = order.configuration.values
+        shared = [
+            (sum(wanted.get(name) == value for name, value in Configuration.from_dict(made).values.items()), answer)
+            for made, answer in self._known[order.kind]
+        ]
+        return max(shared, key=lambda pair: pair[0])[1]
+
+    def _verification(self, order: Order) -> dict[str, Any]:
+        measurement = self.probe(order)
+        steps, seconds = order.request["steps"], measurement.step_time_s or 1.0
+        assert order.configuration is not None
+        return {
+            "step_times_s": [seconds * (1 + 0.01 * (-1) ** step) for step in range(steps)],
+            "data_wait_s": [0.0] * steps,
+            "samples": order.configuration.global_batch_size * steps,
+            "seconds": seconds * steps,
+            "untimed_steps": 1,
+            "peaks": {"peak_device_bytes": measurement.peak_bytes},
+        }
+
+
+class RecordingHost(ProbeHost):
+    """A host that keeps what its children answered, for a RecordedHost.
+
+    answers: (order, the first rank's answer) of all hosts that are to be saved together.
+    """
+
+    def __init__(self, answers: list[tuple[Order, Any]], objects: bytes = b"") -> None:
+        super().__init__(objects)
+        self._answers = answers
+
+    def run(self, order: Order) -> dict[str, Any] | None:
+        """As `ProbeHost.run`."""
+        account = super().run(order)
+        path = Path(order.folder) / answer_name(0)
+        if account is not None and path.exists():
+            self._answers.append((order, read_json(path) | {"probe_seconds": account["seconds"]}))
+        return account
+
+
+def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
+    """Write what a RecordedHost reads. Raises OSError where the disk refuses."""
+    known: dict[str, Any] = {"probes": [], "numerics": [], "rehearsal": []}
+    traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
+    for order, answer in answers:
+        if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
+            brief = {
+                name: value for name, value in answer.items() if value and name not in ("stage_peak_bytes", "log_tail")
+            }
+            known["probes"].append([order.configuration.to_dict(), brief])
+        elif "value" not in answer:
+            continue
+        elif order.kind == "trace":
+            model = {name: value for name, value in answer["value"].items() if name not in ("steps", "updates")}
+            traces["model"] = model
+            for kind in ("steps", "updates"):
+                traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
+        elif order.kind in ("numerics", "rehearsal") and order.configuration:
+            known[order.kind].append([order.configuration.to_dict(), answer["value"]])
+        elif order.kind != "verification":
+            known[{"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)] = answer["value"]
+    recording.write_text(json.dumps(known | {"traces": traces}) + "\n", encoding="utf-8")
+
+
+def _key(wanted: Mapping[str, Any]) -> str:
+    """What tells one trace that is requested from another."""
+    return json.dumps(wanted, sort_keys=True)

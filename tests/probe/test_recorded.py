@@ -1,0 +1,103 @@
+"""RecordedHost: a whole search without a process."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import workflow
+from autotune.configuration import Configuration
+from autotune.errors import NothingFits
+from autotune.measurement import Outcome
+from autotune.probe.launcher import read_answer
+from autotune.probe.order import Order
+from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
+from autotune.result import TuningResult
+from tests.conftest import RECORDED
+
+BF16 = Configuration(16, 1, levers=(("precision", "bf16"),))
+
+
+def searched(folder: Path, **options: object) -> tuple[TuningResult, list[RecordedHost]]:
+    hosts: list[RecordedHost] = []
+
+    def probes(objects: bytes) -> RecordedHost:
+        hosts.append(RecordedHost(RECORDED, objects))
+        return hosts[-1]
+
+    known = {"sequence_length": 32, "device": "cpu", "output_dir": str(folder), "no_history": True, "watch": False}
+    return workflow.search("bert-mini", 16, probes=probes, **{**known, **options}), hosts
+
+
+def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path) -> None:
+    result, hosts = searched(tmp_path, n_trials=4)
+    assert {order.kind for host in hosts for order in host.orders} >= {
+        *("capabilities", "prepare", "rates", "trace", "probe", "numerics", "rehearsal")
+    }
+    assert len(result.trials) == 4
+    assert result.best.confirmed
+    assert result.numerics
+    assert result.rehearsal
+    assert not result.notes or not any("memory was not estimated" in note for note in result.notes)
+    assert result.estimated_peaks
+    assert (tmp_path / "bert-mini-masked-lm-gb16-cpu" / "report.html").exists()
+    assert not hosts[0].pid
+
+
+def test_the_same_search_gives_the_same_answer(tmp_path: Path) -> None:
+    first, _ = searched(tmp_path / "a", n_trials=4)
+    again, _ = searched(tmp_path / "b", n_trials=4)
+    assert [trial.configuration for trial in first.trials] == [trial.configuration for trial in again.trials]
+    assert first.speedup == again.speedup
+
+
+def test_what_was_not_recorded_is_answered_by_the_nearest(tmp_path: Path) -> None:
+    host = RecordedHost(RECORDED)
+    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=BF16)
+    near = read_answer(order, host.run(order))
+    twice = replace(order, configuration=Configuration(32, 1, levers=BF16.levers))
+    far = read_answer(twice, host.run(twice))
+    assert near.outcome is far.outcome is Outcome.COMPLETED
+    assert far.samples_per_second == pytest.approx(near.samples_per_second)
+    assert near.peak_bytes
+    assert far.peak_bytes == pytest.approx(2 * near.peak_bytes, abs=1)
+
+
+def test_a_recorded_peak_above_the_limit_is_out_of_memory(tmp_path: Path) -> None:
+    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=BF16, allowed_bytes=1 << 20)
+    assert read_answer(order, RecordedHost(RECORDED).run(order)).outcome is Outcome.OUT_OF_MEMORY
+    with pytest.raises(NothingFits):
+        searched(tmp_path, memory_limit="60MiB", headroom="1%", n_trials=3)
+
+
+def test_every_rank_leaves_an_answer(tmp_path: Path) -> None:
+    configuration = Configuration(4, 2, 2)
+    order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=configuration)
+    measurement = read_answer(order, RecordedHost(RECORDED).run(order))
+    assert measurement.data_parallel_size == 2
+    assert measurement.outcome is Outcome.COMPLETED
+
+
+def test_what_a_real_host_answered_is_saved_and_answered_again(tmp_path: Path) -> None:
+    answers: list[tuple[Order, object]] = []
+    place = str(tmp_path / "order")
+    with RecordingHost(answers) as host:
+        told = host.ask(Order(kind="capabilities", folder=place, deadline_s=300.0, request={"device": "cpu"}))
+    assert [order.kind for order, _ in answers] == ["capabilities"]
+    save_recording(answers, tmp_path / "recording.json")
+    again = RecordedHost(tmp_path / "recording.json")
+    assert again.ask(Order(kind="capabilities", folder=place, deadline_s=1.0, request={"device": "cpu"})) == told
+
+
+def test_no_process_and_no_torch_is_needed(tmp_path: Path) -> None:
+    import subprocess
+
+    code = (
+        "import sys; from functools import partial; from pathlib import Path\n"
+        "from autotune import workflow; from autotune.probe.recorded import RecordedHost\n"
+        f"workflow.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
+        f"    no_history=True, probes=partial(RecordedHost, Path({str(RECORDED)!r})))\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
