@@ -1,8 +1,9 @@
 """README and docs are true: their commands and their Python run, their links lead somewhere.
 
 A `console` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that name, written
-first. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be one that could be
-given.
+first. What searches is answered by a recorded host, and with real probes in `make test-all`; the README's first command, and
+what a recording cannot answer, runs for real always. Of an `sh` block, which takes more time or hardware than a test has, every
+`autotune` command must be one that could be given.
 """
 
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -53,8 +55,27 @@ SHOWN = [(one.page, command) for one in BLOCKS if one.language == "sh" for comma
 PYTHON = [(one.page, one.text) for one in BLOCKS if one.language == "python" and not one.caption]
 
 
+REAL_ONLY = ("autotune estimate", "docs/own_data.md", "autotune.estimate(")
+"""Traces of any model, and the caller's own: no recording answers for them."""
+
+
+def both_ways(blocks: list[tuple[str, str]]) -> list[Any]:
+    """Each block by a recorded host, and for real: at night only, but for the first and what no recording answers."""
+    cases = []
+    for number, (page, text) in enumerate(blocks):
+        always_real = number == 0 or any(words in text or words == page for words in REAL_ONLY)
+        cases += [] if always_real else [pytest.param(page, text, True)]
+        cases.append(pytest.param(page, text, False, marks=() if always_real else pytest.mark.nightly))
+    return cases
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Path]]:
+    """Whether by a recorded host -> for each page a folder with the files that it shows."""
+    return {recorded: folders_of_pages(tmp_path_factory) for recorded in (True, False)}
+
+
+def folders_of_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For each page a folder with the files that it shows; the README's is a checkout as far as its paths go."""
     folders = {page: tmp_path_factory.mktemp(Path(page).stem) for page in PAGES}
     for block in BLOCKS:
@@ -69,25 +90,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def run(command: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=hurried())
+def run(command: list[str], folder: Path, recorded: bool, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = hurried(recorded=recorded)
+    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=environment)
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_every_command_runs(page: str, command: str, folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("page", "command", "recorded"), both_ways(COMMANDS))
+def test_every_command_runs(page: str, command: str, recorded: bool, folders: dict[bool, dict[str, Path]]) -> None:
     # Fewer trials, shorter samples and a shorter end than a reader would take: all else is as it stands there.
     words = shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
     if words[1] == "guide":
         words += ["--sequence-length", "8"]
-    done = run([sys.executable, "-m", *words], folders[page])
+    done = run([sys.executable, "-m", *words], folders[recorded][page], recorded)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize(("page", "code"), PYTHON)
-def test_every_python_block_runs_to_its_last_assert(page: str, code: str, folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("page", "code", "recorded"), both_ways(PYTHON))
+def test_every_python_block_runs_to_its_last_assert(
+    page: str, code: str, recorded: bool, folders: dict[bool, dict[str, Path]]
+) -> None:
     assert "assert" in code.strip().splitlines()[-1]
-    done = run([sys.executable, "-"], folders[page], re.sub(r"n_trials=\d+", "n_trials=1", code))
+    text = re.sub(r"n_trials=\d+", "n_trials=1", code)
+    done = run([sys.executable, "-"], folders[recorded][page], recorded, text)
     assert done.returncode == 0, done.stderr
 
 
