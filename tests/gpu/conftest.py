@@ -20,12 +20,25 @@ DEADLINE_S = 500.0
 """Of one training: the longest compile for minutes."""
 
 
+CORE = (
+    *("asleep", "card_is_read", "what_the_card_can_do", "estimate_lies", "every_precision", "tf32_is_read"),
+    *("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "16_bits", "no_card", "limit_is_honoured"),
+    *("reported_peak", "killed_probe", "refuses_to_fork"),
+)
+"""Parts of names of the tests in test_cuda.py that `make gpu-check` runs: some thirty trainings of 3 to 5 seconds each."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip them all with the reason where there is none."""
+    """Skip them all with the reason where there is none; mark those that `make gpu-check` leaves to `make gpu-check-more`."""
     reason = _why_not()
     for item in items:
-        if reason and item.get_closest_marker("gpu"):
+        if not item.get_closest_marker("gpu"):
+            continue
+        if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+        if item.path.name != "test_cuda.py" or not any(name in item.name for name in CORE):
+            item.add_marker(pytest.mark.gpu_more)
 
 
 def _why_not() -> str:
