@@ -239,7 +239,7 @@ def _told(line: str) -> str:
 def _signal_text(number: int) -> str:
     """`SIGSEGV`; of SIGKILL, which nobody sees coming, also its number and who sends it mostly."""
     if number == signal.SIGKILL:
-        return f"SIGKILL (signal {number}); the kernel's out-of-memory killer?"
+        return f"SIGKILL (signal {number}), perhaps by the kernel's out-of-memory killer"
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -191,7 +191,8 @@ class ProbeHost:
             output = log_tail(folder)
             failure = failure_of(account, 0, output)
             what = "device" if order.kind == "capabilities" else "model and data"
-            raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", _end_of_output(output)) from None
+            code = (account.get("codes") or [account.get("code")])[0]
+            raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", _advice(code, output)) from None
         if "error" in answer:
             kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
             raise kind(answer["message"], answer["advice"])
@@ -287,15 +288,18 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
 def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
     """Why there is no host. message: its first, None where none came in time; output: the end of what it printed."""
     if message is None:
-        failure, advice = f"not ready after {START_S:.0f} s", _end_of_output(output)
+        failure, advice = f"not ready after {START_S:.0f} s", _advice(None, output)
     elif "refused" in message:
         failure, advice = message["refused"], "See `autotune doctor`."
     else:
         code, kills = message["host_ended"], message["kernel_oom_kills"]
         failure = failures.from_exit(code, kills, output).reason
-        advice = "Free memory, or run the same command again." if code == -signal.SIGKILL else _end_of_output(output)
+        advice = _advice(code, output)
     return ProbeHostFailed(f"{STARTER.capitalize()} failed: {failure}.", advice)
 
 
-def _end_of_output(output: str) -> str:
+def _advice(code: int | None, output: str) -> str:
+    """What to do about a process that ended with this exit code or -signal and this output."""
+    if code == -signal.SIGKILL:
+        return "Free memory, or run the same command again."
     return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."

@@ -98,7 +98,7 @@ def test_a_loader_worker_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
     ("behaviour", "reason"),
     [
         ("segfault", "ended by SIGSEGV"),
-        ("be killed", "ended by SIGKILL (signal 9); the kernel's out-of-memory killer?"),
+        ("be killed", "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"),
         ("abort", "ended by SIGABRT"),
         ("leave with 0", "ended without an answer, claiming success"),
         ("leave with 7", "ended with exit code 7: probe 0 started"),

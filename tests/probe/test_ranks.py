@@ -26,7 +26,7 @@ from tests.probe import ranked
 from tests.probe.probes import LEVERS, make_order, measured
 from tests.probe.processes import marked, token_of
 
-KILLED = "ended by SIGKILL (signal 9); the kernel's out-of-memory killer?"
+KILLED = "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
 DEADLINE_S = 90.0
 AT_ONCE_S = 5.0
 """How soon after one rank failed the probe is over, on a busy machine: far from the deadline."""
