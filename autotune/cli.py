@@ -83,7 +83,9 @@ def verify(
     as_json: Annotated[bool, Option("--json", help="Print promised and got as one JSON object.")] = False,
 ) -> None:
     """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
-    with plain_errors(as_json) as answer:
+    with plain_errors(
+        as_json, "The study is kept as it was; run the same command again to train from the start."
+    ) as answer:
         from autotune.verification import verification_lines
         from autotune.verify import verify_study
 

@@ -10,10 +10,10 @@ from typing import Any
 import typer
 
 from autotune.errors import AutotuneError, InvalidRequest, NothingFits
-from autotune.interruption import Terminated, ending_on_sigterm
+from autotune.interruption import Terminated, ending_on_signals
 
-INTERRUPTED, TERMINATED = 130, 143
-"""Exit codes after Ctrl-C and SIGTERM, as shells have them."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C; like those of other signals 128 and the signal's number, as shells have them."""
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
@@ -28,15 +28,16 @@ class plain_errors:
     as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error;
     whatever else is printed within goes to standard error, even from threads that somebody left behind. What nobody foresaw
     is such an object too, and goes on with its traceback.
-    Within, SIGTERM ends the command as a second Ctrl-C does.
+    Within, SIGTERM and SIGHUP end the command as a second Ctrl-C does. when_interrupted: what is kept then, and how to go on.
     """
 
-    def __init__(self, as_json: bool = False) -> None:
+    def __init__(self, as_json: bool = False, when_interrupted: str = "Run the same command again.") -> None:
         self._as_json = as_json
+        self.when_interrupted = when_interrupted
         self._within = contextlib.ExitStack()
 
     def __enter__(self) -> "plain_errors":
-        self._within.enter_context(ending_on_sigterm())
+        self._within.enter_context(ending_on_signals())
         self._out = sys.stdout
         if self._as_json:
             self._within.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -49,10 +50,11 @@ class plain_errors:
             self._json_error(type(error).__name__, error.message, error.advice, error.exit_code)
             raise typer.Exit(error.exit_code) from None
         if isinstance(error, KeyboardInterrupt):
-            terminated = isinstance(error, Terminated)
-            code = TERMINATED if terminated else INTERRUPTED
-            said = "The command was ended by SIGTERM." if terminated else "The command was interrupted."
-            self._json_error("Interrupted", said, "The same command, without --fresh, goes on where it can.", code)
+            code, end = INTERRUPTED, "interrupted"
+            if isinstance(error, Terminated):
+                code, end = 128 + error.number, f"ended by {error.number.name}"
+            print(f"{end[:1].upper()}{end[1:]}. {self.when_interrupted}", file=sys.stderr)
+            self._json_error("Interrupted", f"The command was {end}.", self.when_interrupted, code)
             raise typer.Exit(code) from None
         if isinstance(error, Exception) and not isinstance(error, PASSING):
             said = f"{error}" or "Nothing more is known."
@@ -66,6 +68,11 @@ class plain_errors:
     def _json_error(self, kind: str, message: str, advice: str, code: int) -> None:
         if self._as_json:
             self.json(json_error(kind, message, advice, code))
+
+
+def resuming(kept: str, fresh: bool = False) -> str:
+    """What is kept of an interrupted command that resumes, and how; fresh: it was begun with --fresh."""
+    return f"{kept} Run the same command again{', without --fresh,' if fresh else ''} to resume."
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli_common import plain_errors, whole
+from autotune.cli_common import plain_errors, resuming, whole
 from autotune.cli_completion import complete_study
 from autotune.study_folder import study_folder
 
@@ -25,7 +25,7 @@ def explain(
     quiet: Annotated[bool, Option("--quiet", help="Print the explanation only.")] = False,
 ) -> None:
     """Say where a study's speed-up comes from, lever by lever, by measuring the way from your settings to the answer."""
-    with plain_errors(as_json) as answer:
+    with plain_errors(as_json, resuming("What was measured is kept.", fresh)) as answer:
         from autotune.explain import explanation
         from autotune.report.explained import explanation_lines
 

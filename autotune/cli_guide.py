@@ -1,7 +1,6 @@
 """The command `autotune guide`: a thin door on `autotune.guide`; nothing heavy is loaded before it runs."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,32 +70,31 @@ def guide(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json") and value is not None
     }
-    with plain_errors(as_json) as answer:
+    with plain_errors(as_json) as command:
         if sequence_length is not None:
             options["sequence_length"] = whole("sequence_length", sequence_length)
-        _walk(model, whole("global_batch_size", global_batch_size), options, answer if as_json else None)
+        _walk(model, whole("global_batch_size", global_batch_size), options, command, as_json)
 
 
-def _walk(model: str, global_batch_size: int, options: dict[str, Any], answer: plain_errors | None) -> None:
-    """answer: what takes the ladder as JSON; None prints it for people."""
+def _walk(model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool) -> None:
     from rich.console import Console
 
     from autotune.guide import check_climbed, run_guide
 
     known: list[Ladder] = []
     interrupted: KeyboardInterrupt | None = None
-    with _shown_while_it_runs(Console(stderr=answer is not None), known) as watch:
+    with _shown_while_it_runs(Console(stderr=as_json), known) as watch:
         try:
             known[:] = [run_guide(model, global_batch_size, watch=watch, **options)]
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
-    if known and answer:
-        answer.json(known[0].to_dict() | {"folder": shown(Path(known[0].folder))})
+    if known and as_json:
+        command.json(known[0].to_dict() | {"folder": shown(Path(known[0].folder))})
     elif known:
         _print(known[0])
     if interrupted:
-        done = f"{len(known[0].trials)} of {len(known[0].rungs)} rungs are known" if known else "nothing is known yet"
-        print(f"Interrupted: {done}; the next run starts anew.", file=sys.stderr)
+        done = f"{len(known[0].trials)} of {len(known[0].rungs)} rungs" if known else "no rung"
+        command.when_interrupted = f"The table holds {done}; run the same command again to measure all from the start."
         raise interrupted
     check_climbed(known[0])
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli_common import PAGE, plain_errors, shown, whole
+from autotune.cli_common import PAGE, plain_errors, resuming, shown, whole
 from autotune.cli_completion import (
     complete_device,
     complete_model,
@@ -134,7 +134,7 @@ def search(
             if name in options
         }
         size = whole("global_batch_size", global_batch_size)
-        result = _run_search(model, size, options, as_json, quiet)
+        result = _run_search(model, size, options, answer, as_json, quiet)
         if as_json:
             answer.json(result.to_dict())
         else:
@@ -142,7 +142,7 @@ def search(
 
 
 def _run_search(
-    model: str, global_batch_size: int, options: dict[str, Any], as_json: bool, quiet: bool
+    model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool, quiet: bool
 ) -> "TuningResult":
     from rich.console import Console
 
@@ -161,14 +161,15 @@ def _run_search(
 
             return workflow.search(model, global_batch_size, watch=both, **options)
     except KeyboardInterrupt:
-        _say_interrupted(seen, fresh=options["fresh"])
+        trials = len(seen[0].trials) if seen else 0
+        kept = f"{trials} trial(s) are kept." if trials else "What was measured before is kept."
+        command.when_interrupted = resuming(kept, options["fresh"])
+        _say_best_so_far(seen)
         raise
 
 
-def _say_interrupted(seen: list[Any], fresh: bool) -> None:
+def _say_best_so_far(seen: list[Any]) -> None:
     best = seen[0].best if seen else None
-    command = "the same command without --fresh" if fresh else "the same command"
-    print(f"Interrupted; {command} goes on where this one stopped.", file=sys.stderr)
     if best is not None:
         from autotune.report.summary import speed_text
 

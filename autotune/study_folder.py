@@ -19,7 +19,7 @@ from autotune.configuration import Configuration
 from autotune.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.measurement import Measurement
 from autotune.memory_peak import MemoryPeak
-from autotune.probe.order import ANSWER, ORDER, read_json, write_json
+from autotune.probe.order import ANSWER, ORDER, read_json, remove_unfinished, write_json
 from autotune.prospect import Prospect
 from autotune.trial import Trial
 
@@ -69,6 +69,7 @@ def locked(folder: Path) -> Iterator[None]:
                 f"Another process works on the study in {folder}.",
                 "Wait for it, or give this one another --study-name.",
             ) from error
+        remove_unfinished(folder)
         yield
 
 

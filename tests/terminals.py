@@ -73,10 +73,16 @@ class Terminal:
                 return True
         return False
 
+    def close_terminal(self) -> None:
+        """As a window that is closed, or a connection that is lost."""
+        os.close(self._ours)
+        self._ours = -1
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
 
 
 @contextlib.contextmanager

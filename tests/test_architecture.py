@@ -254,6 +254,10 @@ def test_the_host_imports_nothing_heavy_before_it_is_told_to() -> None:
     assert not {name.partition(".")[0] for name in imported(TREES["autotune.probe.host"], at_import=True)} & set(HEAVY)
 
 
+def test_the_supervisor_loads_nothing_that_takes_time() -> None:
+    assert not loaded_by("import autotune.probe.supervisor") & {*HEAVY, "optuna", "pandas", "numpy"}
+
+
 # What each file says --------------------------------------------------------------------------------------------
 
 

@@ -382,7 +382,7 @@ def test_an_interrupt_prints_what_is_known_and_exits_with_130(tmp_path: Path) ->
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "Interrupted: 1 of 13 rungs are known" in err
+    assert "Interrupted. The table holds 1 of 13 rungs; run the same command again" in err
     table = out[out.index("method ") :].splitlines()
     assert float(row(table, "vanilla")[0]) > 0
     assert row(table, "GA")[1:3] == ["not", "measured"]

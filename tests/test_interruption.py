@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
 from autotune.errors import SearchFailed
 from autotune.finishing import finish
-from autotune.interruption import SAID, Terminated, Wish, ending_on_sigterm, patient, statement_of
+from autotune.interruption import SAID, Terminated, Wish, check, ending_on_signals, patient, statement_of
 from autotune.measurement import Measurement
 from autotune.objective import best_trial
 from autotune.plan import Plan, Progress
@@ -94,7 +96,7 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
     found = []
 
     def body() -> None:
-        with patient(Wish(), found.append), ending_on_sigterm():
+        with patient(Wish(), found.append), ending_on_signals():
             found.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=body)
@@ -103,12 +105,78 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
     assert found == [(signal.default_int_handler, signal.SIG_DFL)]
 
 
-def test_sigterm_interrupts_at_once_and_is_told_apart() -> None:
-    with ending_on_sigterm(), pytest.raises(Terminated) as met:
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert statement_of(met.value) == "ended by SIGTERM"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_command_interrupts_at_once_and_is_told_apart(number: signal.Signals) -> None:
+    with ending_on_signals(), pytest.raises(Terminated) as met:
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert met.value.number == number
+    assert statement_of(met.value) == f"ended by {number.name}"
     assert statement_of(KeyboardInterrupt()) == "interrupted by the user"
+    Wish().check()  # and is forgotten with the command
+
+
+def test_who_ignores_the_end_of_a_terminal_goes_on_doing_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            Wish().check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class Dying:
+    """Python swallows what is raised while this is deleted: there comes SIGTERM."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def swallowed(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Exceptions that Python swallowed."""
+    met: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: met.append(raised.exc_value))
+    return met
+
+
+def test_a_sigterm_whose_exception_is_swallowed_is_raised_by_the_next_check(swallowed: list[BaseException]) -> None:
+    for callback in (False, True):
+        with ending_on_signals():
+            dying: object = Dying() if not callback else set()
+            watched = weakref.ref(dying, lambda _: signal.raise_signal(signal.SIGTERM)) if callback else None
+            del dying
+            assert isinstance(swallowed[-1], Terminated), watched
+            with pytest.raises(Terminated):
+                check()
+            with pytest.raises(Terminated):
+                Wish().check()
+        check()
+    assert len(swallowed) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Signals) -> None:
+    wish, written = Wish(), list[str]()
+
+    def write() -> None:
+        with wish.held_back():
+            signal.raise_signal(number)
+            written.append("whole")
+
+    with ending_on_signals(), pytest.raises(Terminated):
+        write()
+    assert written == ["whole"]
+
+
+def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own() -> None:
+    wish = Wish()
+    with ending_on_signals():
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+        with wish.held_back():
+            pass
 
 
 def test_a_search_that_failed_is_not_called_interrupted() -> None:
@@ -193,6 +261,23 @@ def test_no_losses_are_compared_after_a_wish_to_stop_in_the_last_round(tmp_path:
     assert len(probe.inner.asked) == last
     assert "finishing" in [one.kind for one in told]
     assert best_trial(told[-1].trials, "samples_per_second") is not None
+
+
+def test_a_swallowed_sigterm_ends_the_search_after_the_running_probe(
+    tmp_path: Path, swallowed: list[BaseException]
+) -> None:
+    class Terminating(Pressing):
+        def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+            if len(self.inner.asked) == 1:
+                Dying()
+            return super().__call__(configuration, options)
+
+    told: list[Progress] = []
+    with ending_on_signals(), pytest.raises(Terminated):
+        searched(opened(tmp_path), Terminating(at=-1), told)
+    assert len(swallowed) == 1
+    assert [one.number for one in told if one.kind == "trial"] == [0, 1]
+    assert read_trial(tmp_path / "probes" / "0001", 1) == told[-1].trial
 
 
 def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

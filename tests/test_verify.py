@@ -187,6 +187,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+    assert "Interrupted. The study is kept as it was; run the same command again" in err
     assert not (copied / "verification.json").exists()
     assert not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, str(copied))]
 

@@ -36,13 +36,14 @@ class Parent:
 
 
 def become(
-    order: Order, parent: Parent, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
+    order: Order, parent: Parent, host: int, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
 ) -> NoReturn:
     """Become a probe, or one rank of it: a session of its own, the parent's environment, its own scratch; answer and leave
-    at once. port: of the loopback, where ranks meet."""
+    at once. host: the process id of the one that forked it. port: of the loopback, where ranks meet."""
     code = 1
     try:
         started = time.monotonic()
+        sweep.end_with(host)
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -104,6 +104,7 @@ _OTHER = (
 )
 _OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
 
+_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
 _DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
 # Where a library says MB it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
@@ -170,11 +171,37 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
     if failure.outcome is Outcome.OUT_OF_MEMORY and code not in (0, None):
         return failure
     if code is not None and code < 0:
-        return Failure(Outcome.CRASHED, f"ended by {_signal_name(-code)}")
+        return Failure(Outcome.CRASHED, f"ended by {_signal_text(-code)}")
     if code == 0:
         return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
-    last = next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
-    return Failure(failure.outcome, f"ended with exit code {code}: {_told(last)}")
+    return Failure(failure.outcome, f"ended with exit code {code}: {_told(_error_line(log_tail) or 'no output')}")
+
+
+def relevant_end(log: str, lines: int = 30) -> str:
+    """The end of a process's output that says why it ended: from the last traceback on, without Python's warnings."""
+    return "\n".join(_without_warnings(log)[-lines:])
+
+
+def _without_warnings(log: str) -> list[str]:
+    """The lines from the last traceback on, or all; those of Python's warnings with the source below them left out."""
+    relevant: list[str] = []
+    after_warning = False
+    for line in log.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            relevant.clear()
+        quoted = after_warning and line.startswith("  ")
+        after_warning = bool(_WARNING.match(line))
+        if line.strip() and not after_warning and not quoted:
+            relevant.append(line.rstrip())
+    return relevant
+
+
+def _error_line(log: str) -> str:
+    """The line that names the error: the last traceback's, else the last one."""
+    lines = _without_warnings(log)
+    if lines and lines[0].startswith("Traceback"):
+        return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1]).strip()
+    return lines[-1].strip() if lines else ""
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -209,7 +236,10 @@ def _told(line: str) -> str:
     return scrubbed(line[:2000])[:300]
 
 
-def _signal_name(number: int) -> str:
+def _signal_text(number: int) -> str:
+    """`SIGSEGV`; of SIGKILL, which nobody sees coming, also its number and who sends it mostly."""
+    if number == signal.SIGKILL:
+        return f"SIGKILL (signal {number}), perhaps by the kernel's out-of-memory killer"
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -5,11 +5,10 @@
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
 Where an order's configuration has several ranks, as many children are forked at once, and end together.
-When the socket closes, everything below the host is ended and the host with it: a killed parent leaves nothing.
+When the socket closes, the supervisor ends the host and everything below it: a killed parent leaves nothing.
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -31,28 +30,21 @@ from autotune.probe.opened_later import WAKES_CUDA, open_later
 from autotune.probe.order import LOG, ORDER, Order, answer_name, read_json
 from autotune.probe.ranks import free_port
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
 
 def main() -> NoReturn:
-    """`python -m autotune.probe.host FD`: serve the socket with that file descriptor until it closes."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        _say(channel, {"refused": "the kernel grants no child subreaper"})
-        os._exit(1)
-    before = sweep.shared_memory()
-    scratch = Path(tempfile.gettempdir())
+    """`python -m autotune.probe.host FD ALIVE SUPERVISOR`: serve the socket with that file descriptor until it closes.
+
+    ALIVE: a descriptor to hold open while this process lives; SUPERVISOR: the process id of the one that started it.
+    """
+    channel, alive, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    sweep.end_with(supervisor)
+    for fd in (channel.fileno(), alive):
+        os.set_inheritable(fd, False)
+    sweep.become_subreaper()
     _import_libraries()
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, and so are we in a moment
         _say(channel, {"ready": True, "pid": os.getpid()} | _reasons_not_to_fork())
-        _serve(channel)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-    finally:
-        # The parent is done or gone: nothing of ours outlives this process.
-        sweep.end_descendants()
-        sweep.remove_left_shared_memory(before)
-        shutil.rmtree(scratch, ignore_errors=True)
+        _serve(channel, alive)
     os._exit(0)
 
 
@@ -84,7 +76,7 @@ def _reasons_not_to_fork() -> dict[str, Any]:
     return {}
 
 
-def _serve(channel: socket.socket) -> None:
+def _serve(channel: socket.socket, alive: int) -> None:
     parent = Parent()
     reader = channel.makefile("rb")
     while line := reader.readline():
@@ -94,18 +86,20 @@ def _serve(channel: socket.socket) -> None:
             parent.objects = reader.read(message["objects"])
         elif "order" in message:
             refused = _reasons_not_to_fork()
-            _say(channel, refused or _run(Path(message["order"]), channel, parent))
+            _say(channel, refused or _run(Path(message["order"]), [channel.fileno(), alive], parent))
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]:
-    """Fork the order's children, one a rank, watch them to their end, and clear everything away."""
+def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
+    """Fork the order's children, one a rank, watch them to their end, and clear everything away.
+
+    ours: file descriptors that are none of theirs."""
     order = Order.from_dict(read_json(folder / ORDER), folder)
     scratch = Path(tempfile.mkdtemp(prefix="probe-"))
-    before, kills_before = sweep.shared_memory(), _kernel_oom_kills()
+    before, kills_before = sweep.shared_memory(), sweep.kernel_oom_kills()
     log_read, log_write = os.pipe()
     wake_read, wake_write = socket.socketpair()
     wake_read.setblocking(False)
@@ -114,15 +108,15 @@ def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]
     signal.signal(signal.SIGCHLD, lambda *_: None)
     started = time.monotonic()
     port = free_port() if order.ranks > 1 else 0
+    host, ours = os.getpid(), [*ours, log_read, wake_read.fileno(), wake_write.fileno()]
     pids: list[int] = []
     for rank in range(order.ranks):
         pids.append(os.fork())
         if pids[-1] == 0:
-            ours = [channel.fileno(), log_read, wake_read.fileno(), wake_write.fileno()]
-            become(order, parent, scratch, log_write, ours, rank, port)
+            become(order, parent, host, scratch, log_write, ours, rank, port)
     os.close(log_write)
     log = Log(folder / LOG, log_read)
-    ended, codes = _watch(pids, folder, channel, wake_read, log, started + order.deadline_s)
+    ended, codes = _watch(pids, folder, wake_read, log, started + order.deadline_s)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -134,28 +128,26 @@ def _run(folder: Path, channel: socket.socket, parent: Parent) -> dict[str, Any]
     wake_write.close()
     sweep.remove_left_shared_memory(before)
     shutil.rmtree(scratch, ignore_errors=True)
-    if ended == "parent gone":
-        raise BrokenPipeError
     return {
         "ended": ended,
         "codes": codes,
         "seconds": time.monotonic() - started,
         "left": left,
-        "kernel_oom_kills": _kernel_oom_kills() - kills_before,
+        "kernel_oom_kills": sweep.kernel_oom_kills() - kills_before,
     }
 
 
 def _watch(
-    pids: list[int], folder: Path, channel: socket.socket, wake: socket.socket, log: Log, deadline: float
+    pids: list[int], folder: Path, wake: socket.socket, log: Log, deadline: float
 ) -> tuple[str, list[int | None]]:
-    """Wait for the children: "exited", "timed out" or "parent gone", and each one's exit code or -signal, None where it
+    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None where it
     still runs. They have exited, too, once one of several has failed: the others would wait for it until the deadline."""
     codes: list[int | None] = [None] * len(pids)
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
             return "timed out", codes
-        watched: list[Any] = [channel, wake, *log.open_fds()]
+        watched: list[Any] = [wake, *log.open_fds()]
         ready, _, _ = select.select(watched, [], [], left)
         log.drain()
         if wake in ready:
@@ -164,8 +156,6 @@ def _watch(
             _collect(pids, codes)
             if None not in codes or _one_failed(codes, folder):
                 return "exited", codes
-        if channel in ready and not channel.recv(1, socket.MSG_PEEK):
-            return "parent gone", codes
 
 
 def _collect(pids: list[int], codes: list[int | None]) -> None:
@@ -190,17 +180,6 @@ def _answered(folder: Path, rank: int) -> bool:
         return False
     completed = Outcome.COMPLETED.value
     return isinstance(answer, dict) and "error" not in answer and answer.get("outcome", completed) == completed
-
-
-def _kernel_oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, as far as it tells."""
-    total = 0
-    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
-        with contextlib.suppress(OSError):
-            for line in Path(path).read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    total += int(line.split()[1])
-    return total
 
 
 if __name__ == "__main__":

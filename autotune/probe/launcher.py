@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,33 +15,37 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from autotune import errors
+from autotune import errors, interruption
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
-from autotune.measurement import Measurement, Outcome
 from autotune.probe import failures, sweep
+from autotune.probe.answers import STARTER, Account, failure_of, killed_from_outside, log_tail, read_value
 from autotune.probe.order import (
     ANSWER,
     CHILD_ANSWER,
-    LOG,
     ORDER,
     Order,
-    answer_name,
     read_json,
     remove_answers,
+    remove_unfinished,
     write_json,
 )
-from autotune.probe.ranks import decisive, of_rank, together, value_together
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
+
+CHECK_S = 1.0
+"""How often it is looked whether a signal asked the command to end, while the host is waited for."""
 
 CLOSE_S = 10.0
 """How long the host may take to end what is below it and leave."""
 
 START_S = 180.0
 """How long the host may take to import torch and transformers: minutes on a cold network disk."""
+
+REPEATS = 2
+"""How often at the most an order is begun again that something else killed: who kills it a third time means it."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -61,8 +66,10 @@ class ProbeHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
-        self._token = ""
-        self._scratch = ""
+        self._output: IO[bytes] | None = None
+        self._pid: int | None = None
+        self._token = secrets.token_hex(8)
+        self._scratch = str(Path(tempfile.gettempdir()) / f"autotune-{self._token}")
         self._shared_memory: frozenset[str] = frozenset()
 
     def __enter__(self) -> "ProbeHost":
@@ -74,67 +81,84 @@ class ProbeHost:
     @property
     def pid(self) -> int | None:
         """The host's process id while it runs."""
-        return self._process.pid if self._process else None
+        return self._pid
 
     def start(self) -> None:
         """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
-        self._token = secrets.token_hex(8)
-        self._scratch = tempfile.mkdtemp(prefix="autotune-")
         self._shared_memory = sweep.shared_memory()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
         ours, theirs = socket.socketpair()
-        with theirs, (Path(self._scratch) / "host.log").open("wb") as log:
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "autotune.probe.host", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "autotune.probe.supervisor", str(theirs.fileno()), self._scratch],
                 env=_host_environment(self._token, self._scratch) | self._variables,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         self._channel = ours
         self._buffer = b""
         ready = self._receive(START_S)
-        if ready is None or "refused" in ready:
-            said = (Path(self._scratch) / "host.log").read_text(errors="replace").strip().splitlines()
+        if ready is None or "ready" not in ready or "refused" in ready:
+            output = self._output_end()
             self.close()
-            why = (ready or {}).get("refused") or (said[-1] if said else "it said nothing")
-            raise ProbeHostFailed(f"The process that starts probes failed: {why}.", "See `autotune doctor`.")
-        told = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
-        ours.sendall(json.dumps(told).encode() + b"\n" + self._objects)
+            raise _not_started(ready, output)
+        self._pid = ready["pid"]
+        message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
+        with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
+            ours.sendall(json.dumps(message).encode() + b"\n" + self._objects)
 
-    def run(self, order: Order) -> dict[str, Any] | None:
-        """Send an order and wait for its end: the host's account of it, None where the host itself is gone or hung."""
+    def run(self, order: Order) -> Account:
+        """Carry an order out, and up to twice more where something else killed it: the account of its end.
+
+        Raises ProbeHostFailed where no host can be started, StorageFailed where the order's folder cannot be written."""
         if dict(order.host_environment) != self._variables:
             return self._run_elsewhere(order)
+        account = self._run(order)
+        for again in range(REPEATS):
+            if not killed_from_outside(account):
+                break
+            account = {**self._run(order), "killed": again + 1}
+        return account
+
+    def _run(self, order: Order) -> Account:
+        """Send an order and wait for its end."""
+        interruption.check()
+        folder, begun = Path(order.folder), time.monotonic()
         if self._process is None:
             self.start()
         assert self._channel is not None
-        folder = Path(order.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ANSWER).unlink(missing_ok=True)
             remove_answers(folder)
+            remove_unfinished(folder)
             write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
         except OSError as error:
             raise StorageFailed(
                 f"{folder} cannot be written: {error.strerror}.", "Free space, or name another --output-dir."
             ) from error
         try:
-            self._channel.sendall(json.dumps({"order": str(folder)}).encode() + b"\n")
+            with contextlib.suppress(OSError):  # it ended meanwhile, and said how
+                self._channel.sendall(json.dumps({"order": str(folder)}).encode() + b"\n")
             account = self._receive(order.deadline_s + GRACE_S)
-        except OSError:
-            account = None
         except BaseException:  # interrupted: its late answer must not be taken for the next order's
             self.close()
             raise
         if account is not None and "refused" in account:
             raise ProbeHostFailed(f"No probe can be started safely: {account['refused']}.", "Report this as a bug.")
-        if account is None:
-            self.close()
-        return account
+        if account is not None and "ended" in account:
+            return account
+        known = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
+        if account is not None:
+            kills, output = account["kernel_oom_kills"], self._output_end()
+            known |= {"ended": "host ended", "code": account["host_ended"], "kernel_oom_kills": kills, "output": output}
+        self.close()
+        return known
 
-    def _run_elsewhere(self, order: Order) -> dict[str, Any] | None:
+    def _run_elsewhere(self, order: Order) -> Account:
         """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
         variables = dict(order.host_environment)
         other = self._others.setdefault(tuple(sorted(variables.items())), ProbeHost(self._objects, variables))
@@ -144,21 +168,12 @@ class ProbeHost:
         except ProbeHostFailed as error:
             said = " ".join(f"{name}={value}" for name, value in variables.items())
             reason = f"no process can be started with {said}: {error.message}"
-            return {"ended": "not started", "reason": reason, "seconds": time.monotonic() - begun}
+            seconds = time.monotonic() - begun
+            return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
 
     def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
         """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
-        account = self.run(order)
-        folder = Path(order.folder)
-        ends = [_value_of(order, rank, account) for rank in range(order.ranks)]
-        known = [(value, failure) for value, failure in ends if value is not None or failure is not None]
-        failed = [failure for _, failure in known if failure is not None]
-        if failed:
-            return None, failed[decisive(failed)]
-        values = [value for value, _ in known]
-        if len(values) < order.ranks:
-            return None, _failure(account, 0, _log_tail(folder))
-        return values[0] if order.ranks == 1 else value_together(order.kind, values), None
+        return read_value(order, self.run(order))
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
@@ -173,12 +188,11 @@ class ProbeHost:
         try:
             answer = read_json(folder / CHILD_ANSWER)
         except (OSError, ValueError):
-            tail = _log_tail(folder)
-            failure = _failure(account, 0, tail)
-            raise ProbeHostFailed(
-                f"Reading the {'device' if order.kind == 'capabilities' else 'model and data'} failed: {failure.reason}.",
-                f"The end of its output:\n{tail.strip()}",
-            ) from None
+            output = log_tail(folder)
+            failure = failure_of(account, 0, output)
+            what = "device" if order.kind == "capabilities" else "model and data"
+            code = (account.get("codes") or [account.get("code")])[0]
+            raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", _advice(code, output)) from None
         if "error" in answer:
             kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
             raise kind(answer["message"], answer["advice"])
@@ -198,29 +212,38 @@ class ProbeHost:
             self._process.wait()
             sweep.end_marked(self._token)
             sweep.remove_left_shared_memory(self._shared_memory)
-        if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
-        self._process = self._channel = None
+        if self._output is not None:
+            self._output.close()
+        self._process = self._channel = self._output = self._pid = None
+
+    def _output_end(self) -> str:
+        """The end of what the host has printed."""
+        assert self._output is not None
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), 4000, max(0, size - 4000)).decode(errors="replace")
 
     def _receive(self, seconds: float) -> dict[str, Any] | None:
-        """The host's next line, None where it closed the channel or the seconds are over."""
+        """The host's next line, or how it ended; None where the seconds are over."""
         assert self._channel is not None
         until = time.monotonic() + seconds
         while b"\n" not in self._buffer:
             left = until - time.monotonic()
             if left <= 0:
                 return None
-            self._channel.settimeout(left)
+            interruption.check()
+            self._channel.settimeout(min(left, CHECK_S))
             try:
                 chunk = self._channel.recv(65536)
             except TimeoutError:
-                return None
+                continue
             except OSError:
-                return None
+                chunk = b""
             finally:
                 self._channel.settimeout(None)
-            if not chunk:
-                return None
+            if not chunk:  # the supervisor was killed, and the host with it
+                assert self._process is not None
+                return {"host_ended": self._process.wait(CLOSE_S), "kernel_oom_kills": 0}
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
@@ -262,88 +285,21 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
     }
 
 
-def read_answer(order: Order, account: Mapping[str, Any] | None) -> Measurement:
-    """The children's measurement where they left a valid one in time, else what their ends mean."""
-    seconds = float(account["seconds"]) if account else order.deadline_s
-    if account is not None and account["ended"] != "exited":
-        return _failed(order, _failure(account, 0, _log_tail(Path(order.folder))), seconds)
-    ends = [end for rank in range(order.ranks) if (end := _end_of(order, rank, account, seconds)) is not None]
-    completed = [end for end in ends if end.outcome is Outcome.COMPLETED]
-    if len(completed) < order.ranks:
-        return ends[decisive(ends)]
-    return together(completed) if order.ranks > 1 else completed[0]
+def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
+    """Why there is no host. message: its first, None where none came in time; output: the end of what it printed."""
+    if message is None:
+        failure, advice = f"not ready after {START_S:.0f} s", _advice(None, output)
+    elif "refused" in message:
+        failure, advice = message["refused"], "See `autotune doctor`."
+    else:
+        code, kills = message["host_ended"], message["kernel_oom_kills"]
+        failure = failures.from_exit(code, kills, output).reason
+        advice = _advice(code, output)
+    return ProbeHostFailed(f"{STARTER.capitalize()} failed: {failure}.", advice)
 
 
-def _end_of(order: Order, rank: int, account: Mapping[str, Any] | None, seconds: float) -> Measurement | None:
-    """What this rank left, or what its end means; None where it was well, and ended because another one failed."""
-    folder, several = Path(order.folder), order.ranks > 1
-    tail = _log_tail(folder)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        answer = replace(Measurement.from_dict(read_json(folder / answer_name(rank))), probe_seconds=seconds)
-        if answer.outcome is Outcome.COMPLETED:
-            return answer
-        answer = replace(answer, reason=f"rank {rank}: {answer.reason}") if several else answer
-        return _with_log(answer, account, tail)
-    if several and account is not None and account["codes"][rank] is None:
-        return None
-    failure = _failure(account, rank, tail)
-    return _failed(order, of_rank(rank, failure) if several else failure, seconds)
-
-
-def _failed(order: Order, failure: failures.Failure, seconds: float) -> Measurement:
-    if failure.outcome is Outcome.TIMED_OUT:
-        failure = replace(failure, reason=f"not done after {order.deadline_s:.0f} s")
-    made = order.configuration
-    return Measurement(
-        failure.outcome,
-        reason=failure.reason,
-        where=failure.where,
-        accumulation_steps=made.gradient_accumulation_steps if made else 1,
-        accumulation_steps_run=order.accumulation_steps_run,
-        data_parallel_size=made.data_parallel_size if made else 1,
-        allowed_bytes=order.allowed_bytes,
-        refused_bytes=failure.refused_bytes,
-        probe_seconds=seconds,
-        log_tail=_log_tail(Path(order.folder)),
-    )
-
-
-def _value_of(order: Order, rank: int, account: Mapping[str, Any] | None) -> tuple[Any, failures.Failure | None]:
-    """(a rank's value, None), (None, why there is none), or (None, None) where it ended because another one failed."""
-    folder, several = Path(order.folder), order.ranks > 1
-    if account is None or account["ended"] == "exited":
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            answer = read_json(folder / answer_name(rank))
-            if "value" in answer:
-                return answer["value"], None
-            failure = failures.Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
-            return None, of_rank(rank, failure) if several else failure
-        if several and account is not None and account["codes"][rank] is None:
-            return None, None
-    failure = _failure(account, rank, _log_tail(folder))
-    return None, of_rank(rank, failure) if several and failure.outcome is not Outcome.TIMED_OUT else failure
-
-
-def _with_log(answer: Measurement, account: Mapping[str, Any] | None, tail: str) -> Measurement:
-    """The child's account of its failure with what it printed, and with what only the host could see."""
-    kills = account.get("kernel_oom_kills", 0) if account else 0
-    if answer.outcome is Outcome.CRASHED and failures.worker_killed_for_memory(tail, kills):
-        answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
-    return replace(answer, log_tail=tail)
-
-
-def _failure(account: Mapping[str, Any] | None, rank: int, tail: str) -> failures.Failure:
-    if account is None:
-        return failures.Failure(Outcome.CRASHED, "the process that starts probes died or hung")
-    if account["ended"] == "not started":
-        return failures.Failure(Outcome.UNSUPPORTED, account["reason"], "start")
-    if account["ended"] == "timed out":
-        return failures.Failure(Outcome.TIMED_OUT, f"not done after {account['seconds']:.0f} s")
-    return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], tail)
-
-
-def _log_tail(folder: Path, size: int = 4000) -> str:
-    with contextlib.suppress(OSError), (folder / LOG).open("rb") as file:
-        file.seek(max(0, (folder / LOG).stat().st_size - size))
-        return file.read().decode(errors="replace")
-    return ""
+def _advice(code: int | None, output: str) -> str:
+    """What to do about a process that ended with this exit code or -signal and this output."""
+    if code == -signal.SIGKILL:
+        return "Free memory, or run the same command again."
+    return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."

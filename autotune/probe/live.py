@@ -11,8 +11,9 @@ from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import ProbeOptions
+from autotune.probe.answers import read_answer
 from autotune.probe.failures import Failure
-from autotune.probe.launcher import ProbeHost, read_answer
+from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, remove_answers, write_json
 from autotune.training_arguments import (
     adapter_arguments,

@@ -5,8 +5,10 @@
 All files are written whole or not at all; standard output is a log for people and carries nothing.
 """
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from autotune.interval import Interval
 from autotune.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
+_UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report
 CHILD_ANSWER = "answer.json"
 """What the child leaves; the parent judges it with what only it saw, and writes the measurement once."""
 
@@ -122,6 +125,14 @@ def remove_answers(folder: Path) -> None:
     """Away with what children left there; raises OSError where the disk refuses."""
     for path in (folder / CHILD_ANSWER, *folder.glob("answer-*.json")):
         path.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Away with what was not written whole, below a folder in which nobody else writes, when its writer was killed."""
+    for path in folder.rglob(".*"):
+        if _UNFINISHED.fullmatch(path.name):
+            with contextlib.suppress(OSError):  # in nobody's way
+                path.unlink()
 
 
 def write_json(path: Path, data: Any) -> None:

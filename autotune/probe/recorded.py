@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.configuration import Configuration
 from autotune.measurement import Measurement
+from autotune.probe.answers import Account
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order, answer_name, read_json, write_json
 from autotune.probe.replay import recorded
@@ -41,14 +42,13 @@ class RecordedHost(ProbeHost):
     def close(self) -> None:
         """Remove the folders that were asked for."""
         shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch = ""
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone once this host is closed."""
-        self._scratch = self._scratch or tempfile.mkdtemp(prefix="autotune-")
+        Path(self._scratch).mkdir(mode=0o700, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
 
-    def run(self, order: Order) -> dict[str, Any]:
+    def run(self, order: Order) -> Account:
         """Write the answer where a child would leave it, one a rank; the account of a child that exited well.
 
         Raises KeyError for an order of a kind that is not recorded.
@@ -152,11 +152,11 @@ class RecordingHost(ProbeHost):
         super().__init__(objects)
         self._answers = answers
 
-    def run(self, order: Order) -> dict[str, Any] | None:
+    def run(self, order: Order) -> Account:
         """As `ProbeHost.run`."""
         account = super().run(order)
         path = Path(order.folder) / answer_name(0)
-        if account is not None and path.exists():
+        if path.exists():
             self._answers.append((order, read_json(path) | {"probe_seconds": account["seconds"]}))
         return account
 

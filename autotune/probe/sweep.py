@@ -1,8 +1,10 @@
 """Ending processes and clearing away what killed ones leave behind."""
 
 import contextlib
+import ctypes
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -11,9 +13,39 @@ import psutil
 MARK = "AUTOTUNE_HOST"
 """Environment variable that every process below a host carries from its start."""
 
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _SHARED_MEMORY = Path("/dev/shm")
 # Made by torch, multiprocessing (semaphores, arenas, SharedMemory), joblib's loky, Intel's OpenMP and NCCL.
 _LEFT_BEHIND = re.compile(r"torch_\d+_|sem\.mp-|mp-|pym-|psm_|sem\.loky-|loky-|__KMP_REGISTERED_LIB_|nccl-")
+
+
+def become_subreaper() -> None:
+    """Inherit the orphans below this process; raises OSError where the kernel refuses."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent, which has this id, ends; at once where it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) is refused")
+
+
+def kernel_oom_kills() -> int:
+    """How many processes the kernel has ended for want of memory, as far as it tells."""
+    total = 0
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with contextlib.suppress(OSError):
+            for line in Path(path).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    total += int(line.split()[1])
+    return total
 
 
 def end_descendants(seconds: float = 5.0) -> int:
@@ -86,14 +118,19 @@ def shared_memory() -> frozenset[str]:
     return frozenset(os.listdir(_SHARED_MEMORY)) if _SHARED_MEMORY.is_dir() else frozenset()
 
 
-def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
-    """Remove what appeared since `before`, is ours, bears a library's name and is mapped by no process; returns the names."""
+def left_shared_memory(before: frozenset[str]) -> list[str]:
+    """Names of what appeared since `before`, is ours, bears a library's name and is mapped by no process."""
     new = [name for name in shared_memory() - before if _LEFT_BEHIND.match(name)]
     mine = [name for name in new if _owner(_SHARED_MEMORY / name) == os.getuid()]
     if not mine:
         return []
     held = _held_files()
-    removed = [name for name in mine if _file_number(_SHARED_MEMORY / name) not in held]
+    return [name for name in mine if _file_number(_SHARED_MEMORY / name) not in held]
+
+
+def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
+    """Remove what was left there since `before`; returns the names."""
+    removed = left_shared_memory(before)
     for name in removed:
         (_SHARED_MEMORY / name).unlink(missing_ok=True)
     return removed

@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 from autotune.configuration import Configuration  # noqa: E402
 from autotune.environment import Environment  # noqa: E402
-from autotune.probe.launcher import ProbeHost, read_answer  # noqa: E402
+from autotune.probe.answers import read_answer  # noqa: E402
+from autotune.probe.launcher import ProbeHost  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
 from autotune.request import tuning_request  # noqa: E402
 from autotune.training_arguments import training_arguments  # noqa: E402

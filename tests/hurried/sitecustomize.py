@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-if "autotune.probe.host" not in sys.orig_argv:  # which starts with nothing loaded
+if not {"autotune.probe.host", "autotune.probe.supervisor"} & {*sys.orig_argv}:  # which start with nothing loaded
     if recording := os.environ.get("AUTOTUNE_RECORDED"):
         from autotune.probe import launcher
         from autotune.probe.recorded import RecordedHost

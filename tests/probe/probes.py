@@ -6,7 +6,8 @@ from typing import Any
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.measurement import Measurement
-from autotune.probe.launcher import ProbeHost, read_answer
+from autotune.probe.answers import read_answer
+from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order, Timing
 from autotune.training_arguments import (
     adapter_arguments,

@@ -149,7 +149,8 @@ def test_sigkill_is_an_out_of_memory_where_the_kernel_says_so() -> None:
 
 def test_sigkill_without_the_kernels_word_is_a_crash() -> None:
     failure = failures.from_exit(-signal.SIGKILL, 0, "probe 3 started\n")
-    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, "ended by SIGKILL")
+    assert failure.outcome is Outcome.CRASHED
+    assert failure.reason == "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL])
@@ -171,6 +172,24 @@ def test_an_exit_code_comes_with_the_last_line_of_the_log() -> None:
     failure = failures.from_exit(3, 0, "first\nValueError: the last word\n\n")
     assert failure == failures.Failure(Outcome.CRASHED, "ended with exit code 3: ValueError: the last word")
     assert failures.from_exit(3, 0, "").reason == "ended with exit code 3: no output"
+
+
+WARNING = "/lib/python3/site-packages/x/y.py:88: FutureWarning: `rpc` moves elsewhere.\n  warnings.warn(\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    open(x)\n'
+
+
+def test_a_librarys_warning_is_never_the_reason() -> None:
+    failure = failures.from_exit(1, 0, f"starting\n{TRACEBACK}OSError: no such file\nsee the manual\n{WARNING}")
+    assert failure.reason == "ended with exit code 1: OSError: no such file"
+    assert failures.from_exit(1, 0, f"no licence\n{WARNING}{WARNING}").reason == "ended with exit code 1: no licence"
+    assert failures.from_exit(1, 0, WARNING).reason == "ended with exit code 1: no output"
+
+
+def test_the_relevant_end_of_an_output_begins_with_the_last_traceback() -> None:
+    log = f"{WARNING}{TRACEBACK}KeyError: 'caught'\n{TRACEBACK}{WARNING}OSError: no such file\n"
+    assert failures.relevant_end(log) == f"{TRACEBACK}OSError: no such file"
+    assert failures.relevant_end(f"one\n{WARNING}two\n") == "one\ntwo"
+    assert failures.relevant_end(WARNING) == ""
 
 
 def test_a_signal_after_an_out_of_memory_in_the_log_is_that_out_of_memory() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed
 from autotune.measurement import Outcome
 from autotune.probe import ProbeOptions, launcher, live
-from autotune.probe.launcher import ProbeHost, inherited, read_answer
+from autotune.probe.answers import read_answer
+from autotune.probe.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.live import LiveProbe
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing, read_json
 from autotune.request import tuning_request
@@ -105,38 +107,153 @@ def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path
     assert not set(made) & set(os.listdir("/dev/shm"))
 
 
-def test_a_killed_host_is_a_crash_and_the_next_probe_gets_a_new_one(environment: Environment, tmp_path: Path) -> None:
-    bad, good = tmp_path / "bad", tmp_path / "good"
+def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> threading.Thread:
+    """A thread that waits for something to become true, kills, waits until it is no longer so, and so on."""
+
+    def body() -> None:
+        for _ in range(times):
+            if becomes_true(when, 60.0):
+                kill()
+                becomes_true(lambda: not when(), 10.0)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    return thread
+
+
+def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_nothing(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "REPEATS", 0)
+    bad, good, hosts = tmp_path / "bad", tmp_path / "good", list[int]()
     with ProbeHost(OBJECTS) as host:
         host.start()
-        first = host.pid
-        assert first is not None
-        token, scratch = token_of(first), Path(psutil.Process(first).environ()["TMPDIR"])
+        token, scratch = token_of(host.pid or 0), Path(psutil.Process(host.pid).environ()["TMPDIR"])
 
-        def kill_when_ready() -> None:
-            if becomes_true((bad / "ready").exists, 60.0):
-                os.kill(first, 9)
+        def kill() -> None:
+            hosts.append(host.pid or 0)
+            (bad / "ready").rename(bad / "was-ready")
+            os.kill(hosts[-1], signal.SIGKILL)
 
-        killer = threading.Thread(target=kill_when_ready)
-        killer.start()
+        killer = killing(kill, lambda: (bad / "ready").exists(), 1)
         measurement = measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
         killer.join()
         assert measurement.outcome is Outcome.CRASHED
-        assert measurement.reason == "the process that starts probes died or hung"
+        assert "the process that starts probes" in measurement.reason
+        assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in measurement.reason
         assert host.pid is None
         assert not marked(token)
-        below = [int(str(told(bad, name))) for name in ("ready", "grandchild", "bare")]
+        below = [int(str(told(bad, name))) for name in ("was-ready", "grandchild", "bare")]
         assert becomes_true(lambda: not any(map(alive, below)), GONE_S), [(p, alive(p)) for p in below]
         made = told(bad, "shared")
         assert isinstance(made, list)
         assert not set(made) & set(os.listdir("/dev/shm"))
         assert not scratch.exists()
-
         assert measured(host, make_order(good, environment)).outcome is Outcome.COMPLETED
-        second = host.pid
-        assert second is not None
-        assert second != first
-    assert not alive(second)
+        last = host.pid
+        assert last not in (None, *hosts)
+    assert not alive(last or 0)
+
+
+@pytest.mark.parametrize("victim", ["host", "child", "supervisor"])
+def test_a_probe_that_something_else_kills_is_done_again(environment: Environment, tmp_path: Path, victim: str) -> None:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+
+        def kill() -> None:
+            below = psutil.Process(host.pid)
+            process = {"host": below, "child": below.children()[-1:], "supervisor": below.parent()}[victim]
+            for one in process if isinstance(process, list) else [process]:
+                one.kill()
+
+        running = lambda: bool(host.pid and alive(host.pid) and psutil.Process(host.pid).children())  # noqa: E731
+        killer = killing(kill, running, 1)
+        measurement = measured(host, make_order(tmp_path, environment))
+        killer.join()
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.repeated_because == ("killed from outside",)
+
+
+STARTING = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from autotune.probe.launcher import ProbeHost
+
+    host = ProbeHost()
+    Path(sys.argv[1]).write_text(host._token)
+    host.start()
+    """
+)
+
+
+def starting(tmp_path: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """A process that starts a host, and the host's token, before the host is ready."""
+    (tmp_path / "temporary").mkdir()
+    script, token = tmp_path / "parent.py", tmp_path / "token"
+    script.write_text(STARTING)
+    paths = {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path / "temporary")}
+    parent = subprocess.Popen([sys.executable, str(script), str(token)], env={**os.environ, **paths})
+    assert becomes_true(lambda: token.exists() and len(token.read_text()) == 16, 60.0)
+    return parent, token.read_text()
+
+
+def test_a_parent_killed_while_its_host_imports_leaves_nothing(tmp_path: Path) -> None:
+    parent, token = starting(tmp_path)
+    try:
+        importing = lambda: any("libtorch" in maps_of(pid) for pid in marked(token))  # noqa: E731
+        assert becomes_true(importing, 120.0)
+        assert list((tmp_path / "temporary").iterdir())
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token) and not list((tmp_path / "temporary").iterdir()), 2.0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_parent_killed_before_its_host_runs_leaves_nothing(tmp_path: Path, processes: int) -> None:
+    parent, token = starting(tmp_path)
+    try:
+        assert becomes_true(lambda: len(marked(token)) >= processes, 60.0)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token), 5.0)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def maps_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_host_killed_while_it_imports_is_said_to_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "transformers.py").write_text(
+        "import os, warnings\nwarnings.warn('moved elsewhere', FutureWarning)\nos.kill(os.getpid(), 9)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ProbeHost() as host, pytest.raises(ProbeHostFailed) as met:
+        host.start()
+    assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in met.value.message
+    assert "Warning" not in str(met.value)
+
+
+def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: ProbeHost, tmp_path: Path) -> None:
+    order = Order(kind="capabilities", folder=str(tmp_path), deadline_s=60.0, request={"device": "cpu"})
+    host.scratch_folder()
+    first, killed = psutil.Process(host.pid), list[int]()
+
+    def kill() -> None:
+        killed.extend(child.pid for child in first.children())
+        psutil.Process(killed[-1]).kill()
+
+    killer = killing(kill, lambda: bool({child.pid for child in first.children()} - {*killed}), 1 + REPEATS)
+    with pytest.raises(ProbeHostFailed, match="Reading the device failed: ended by SIGKILL") as met:
+        host.ask(order)
+    killer.join()
+    assert "Warning" not in str(met.value)
 
 
 def test_a_host_that_hangs_is_ended_like_a_dead_one(
@@ -150,7 +267,7 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
     measurement = measured(bad_host, make_order(tmp_path, environment, deadline_s=0.5))
     assert (measurement.outcome, measurement.reason) == (
         Outcome.CRASHED,
-        "the process that starts probes died or hung",
+        "the process that starts probes does not answer",
     )
     assert not alive(first)
 

@@ -10,7 +10,7 @@ from autotune import workflow
 from autotune.configuration import Configuration
 from autotune.errors import NothingFits
 from autotune.measurement import Outcome
-from autotune.probe.launcher import read_answer
+from autotune.probe.answers import read_answer
 from autotune.probe.order import Order
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
 from autotune.result import TuningResult

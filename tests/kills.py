@@ -1,0 +1,365 @@
+"""Kill real searches at random moments, resume them by the same command, and count what was lost, repeated or left.
+
+python tests/kills.py 300 [FOLDER] [--seed 0] [--report reports/kills.md]: some ten seconds a kill; exit code 1 if anything
+was lost, repeated or left behind, or could not be resumed. Looks only at what it started itself, so that it may run beside
+other searches.
+
+    search ─> supervisor ─> host ─> child       one of the four is killed (SIGKILL), at a random moment
+       └─ exit code 0: the study is finished, the next one begins; killed: the same command again
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from autotune.interruption import ending_on_signals  # noqa: E402
+from autotune.parity import KEPT as LOSSES  # noqa: E402
+from autotune.probe import sweep  # noqa: E402
+from autotune.probe.order import ANSWER, ORDER  # noqa: E402
+from autotune.rehearsing import KEPT as REHEARSAL  # noqa: E402
+from autotune.result import TuningResult  # noqa: E402
+from tests.benchmarks.machine import write_table  # noqa: E402
+
+SEARCH = (
+    "search bert-mini --global-batch-size 2 --sequence-length 8 --device cpu --space quick --only precision=fp32 "
+    "--n-trials 3 --no-history --quiet"
+)
+"""A few seconds of probes, one of rounds, and trainings that compare losses and rehearse the answer."""
+
+VICTIMS = {"search": 3, "supervisor": 1, "host": 2, "child": 4}
+"""Who is killed, and how often in so many kills."""
+
+PHASES = {"numerics": "losses", "rehearsal": "rehearsal", "confirmation": "confirmation", "probes": "probes"}
+"""A part of the path of the order that was written last -> what the search was doing; without one it was starting."""
+
+MEAN_S = 2.0
+"""Mean seconds from the first order of a run, and from each kill, to the next kill."""
+
+EARLY = 0.3
+"""Share of the runs in which somebody is killed before that, at any moment of the start."""
+
+GONE_S = 30.0
+"""Seconds after which what is still there counts as left behind."""
+
+RUN_S = 900.0
+"""Seconds after which a search that nobody killed counts as hung."""
+
+MOST_OF_ONE_ORDER = 2
+"""Kills of one order's processes, after each of which it is begun again; a third one is taken as a crash of its own."""
+
+MARK = "AUTOTUNE_KILLS"
+"""Environment variable that everything started here carries."""
+
+Facts = dict[str, tuple[str, int]]
+"""File of a measurement -> hash of its content, and when the order it answers was written (ns)."""
+
+
+@dataclass
+class Kill:
+    """One kill and what came of it. seconds: until everything that had to end with the victim had."""
+
+    victim: str
+    phase: str
+    seconds: float = 0.0
+    resumed: bool = True
+    lost: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    @property
+    def clean(self) -> bool:
+        return self.resumed and not (self.lost or self.repeated or self.left)
+
+
+def kill_searches(number: int, folder: Path, seed: int = 0, log: bool = True) -> list[Kill]:
+    """So many kills of searches whose studies, temporary files and cache lie in this folder; the last study is finished.
+
+    Ctrl-C and SIGTERM end it early, with the kills so far.
+    """
+    killer = Killer(folder, random.Random(seed), number, log)
+    study = 0
+    with contextlib.suppress(KeyboardInterrupt), ending_on_signals():
+        while len(killer.kills) < number:
+            killer.finish_study(f"killed-{seed}-{study}", study)
+            study += 1
+    return killer.kills
+
+
+class Killer:
+    """Runs searches and kills them."""
+
+    def __init__(self, folder: Path, chance: random.Random, number: int, log: bool) -> None:
+        self.folder, self.chance, self.number, self.log = folder.absolute(), chance, number, log
+        self.kills: list[Kill] = []
+        self.start_s = 5.0
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.temporary)}
+        self.environment |= {
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            MARK: str(self.folder),
+        }
+        self.shared_memory = sweep.shared_memory()
+
+    def finish_study(self, name: str, study: int) -> None:
+        """Run one command again and again, killing, until it ends by itself; check everything after each end."""
+        sampler = ("random", "physics")[study % 4 == 3]
+        words = [*SEARCH.split(), "--study-name", name, "--sampler", sampler, "--seed", str(study)]
+        words += ["--output-dir", str(self.folder / "reports")]
+        place, known = self.folder / "reports" / name, dict[str, tuple[str, int]]()
+        while True:
+            before = len(self.kills)
+            code, output = self._run(words, place, known)
+            killed = self.kills[before:]
+            self._check_clear(killed)
+            compare(place, known, killed[-1:] or self.kills[-1:])
+            if code == 0:
+                result = TuningResult.load(place)
+                assert result.complete, result.statement
+                half = {str(path) for path in place.rglob(".*") if path.name != ".lock"}
+                for kill in self.kills[-1:]:
+                    kill.left |= half
+                return
+            if not killed or (code not in (-9, 1)) or (code == 1 and killed[-1].victim == "search"):
+                self._say(f"{name} ended with {code}:\n{output}")
+                for kill in self.kills[-1:]:
+                    kill.resumed = False
+                return
+
+    def _run(self, words: list[str], place: Path, known: Facts) -> tuple[int, str]:
+        """One run with its kills: exit code and output. known: takes what was measured before each kill."""
+        with tempfile.TemporaryFile() as output:
+            command = [sys.executable, "-m", "autotune", *words]
+            search = subprocess.Popen(
+                command, env=self.environment, stdout=output, stderr=output, start_new_session=True, cwd=self.folder
+            )
+            try:
+                self._kill_some(search, place, known)
+            finally:
+                if search.poll() is None:
+                    search.kill()
+                code = search.wait()
+            output.seek(0)
+            return code, output.read().decode(errors="replace")[-3000:]
+
+    def _kill_some(self, search: subprocess.Popen[bytes], place: Path, known: Facts) -> None:
+        """Kill processes of this run at random moments, until it ends or hangs."""
+        begun, of_order = time.time_ns(), dict[str, int]()
+        started = time.monotonic()
+        until, early = started + RUN_S, self.chance.random() < EARLY
+        while search.poll() is None and time.monotonic() < until:
+            victim = self.chance.choices([*VICTIMS], [*VICTIMS.values()])[0]
+            if early:
+                self._wait(search, started + self.chance.uniform(0, self.start_s))
+                early = False
+            else:
+                if not last_order(place, begun) and self._wait_for_order(search, place, begun) and not of_order:
+                    self.start_s = time.monotonic() - started
+                self._wait(search, time.monotonic() + self.chance.expovariate(1 / MEAN_S))
+            if len(self.kills) >= self.number:
+                self._wait(search, until)
+            elif (process := self._find(search, victim)) is not None:
+                order = last_order(place, begun)
+                of_order[order] = of_order.get(order, 0) + (victim != "search")
+                if order and of_order[order] > MOST_OF_ONE_ORDER:
+                    continue
+                self._kill(search, process, victim, order, place, known)
+
+    def _wait(self, search: subprocess.Popen[bytes], until: float) -> None:
+        while search.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _wait_for_order(self, search: subprocess.Popen[bytes], place: Path, begun: int) -> bool:
+        """Until this run has ordered something of its study; False where it ended before."""
+        while search.poll() is None:
+            if last_order(place, begun):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _find(self, search: subprocess.Popen[bytes], victim: str) -> psutil.Process | None:
+        """The process of this kind, as soon as there is one; None once the search has ended."""
+        while search.poll() is None:
+            processes = family(search.pid)
+            if victim in processes:
+                return processes[victim]
+            time.sleep(0.01)
+        return None
+
+    def _kill(
+        self,
+        search: subprocess.Popen[bytes],
+        process: psutil.Process,
+        victim: str,
+        order: str,
+        place: Path,
+        known: Facts,
+    ) -> None:
+        phase = next((phase for part, phase in PHASES.items() if part in order), "start-up")
+        for name, fact in measured(place).items():
+            known.setdefault(name, fact)
+        ended = with_descendants(process)
+        kill, begun = Kill(victim, phase), time.monotonic()
+        if victim == "search":
+            search.kill()
+            search.wait()  # before psutil reaps it: its exit code would be lost
+        else:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(ended, GONE_S)
+        if victim == "search":
+            while time.monotonic() < begun + GONE_S and (self._marked() or any(self.temporary.iterdir())):
+                time.sleep(0.01)
+        kill.seconds = time.monotonic() - begun
+        kill.left = {f"process {one.pid}" for one in ended if one.is_running() and one.status() != "zombie"}
+        self.kills.append(kill)
+        self._say(f"{len(self.kills)}: {victim} during {phase}, all gone after {kill.seconds:.2f} s")
+
+    def _check_clear(self, kills: list[Kill]) -> None:
+        """Nothing may be there between two runs; what is counts for the last kill, and goes."""
+        until = time.monotonic() + GONE_S
+        while left := [*self._left()]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        for kill in (kills or self.kills)[-1:]:
+            kill.left |= {*left}
+        if left:
+            self._say(f"left behind: {left}")
+            self.shared_memory = sweep.shared_memory()
+
+    def _left(self) -> Iterator[str]:
+        yield from (f"process {process.pid}" for process in self._marked())
+        yield from (str(path) for path in self.temporary.iterdir())
+        yield from (f"/dev/shm/{name}" for name in sweep.left_shared_memory(self.shared_memory))
+
+    def _marked(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == str(self.folder) and process.status() != "zombie"
+        except (psutil.Error, OSError):
+            return False
+
+    def _say(self, line: str) -> None:
+        if self.log:
+            print(line, file=sys.stderr, flush=True)
+
+
+def family(search: int) -> dict[str, psutil.Process]:
+    """The search's processes by name; without those that are not there (yet)."""
+    known: dict[str, psutil.Process] = {}
+    try:
+        known["search"] = psutil.Process(search)
+        for process in known["search"].children():
+            if "autotune.probe.supervisor" in process.cmdline():
+                known["supervisor"] = process
+                for host in process.children():
+                    known["host"] = host
+                    for child in host.children():
+                        known["child"] = child
+    except psutil.Error:
+        pass
+    return known
+
+
+def with_descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def last_order(place: Path, since_ns: int) -> str:
+    """The order that was written last, as its place in the study; empty where this run has written none."""
+    orders = []
+    for path in place.rglob(ORDER):
+        try:
+            orders.append((path.stat().st_mtime_ns, str(path.relative_to(place))))
+        except OSError:
+            continue
+    written, order = max(orders, default=(0, ""))
+    return order if written >= since_ns else ""
+
+
+def measured(place: Path) -> Facts:
+    """What is measured and wholly on disk."""
+    facts: Facts = {}
+    for name in (ANSWER, LOSSES, REHEARSAL):
+        for path in place.rglob(name):
+            try:
+                content, order = path.read_bytes(), path.parent / ORDER
+                json.loads(content)
+                facts[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest(), order.stat().st_mtime_ns
+            except (OSError, ValueError):
+                continue
+    return facts
+
+
+def compare(place: Path, known: Mapping[str, tuple[str, int]], kills: list[Kill]) -> None:
+    """Count what was measured before a kill and is another thing now, or was ordered again."""
+    now = measured(place)
+    for kill in kills:
+        kill.lost |= {name for name, (content, _) in known.items() if name not in now or now[name][0] != content}
+        kill.repeated |= {name for name, (_, ordered) in known.items() if name in now and now[name][1] != ordered}
+
+
+def table(kills: list[Kill]) -> list[str]:
+    """Markdown: by who was killed, and when."""
+    lines = [
+        "| killed | during | kills | resumed | lost | repeated | left | longest until all was gone, s |",
+        "|---" * 8 + "|",
+    ]
+    groups = sorted({(kill.victim, kill.phase) for kill in kills}, key=lambda group: [*map(str, group)])
+    for victim, phase in [*groups, ("all", "")]:
+        some = [kill for kill in kills if victim == "all" or (kill.victim, kill.phase) == (victim, phase)]
+        counts = [len(some), *(sum(kill.resumed for kill in some),)]
+        counts += [sum(len(getattr(kill, name)) for kill in some) for name in ("lost", "repeated", "left")]
+        longest = max(kill.seconds for kill in some)
+        lines.append(f"| {victim} | {phase} | {' | '.join(map(str, counts))} | {longest:.2f} |")
+    return lines
+
+
+def main() -> None:
+    """Run so many kills, print the table and keep it."""
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    asked.add_argument("number", type=int)
+    asked.add_argument("folder", type=Path, nargs="?")
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--report", type=Path)
+    words = asked.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+        kills = kill_searches(words.number, words.folder or Path(temporary), words.seed)
+        report = words.report or Path(temporary) / "kills.md"
+        write_table(report, "Searches that were killed", [*ABOUT, "", *table(kills)])
+    sys.exit(0 if all(kill.clean for kill in kills) else 1)
+
+
+ABOUT = (
+    "Small searches on the CPU, one of whose processes is killed (SIGKILL) at random moments; then the same command again,",
+    "until the study is finished. Killed: the search itself, the supervisor or the host of its probes, or the child that",
+    "trains. Lost: measurements that were whole on disk and are gone or changed; repeated: that were made again; left:",
+    "processes, shared memory and temporary files that stayed.",
+)
+
+
+if __name__ == "__main__":
+    main()
