@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autotune.errors import InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
+from autotune.parsing import TOO_DEEP
 
 DIVISORS, TILES = "divisors", "tiles"
 SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
@@ -54,7 +55,20 @@ _Yaml12.add_implicit_resolver(
 
 def read_yaml(text: str) -> Any:
     """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError."""
-    return yaml.load(text, _Yaml12)  # a SafeLoader
+    return _parsed(text)[0]
+
+
+def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
+    """(plain data, the node that it was made of). Raises yaml.YAMLError, also where it is nested too deeply to be read, or
+    where a value only looks like a date or a number."""
+    try:
+        loader = _Yaml12(text)  # a SafeLoader
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    except RecursionError:
+        raise yaml.YAMLError(TOO_DEEP) from None
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from error
 
 
 def spaces_folder() -> Path:
@@ -148,16 +162,20 @@ _SHAPE = "Write `parameters:` and below it a line for each lever, as `  precisio
 def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
     """The file's content, and the line of each lever and top-level key."""
     try:
-        loader = _Yaml12(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node is not None else {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpace(f"{path} cannot be read: {error}.", "Name a YAML file.") from error
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidSpace(f"{path} cannot be read: {error.strerror}.", "Name a YAML file.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpace(f"{path} is not UTF-8 text: byte {error.start}.", "Name a YAML file.") from error
+    try:
+        data, node = _parsed(text)
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        said = problem or getattr(error, "reason", "unreadable")
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
         line = mark.line + 1 if mark else 1
-        raise InvalidSpace(f"{path}:{line}: no valid YAML: {said}.", "Mind indentation and brackets.") from error
+        raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
+    if data is None:
+        raise InvalidSpace(f"{path} is empty.", _SHAPE)
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:
