@@ -25,6 +25,10 @@ SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
 """What may be said of micro-batch sizes in a word: every divisor of the global batch, or the multiples that suit the device."""
 
 
+MOST_DEPTH = 100
+"""Brackets within brackets that a YAML file may have."""
+
+
 class _SpaceFile(BaseModel):
     """The shape of a search-space file."""
 
@@ -37,6 +41,12 @@ class _SpaceFile(BaseModel):
 
 class _Yaml12(yaml.SafeLoader):
     """YAML 1.2's core schema: only true and false are booleans, 5e-5 is a number, `off` and `no` are words."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Brackets within brackets: the scanner's time grows with the square of them."""
+        if self.flow_level >= MOST_DEPTH:
+            raise yaml.YAMLError(TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass)
 
 
 _Yaml12.yaml_implicit_resolvers = {
@@ -174,8 +184,9 @@ def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
         line = mark.line + 1 if mark else 1
         raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
-    if data is None:
-        raise InvalidSpace(f"{path} is empty.", _SHAPE)
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else "does not hold a section `parameters`"
+        raise InvalidSpace(f"{path} {what}.", _SHAPE)
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:

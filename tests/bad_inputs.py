@@ -134,7 +134,7 @@ OPTIONS = (
     search("a micro-batch in words", "micro_batch_size", "--fix", "micro_batch_size=big"),
     search("a micro-batch above the global batch", "micro_batch_size", "--fix", "micro_batch_size=16"),
     search("a negative number of workers", "workers", "--fix", "workers=-1"),
-    search("more ranks than cards", "data_parallel_size", "--fix", "data_parallel_size=2"),
+    search("weights of four bits without an adapter", "quantization", "--fix", "quantization=nf4"),
     search("ranks that do not divide", "rank", "--fix", "data_parallel_size=16"),
     search("an only without values", "--only", "--only", "checkpointing=,"),
     search("an only of unknown values", "checkpointing", "--only", "checkpointing=some"),
@@ -274,7 +274,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a word as auto_map": ({"auto_map": "own.Config"}, "auto_map"),
     "padding beyond the vocabulary": ({"pad_token_id": 9999}, "pad_token_id"),
     "a million layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
-    "sizes of trillions": ({"hidden_size": 2**21, "intermediate_size": 2**21}, "5,000 billion"),
+    "sizes of trillions": ({"hidden_size": 2**21, "intermediate_size": 2**21}, "billion parameters"),
 }
 
 MODELS = (
@@ -338,7 +338,14 @@ DATA = (
     search("a dataset of nobody", "nobody/nothing", "--dataset", "nobody/nothing"),
     search("a saved folder that is broken", "data/broken", "--dataset", "data/broken"),
     search("data that are smaller than a batch", "batch of 8", "--dataset", "data/two.txt", for_real=True),
-    search("a batch that is larger than the data", "batch of 2000", "--dataset", "data/prose.txt", "--global-batch-size", "2000"),
+    search(
+        "a batch that is larger than the data",
+        "batch of 2000",
+        "--dataset",
+        "data/prose.txt",
+        "--global-batch-size",
+        "2000",
+    ),
     search("a text column that is missing", "'body'", "--dataset", "data/reviews.csv", "--text-column", "body"),
     search("a text column of numbers", "'stars'", "--dataset", "data/reviews.csv", "--text-column", "stars"),
     search("a text column of nothing", "--text-column", "--dataset", "data/reviews.csv", "--text-column", ""),
@@ -350,10 +357,11 @@ DATA = (
     search("a slice that is open", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", "train[:"),
     search("a slice of words", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", "train[a:b]"),
     search("a slice of nothing", "no rows", "--dataset", "data/prose.txt", "--dataset-split", "train[:0]"),
-    search("a slice beyond the data", "train[:99999]", "--dataset", "data/prose.txt", "--dataset-split", "train[:99999]"),
+    search("a slice beyond the data", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:99999]", code=FINE),
     search("a slice of a saved folder", "", "--dataset", "data/saved", "--dataset-split", "train[:20]", code=FINE),
     search("a split that a saved folder has not", "'test'", "--dataset", "data/saved", "--dataset-split", "test"),
     search("a slice", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:50%]", code=FINE),
+    search("a sum of splits", "", "--dataset", "data/splits", "--dataset-split", "train[:50%]+test", code=FINE),
     search("a sum of splits that is missing", "test", "--dataset", "data/prose.txt", "--dataset-split", "train+test"),
     search("a path with blanks and umlauts", "", "--dataset", "data/große Texte/prosa ü.txt", code=FINE),
     search("a folder with blanks and umlauts", "", "--dataset", "data/große Texte", code=FINE),
@@ -362,14 +370,16 @@ DATA = (
     search("data with line breaks of Windows", "", "--dataset", "data/windows.txt", code=FINE),
     search("a name of data that is too long", "--dataset", "--dataset", "x" * 5000 + ".txt"),
     search("data with a zero in its name", "--dataset", "--dataset", "data\0.txt"),
-    classified("a label column that is missing", "'stars2'", "--dataset", "data/reviews.csv", "--label-column", "stars2"),
-    classified("labels that are null", "'label'", "--dataset", "data/nulls.jsonl", for_real=True),
+    classified(
+        "a label column that is missing", "'stars2'", "--dataset", "data/reviews.csv", "--label-column", "stars2"
+    ),
+    classified("labels that are null", "'label'", "--dataset", "data/unlabelled.jsonl", for_real=True),
     classified("labels of two lists", "'label'", "--dataset", "data/lists.jsonl"),
     classified("labels that are objects", "'label'", "--dataset", "data/dicts.jsonl"),
     classified("no labels", "--label-column", "--dataset", "data/prose.txt"),
     classified("labels of nothing", "--label-column", "--dataset", "data/reviews.csv", "--label-column", ""),
     classified("labels of fractions", "", "--dataset", "data/fractions.csv", code=FINE),
-    classified("labels that are no number", "'label'", "--dataset", "data/nan.csv"),
+    classified("labels of which some are no number", "", "--dataset", "data/nan.csv", code=FINE),
     classified("a thousand classes", "", "--dataset", "data/classes.csv", code=FINE),
     classified("labels in words", "", "--dataset", "data/words.csv", code=FINE),
     classified("one class only", "", "--dataset", "data/one.csv", code=FINE),
@@ -379,27 +389,83 @@ DATA = (
         *("--task", "token-classification", "--dataset", "data/tags.jsonl", "--label-column", "tags"),
         model="bert-mini",
     ),
-    search("tags without words", "tokens", "--task", "token-classification", "--dataset", "data/reviews.csv", model="bert-mini"),
-    search("words that are a text", "'text'", "--task", "token-classification", "--dataset", "data/words.csv", "--text-column", "text", "--label-column", "label", model="bert-mini"),
-    search("questions without answers", "question", "--task", "question-answering", "--dataset", "data/reviews.csv", model="bert-mini"),
-    search("answers that are a text", "'answers'", "--task", "question-answering", "--dataset", "data/answers.jsonl", model="bert-mini"),
-    search("a translation into numbers", "'stars'", "--dataset", "data/reviews.csv", "--text-column", "text", "--label-column", "stars", model="t5-mini"),
+    search(
+        "tags without words",
+        "tokens",
+        "--task",
+        "token-classification",
+        "--dataset",
+        "data/reviews.csv",
+        model="bert-mini",
+    ),
+    search(
+        "words that are a text",
+        "'text'",
+        "--task",
+        "token-classification",
+        "--dataset",
+        "data/words.csv",
+        "--text-column",
+        "text",
+        "--label-column",
+        "label",
+        model="bert-mini",
+    ),
+    search(
+        "questions without answers",
+        "question",
+        "--task",
+        "question-answering",
+        "--dataset",
+        "data/reviews.csv",
+        model="bert-mini",
+    ),
+    search(
+        "answers that are a text",
+        "'answers'",
+        "--task",
+        "question-answering",
+        "--dataset",
+        "data/answers.jsonl",
+        model="bert-mini",
+    ),
+    search(
+        "a translation into numbers",
+        "'stars'",
+        "--dataset",
+        "data/reviews.csv",
+        "--text-column",
+        "text",
+        "--label-column",
+        "stars",
+        model="t5-mini",
+    ),
     images("a text for a model of images", "images", "--dataset", "data/prose.txt"),
     images("a table for a model of images", "images", "--dataset", "data/reviews.csv"),
     images("pictures that are texts", "data/fakes", "--dataset", "data/fakes"),
     images("pictures without labels", "--label-column", "--dataset", "data/flat"),
     images("pictures", "", "--dataset", "data/images", code=FINE),
     images("a tokenizer for pictures", "--tokenizer", "--dataset", "data/images", "--tokenizer", "models/tokenizer"),
-    search("a tokenizer that is missing", "--tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "./none"),
+    search("a tokenizer that is missing", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "./none"),
     search("a tokenizer of nobody", "nobody/nothing", "--dataset", "data/prose.txt", "--tokenizer", "nobody/nothing"),
     search("a tokenizer of nothing", "--tokenizer", "--dataset", "data/prose.txt", "--tokenizer", ""),
     search("a tokenizer that is a file", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "data/prose.txt"),
     search("a folder without a tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "emptyfolder"),
-    search("a tokenizer that is broken", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/badtokenizer"),
+    search(
+        "a tokenizer that is broken", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/badtokenizer"
+    ),
     search("a deep tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/deeptokenizer"),
-    search("a tokenizer larger than the vocabulary", "vocabulary", "--dataset", "data/prose.txt", "--tokenizer", "models/tokenizer", model="models/small.json"),
+    search(
+        "a tokenizer larger than the vocabulary",
+        "vocabulary",
+        "--dataset",
+        "data/prose.txt",
+        "--tokenizer",
+        "models/tokenizer",
+        model="models/small.json",
+    ),
     search("a vocabulary too small for bytes", "--tokenizer", "--dataset", "data/prose.txt", model="models/small.json"),
-)  # fmt: skip
+)
 
 # Search spaces ---------------------------------------------------------------------------------------------------------
 
@@ -428,20 +494,19 @@ SPACES: dict[str, tuple[str, str]] = {
     "a core that is a word": ("core: precision\nparameters:\n  precision: [fp32]\n", "core"),
     "a date": ("parameters:\n  precision: [2020-01-01]\n", "precision"),
     "numbers as names": ("parameters:\n  5: [fp32]\n", "5"),
-    "a list as a name": ("parameters:\n  ? [a, b]\n  : [fp32]\n", "parameters"),
+    "a list as a name": ("parameters:\n  ? [a, b]\n  : [fp32]\n", "YAML"),
     "a tag": ("parameters: !!python/object/apply:os.getcwd []\n", "YAML"),
     "an anchor of itself": ("parameters: &a\n  precision: *a\n", "precision"),
     "deep brackets": ("parameters: " + "[" * DEEP + "]" * DEEP, "deep"),
     "deep braces": ("{a: " * 20_000 + "1" + "}" * 20_000, "deep"),
     "two documents": ("parameters:\n  precision: [fp32]\n---\nparameters:\n  workers: [0]\n", "YAML"),
-    "what no card here can do": ("parameters:\n  precision: [tf32]\n  quantization: [nf4]\n", "quantization"),
+    "an impossible date": ("parameters:\n  workers: [2020-13-45]\n", "month"),
+    "a number of 5000 digits": ("parameters:\n  workers: [" + "9" * 5000 + "]\n", "digits"),
 }
 
 SPACE_FILES = (
     *(
-        search(f"a space with {what}", names, "--space", f"spaces/{what}.yaml", "--only", "precision=fp32,fp32")
-        if False
-        else BadInput(
+        BadInput(
             f"a space with {what}",
             ("search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--space", f"spaces/{what}.yaml"),
             names,
@@ -621,6 +686,9 @@ def _write_texts(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "latin.txt").write_bytes("größer\n".encode("latin-1") * 50)
+    (folder / "splits").mkdir()
+    for name in ("train.txt", "test.txt"):
+        (folder / "splits" / name).write_text(lines)
     (folder / "mixed").mkdir()
     (folder / "mixed" / "a.txt").write_text(lines)
     (folder / "mixed" / "b.csv").write_text("text\nhello\n")
@@ -641,6 +709,7 @@ def _write_tables(folder: Path) -> None:
         "words.csv": lambda number: {"text": texts[number], "label": ["good", "bad"][number % 2]},
         "one.csv": lambda number: {"text": texts[number], "label": 0},
         "nan.csv": lambda number: {"text": texts[number], "label": "nan" if number % 2 else 0.5},
+        "unlabelled.jsonl": lambda number: {"text": texts[number], "label": None},
         "nulls.jsonl": lambda number: {"text": None, "label": None},
         "lists.jsonl": lambda number: {"text": texts[number], "label": [[number]]},
         "dicts.jsonl": lambda number: {"text": texts[number], "label": {"a": number}},

@@ -7,6 +7,7 @@ import types
 import typing
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,12 +38,21 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
     hints = typing.get_type_hints(TrainingArguments)
     for name, value in fields.items():
         _check_value(name, value, hints[name])
+    for name in ("deepspeed", "fsdp_config", "accelerator_config"):
+        file = fields.get(name)
+        if isinstance(file, str) and file.endswith(".json") and not Path(file).is_file():
+            raise InvalidRequest(
+                f"Your training arguments: {name} names {file}, which is not there.", "Check the path."
+            )
     built = {name: value for name, value in fields.items() if name not in OF_THE_DEVICE}
     try:
         with warnings.catch_warnings(action="ignore"):
             arguments = TrainingArguments(
                 output_dir=tempfile.gettempdir(), **{**built, "use_cpu": True, "report_to": "none"}
             )
+        for name in built:
+            if name.endswith("_kwargs") and not isinstance(getattr(arguments, name), (dict, type(None))):
+                raise ValueError(f"{name} is no mapping")
         optimizer = torch.optim.AdamW(
             [torch.zeros(1)],
             lr=arguments.learning_rate,

@@ -99,6 +99,8 @@ def _below_cache(folder: str) -> str:
 def _prepare_data(
     request: TuningRequest, config: Any, task: str, length: int | None, cache: Path
 ) -> PreparedData | None:
+    if request.tokenizer is not None and task == "image-classification":
+        raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
     return None if request.dataset is None else prepare_data(request, config, task, length, cache)
 
 

@@ -25,6 +25,8 @@ IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".t
 _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
 _LOOKED_AT_BYTES = 65536
+MOST_DEPTH = 100
+"""Brackets within brackets: the reader of JSON lines takes a few hundred, and ends its process above."""
 _SAVED = ("dataset_info.json", "dataset_dict.json")
 """What `save_to_disk` leaves in its folder."""
 _ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
@@ -169,6 +171,8 @@ def _check_file(path: Path, reader: str) -> None:
         ) from error
     if "\0" in text:
         raise InvalidRequest(f"The file {path} is not text: it holds NUL bytes.", "Choose other data.")
+    if reader == "json" and _depth(text) > MOST_DEPTH:
+        raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
     if not text.strip():
         raise InvalidRequest(f"The file {path} is empty but for white space.", "Choose other data.")
 
@@ -176,3 +180,12 @@ def _check_file(path: Path, reader: str) -> None:
 def _reads_as_path(name: str) -> bool:
     ending = Path(name.partition(":")[0]).suffix.lower()
     return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or ending in READERS
+
+
+def _depth(text: str) -> int:
+    """How deeply the JSON's brackets are nested, those in strings left out."""
+    depth = deepest = 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
+        depth += (match[0] in "[{") - (match[0] in "]}")
+        deepest = max(deepest, depth)
+    return deepest
