@@ -23,18 +23,18 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 
 
 class Commands(TyperGroup):
-    """The commands; what is wrongly typed beside `--json` is told as JSON too."""
+    """The commands; what is wrongly typed is one line, with `--json` a JSON object too."""
 
     def invoke(self, ctx: Any) -> Any:
         as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
         except USAGE_ERROR as error:
+            message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
+            print(f"Error: {' '.join(message.split())} {advice}", file=sys.stderr)
             if as_json:
-                command = error.ctx.command_path if error.ctx else ctx.command_path
-                told = json_error("UsageError", error.format_message(), f"See {command} --help.", error.exit_code)
-                print(json.dumps(told, indent=1))
-            raise
+                print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
+            raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(

@@ -11,6 +11,7 @@ import typer
 
 from autotune.errors import AutotuneError, InvalidRequest, NothingFits
 from autotune.interruption import Terminated, ending_on_signals
+from autotune.units import shortened
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C; like those of other signals 128 and the signal's number, as shells have them."""
@@ -85,9 +86,7 @@ def whole(name: str, text: str) -> int:
     try:
         return int(str(text).replace("_", ""))
     except ValueError:
-        raise InvalidRequest(
-            f"--{name.replace('_', '-')} must be a whole number, not {text!r}.", "Write it in digits."
-        ) from None
+        raise InvalidRequest(f"--{name.replace('_', '-')} must be a whole number, not {shortened(text)}.") from None
 
 
 def shown(folder: Path | None) -> str:

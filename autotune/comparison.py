@@ -46,6 +46,9 @@ def compare(
     from autotune.report.compared import compared_frame
     from autotune.report.compared_files import write_compared
 
+    for price in price_per_hour.values() if isinstance(price_per_hour, Mapping) else (price_per_hour,):
+        if price is not None:
+            _price(price)
     studies = [studies] if isinstance(studies, (str, Path, TuningResult)) else list(studies)
     results = [
         one if isinstance(one, TuningResult) else TuningResult.load(study_folder(str(one), str(output_dir)))
@@ -85,8 +88,12 @@ def _prices(given: float | str | Mapping[str, float | str] | None, names: Mappin
     every = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
     if unknown := [name for name in every if name not in names]:
         raise InvalidRequest(f"A price names {unknown[0]!r}, which is not compared.", did_you_mean(unknown[0], names))
+    return {names[name]: _price(price) for name, price in every.items()}
+
+
+def _price(text: float | str) -> Price:
     try:
-        return {names[name]: parse_price(price) for name, price in every.items()}
+        return parse_price(text)
     except ValueError as error:
         said, _, advice = str(error).partition("; ")
         raise InvalidRequest(f"The price cannot be read: {said}.", f"{advice[:1].upper()}{advice[1:]}.") from error

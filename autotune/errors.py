@@ -73,9 +73,17 @@ class SearchFailed(AutotuneError):
     """The search cannot go on: its baseline crashed, or the same crash came three times running."""
 
 
+FEW = 30
+"""Known words up to which all of them are listed."""
+
+
 def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """Advice for a misspelt word: the nearest known one, and all of them if they are few."""
-    words = [str(one) for one in known]
+    """Advice for a misspelt word: the nearest known one, and all of them if they are few; each once."""
+    words = list(dict.fromkeys(str(one) for one in known))
+    if not words:
+        return "Nothing of that kind is known."
     close = get_close_matches(str(word), words, n=1, cutoff=0.5)
-    nearest = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{nearest}Known: {', '.join(words)}." if words else "Nothing of that kind is known."
+    nearest = f"Did you mean {close[0]!r}?" if close else ""
+    if len(words) > FEW:
+        return nearest or f"Known are {', '.join(words[:FEW])}, …"
+    return f"{nearest} Known: {', '.join(words)}.".strip()

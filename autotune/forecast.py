@@ -18,6 +18,7 @@ from autotune.memory_peak import MemoryPeak
 from autotune.memory_wanted import step_key, update_key
 from autotune.own_arguments import read_training_args
 from autotune.probe.launcher import ProbeHost
+from autotune.probe.model_files import check_model
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
@@ -153,6 +154,7 @@ def estimate(
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     if card is not None and request.device == "cpu":
         raise InvalidRequest("--gpu and --device cpu contradict each other.", "Keep one of them.")
+    check_model(request.model)
     with ProbeHost() as host:
         here, _ = read_environment(host, replace(request, device="cpu"), None)
         check_fields(base, here, str(training_args))

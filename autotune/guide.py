@@ -9,7 +9,7 @@ from typing import Any
 from autotune.dominance import NEVER_PROBED
 from autotune.errors import InvalidRequest, NothingFits, did_you_mean
 from autotune.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
-from autotune.limits import check_model_fits, check_output, memory_limit
+from autotune.limits import check_files, check_model_fits, memory_limit
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure
 from autotune.plan import Plan
@@ -53,7 +53,7 @@ def run_guide(
     """
     request = _read_request(model, global_batch_size, options)
     card = device.choose_device(request.device)
-    check_output(request)
+    check_files(request)
     with ProbeHost() as host:
         environment, card = read_environment(host, request, card)
         workload, notes = _read_workload(host, request)

@@ -1,16 +1,20 @@
 """What a request may use: a folder to write to, memory, and whether the model alone fits into it."""
 
+import contextlib
 import os
 from pathlib import Path
 
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.levers import LEVERS
+from autotune.probe.model_files import check_model
 from autotune.probe.order import read_json
-from autotune.request import TuningRequest
+from autotune.probe.sources import check_data
+from autotune.request import TASKS, TuningRequest
+from autotune.scrubbing import named
 from autotune.search_space import SearchSpace
-from autotune.study_folder import REQUEST
-from autotune.units import format_bytes
+from autotune.study_folder import REQUEST, check_unlocked
+from autotune.units import format_bytes, format_parameters
 from autotune.workload import Workload
 
 
@@ -22,6 +26,32 @@ def check_output(request: TuningRequest) -> None:
         raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
+
+
+def check_files(request: TuningRequest) -> None:
+    """Say at once what is wrong with local files, before anything heavy is loaded. Raises InvalidRequest, StorageFailed."""
+    check_output(request)
+    check_model(request.model)
+    if request.dataset is not None:
+        check_data(request.dataset)
+
+
+def check_free(request: TuningRequest, device: str) -> None:
+    """Raise StudyInUse where it can be said already that another process works on this study.
+
+    device: as the environment will call it.
+    """
+    for folder in {request.study_folder(task, device) for task in ((request.task,) if request.task else TASKS)}:
+        if request.study_name or _asks_the_same(request, folder):
+            check_unlocked(folder)
+
+
+def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
+    """Whether the study that lies there was asked for in words that lead to this folder again, the task left to the model."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = read_json(folder / REQUEST)["request"]
+        return bool(known["model"] == named(request.model) and known["task"] == request.task)
+    return False
 
 
 def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
@@ -59,7 +89,7 @@ def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes:
     if needed > allowed:
         raise NothingFits(
             f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
-            f"({workload.parameters / 1e6:.1f} million parameters); "
+            f"({format_parameters(workload.parameters)} parameters); "
             f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
             "Raise --memory-limit or choose a smaller model; an adapter (--space lora) needs less.",
         )

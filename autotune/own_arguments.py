@@ -3,12 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from autotune.errors import InvalidRequest
+from autotune.parsing import parse_json
 from autotune.space_file import read_yaml
 from autotune.training_arguments import PRIVATE
 
@@ -23,14 +25,19 @@ def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str
         return {name: value for name, value in given.items() if name not in PRIVATE}
     path = Path(given)
     try:
+        if not str(given):
+            raise FileNotFoundError(ENOENT, "no file is named")
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        data = parse_json(text) if path.suffix == ".json" else read_yaml(text)
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", "Name a JSON or YAML file.") from error
+        raise InvalidRequest(
+            f"--training-args {str(given)!r} cannot be read: {error.strerror}.", "Name a JSON or YAML file."
+        ) from error
     except (ValueError, yaml.YAMLError) as error:
         where = " ".join(str(error).split())
         raise InvalidRequest(
-            f"{path} is no valid JSON or YAML: {where}.", "Mend it, or write it with `to_json_string`."
+            f"{path} is no valid JSON or YAML: {where}.",
+            "Fix it, or write the file with `TrainingArguments.to_json_string()`.",
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.errors import InvalidRequest, did_you_mean
-from autotune.units import parse_bytes, parse_seconds, parse_share
+from autotune.units import parse_bytes, parse_seconds, parse_share, shortened
 
 TASKS = (
     "causal-lm",
@@ -30,6 +30,16 @@ LARGEST_SEED = 2**31 - 1
 
 _SPELLINGS = {"memory_limit_bytes": "memory_limit", "timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
 """Fields whose option is called otherwise: it takes units."""
+_TEXTS = {
+    "dataset": "Name a file, a folder or a hub id, or leave it out for random tokens.",
+    "dataset_split": "Name a split, such as train or train[:1000].",
+    "text_column": "Name a column of the data, or leave it out.",
+    "label_column": "Name a column of the data, or leave it out.",
+    "tokenizer": "Name a tokenizer's folder or hub id, or leave it out.",
+    "output_dir": "Name a folder, such as reports.",
+    "task": f"Known: {', '.join(TASKS)}.",
+}
+"""Options that name something -> what to do where they are empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +158,9 @@ def tuning_request(
 
 
 def _check(request: TuningRequest) -> None:
+    for name, advice in _TEXTS.items():
+        if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
+            raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
     _whole("n-trials", request.n_trials)
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
     if request.training_steps is not None:
@@ -167,9 +180,10 @@ def _check(request: TuningRequest) -> None:
         raise InvalidRequest(
             f"--fix and --only both speak of {both[0]}.", "Keep --fix for one value, --only for a choice."
         )
-    for column, name in (("--text-column", request.text_column), ("--label-column", request.label_column)):
-        if name and not request.dataset:
-            raise InvalidRequest(f"{column} {name!r} needs a --dataset.", "Name the data, or leave the column out.")
+    for name in ("text_column", "label_column", "tokenizer", "dataset_split"):
+        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        if value not in (None, "train") and not request.dataset:
+            raise InvalidRequest(f"{option} {value!r} needs a --dataset.", f"Name the data, or leave {option} out.")
     if request.study_name is not None:
         _check_study_name(request.study_name)
 
@@ -190,9 +204,9 @@ def _text(what: str, value: Any) -> str:
 
 def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidRequest(f"The {what} must be a whole number from {least}, not {value!r}.", "Write it in digits.")
+        raise InvalidRequest(f"The {what} must be a whole number from {least}, not {shortened(value)}.")
     if most is not None and value > most:
-        raise InvalidRequest(f"A {what} of {value} is beyond {most}.", "Check for a digit too many.")
+        raise InvalidRequest(f"A {what} of {shortened(value)} is beyond {most}.", "Check for a digit too many.")
     return value
 
 

@@ -18,10 +18,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autotune.errors import InvalidSpace, did_you_mean
 from autotune.levers import LEVERS, MICRO, Lever
+from autotune.parsing import TOO_DEEP
 
 DIVISORS, TILES = "divisors", "tiles"
 SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
 """What may be said of micro-batch sizes in a word: every divisor of the global batch, or the multiples that suit the device."""
+
+
+MOST_DEPTH = 100
+"""Brackets within brackets that a YAML file may have."""
 
 
 class _SpaceFile(BaseModel):
@@ -36,6 +41,12 @@ class _SpaceFile(BaseModel):
 
 class _Yaml12(yaml.SafeLoader):
     """YAML 1.2's core schema: only true and false are booleans, 5e-5 is a number, `off` and `no` are words."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Brackets within brackets: the scanner's time grows with the square of them."""
+        if self.flow_level >= MOST_DEPTH:
+            raise yaml.YAMLError(TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass)
 
 
 _Yaml12.yaml_implicit_resolvers = {
@@ -54,7 +65,20 @@ _Yaml12.add_implicit_resolver(
 
 def read_yaml(text: str) -> Any:
     """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError."""
-    return yaml.load(text, _Yaml12)  # a SafeLoader
+    return _parsed(text)[0]
+
+
+def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
+    """(plain data, the node that it was made of). Raises yaml.YAMLError, also where it is nested too deeply to be read, or
+    where a value only looks like a date or a number."""
+    try:
+        loader = _Yaml12(text)  # a SafeLoader
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    except RecursionError:
+        raise yaml.YAMLError(TOO_DEEP) from None
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from error
 
 
 def spaces_folder() -> Path:
@@ -148,16 +172,21 @@ _SHAPE = "Write `parameters:` and below it a line for each lever, as `  precisio
 def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
     """The file's content, and the line of each lever and top-level key."""
     try:
-        loader = _Yaml12(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node is not None else {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpace(f"{path} cannot be read: {error}.", "Name a YAML file.") from error
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidSpace(f"{path} cannot be read: {error.strerror}.", "Name a YAML file.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpace(f"{path} is not UTF-8 text: byte {error.start}.", "Name a YAML file.") from error
+    try:
+        data, node = _parsed(text)
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        said = problem or getattr(error, "reason", "unreadable")
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
         line = mark.line + 1 if mark else 1
-        raise InvalidSpace(f"{path}:{line}: no valid YAML: {said}.", "Mind indentation and brackets.") from error
+        raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else "does not hold a section `parameters`"
+        raise InvalidSpace(f"{path} {what}.", _SHAPE)
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:

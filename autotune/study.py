@@ -6,7 +6,6 @@
          probes/0007/confirmation-1/
 """
 
-import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from autotune.objective import best_trial, speed_up
 from autotune.physics import Knowledge, PhysicsSampler
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe
+from autotune.probe.order import LOG
 from autotune.proposals import openings
 from autotune.sampler import make_sampler
 from autotune.search_space import SearchSpace
@@ -209,18 +209,10 @@ def _stop_where_it_crashes(study: Study) -> None:
 
 
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
-    log = study.probe_folder(trial.number) / "log.txt"
-    tail = "\n".join(trial.measurement.log_tail.strip().splitlines()[-30:]) or _last_lines(log)
     return SearchFailed(
-        f"{what}: {trial.measurement.reason}.",
-        f"Mend it and search again with --fresh. Its whole output is in {log}; the end of it:\n{tail}",
+        f"{what}: {trial.measurement.reason.rstrip('.')}.",
+        f"Its output is in {study.probe_folder(trial.number) / LOG}. Fix the cause, then search again with --fresh.",
     )
-
-
-def _last_lines(path: Path, lines: int = 30) -> str:
-    with contextlib.suppress(OSError):
-        return "\n".join(path.read_text(errors="replace").strip().splitlines()[-lines:])
-    return ""
 
 
 def confirm_finalists(

@@ -65,12 +65,24 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StudyInUse(
-                f"Another process works on the study in {folder}.",
-                "Wait for it, or give this one another --study-name.",
-            ) from error
+            raise _in_use(folder) from error
         remove_unfinished(folder)
         yield
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raise StudyInUse where another process holds the study's folder now; takes no lock of its own to keep."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), (folder / ".lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _in_use(folder) from error
+
+
+def _in_use(folder: Path) -> StudyInUse:
+    return StudyInUse(
+        f"Another process works on the study in {folder}.", "Wait for it, or give this one another --study-name."
+    )
 
 
 def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:

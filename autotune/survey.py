@@ -37,13 +37,18 @@ def read_environment(
             "topology": device.topology(card),
             "others": used[1] if used else [],
         }
-    name = "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
+    asked = {"device": device_name(request, card), **wanted}
     try:
-        return Environment.from_dict(_ask(host, "capabilities", {"device": name, **wanted})), card
+        return Environment.from_dict(_ask(host, "capabilities", asked)), card
     except InvalidRequest:
         if card is None or request.device != "auto":
             raise
         return read_environment(host, request, None, every_optimizer)
+
+
+def device_name(request: TuningRequest, card: device.Card | None) -> str:
+    """What the environment calls the device that was chosen: cpu, or cuda and a number."""
+    return "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
 
 
 def _optimizers(request: TuningRequest) -> list[str]:

@@ -10,6 +10,7 @@ from autotune.report.facts import Facts
 from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
 from autotune.scrubbing import named, scrubbed
+from autotune.units import format_parameters
 from autotune.workload import Workload
 
 
@@ -41,7 +42,7 @@ def facts_of(result: Found) -> Facts:
         data_answer=result.data_arguments() if best else {},
         adapter=result.adapter_arguments() if best else {},
         switches=result.torch_switches() if best else {},
-        model=f"{named(workload.name)} ({workload.architecture}, {workload.parameters / 1e6:.1f} million parameters)",
+        model=f"{named(workload.name)} ({workload.architecture}, {format_parameters(workload.parameters)} parameters)",
         task=workload.task,
         device=f"{environment.device} ({environment.device_name}, {environment.threads} threads)",
         versions=environment.versions,

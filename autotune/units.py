@@ -10,17 +10,17 @@ _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, 
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes in `600MiB`, `24 GB`, `1.5g` or `629145600`.
+    """Bytes in `600MiB`, `24 GB`, `1.5g`, `629145600` or `1e9`.
 
     Units with an i (MiB) are powers of 1024, those without (MB) powers of 1000.
     Raises ValueError where the text is no positive size.
     """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?\s*", str(text).lower())
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgt]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
-        raise ValueError(f"{text!r} is no size; write it as 600MiB, 24GiB or a number of bytes")
+        raise ValueError(f"{shortened(text)} is no size; write it as 600MiB, 24GiB or a number of bytes")
     size = float(match[1]) * _SIZES[match[2]]
     if not 1 <= size < math.inf:
-        raise ValueError(f"{str(text)[:40]!r} is no positive size")
+        raise ValueError(f"{shortened(text)} is no positive size")
     return int(size)
 
 
@@ -28,16 +28,28 @@ def format_bytes(size: float | None) -> str:
     """`1.46 GiB` of 1568669286; a dash where the size is unknown."""
     if size is None:
         return "-"
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(len(units) - 1, int(math.log(max(1, abs(size)), 1024)))
     return f"{size / 1024**power:.{0 if power < 3 else 2}f} {units[power]}"
+
+
+def format_parameters(count: float) -> str:
+    """`85.1 million` of 85054464, `8.0 billion` of 8e9, `5,000 billion` of 5e12."""
+    number, word = (count / 1e9, "billion") if count >= 1e9 else (count / 1e6, "million")
+    return f"{number:,.{0 if number >= 1000 else 1}f} {word}"
+
+
+def shortened(value: object, most: int = 40) -> str:
+    """A value as it is written in a message, and of a long one the beginning."""
+    text = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "a number of hundreds of digits"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def parse_share(text: str | float) -> float:
     """The fraction in `5%`, `0.05` or 0.05; raises ValueError unless 0 <= fraction < 1."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e-[0-9]+)?)\s*(%?)\s*", str(text))
     if not match:
-        raise ValueError(f"{text!r} is no share; write it as 5% or 0.05")
+        raise ValueError(f"{shortened(text)} is no share; write it as 5% or 0.05")
     share = float(match[1]) / (100 if match[2] else 1)
     if share >= 1:
         raise ValueError(f"a share of {text} leaves nothing; it must lie below 100%")
@@ -48,10 +60,10 @@ def parse_seconds(text: str | float) -> float:
     """Seconds in `90`, `90s`, `10m` or `1.5h`; raises ValueError where the text is no positive duration."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", str(text).lower())
     if not match or match[2] not in _SECONDS:
-        raise ValueError(f"{text!r} is no duration; write it as 90, 90s, 10m or 1.5h")
+        raise ValueError(f"{shortened(text)} is no duration; write it as 90, 90s, 10m or 1.5h")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{text!r} is no positive duration")
+        raise ValueError(f"{shortened(text)} is no positive duration")
     return seconds
 
 

@@ -16,7 +16,7 @@ from autotune.identity import study_identity
 from autotune.interruption import patient, statement_of
 from autotune.knowledge import gather, keeping_peaks
 from autotune.levers import LEVERS
-from autotune.limits import check_model_fits, check_output, least_bytes, memory_limit
+from autotune.limits import check_files, check_free, check_model_fits, check_output, least_bytes, memory_limit
 from autotune.live import following
 from autotune.loggers import check_installed
 from autotune.loggers.guarded import Guarded
@@ -39,7 +39,7 @@ from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
 from autotune.study_folder import check_identity, locked, read_peaks, read_prospects, remove_study
-from autotune.survey import read_environment, read_workload
+from autotune.survey import device_name, read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
@@ -92,7 +92,11 @@ def search(
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     card = device.choose_device(request.device)
-    check_output(request)
+    if pickled:
+        check_output(request)
+    else:
+        check_files(request)
+    check_free(request, device_name(request, card))
     with (probes or ProbeHost)(pickled) as host, following(watch) as told:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, _source(training_args))

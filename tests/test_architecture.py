@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "autotune"
 
 FLOORS = (
-    ("errors", "units", "cache", "variables", "scrubbing"),
+    ("errors", "units", "cache", "variables", "scrubbing", "parsing"),
     (
         "cards",
         "request",

@@ -75,8 +75,6 @@ def become(
 def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
     from autotune.errors import AutotuneError
     from autotune.probe import capabilities, failures, preparation, training
-    from autotune.probe.user_objects import user_workload
-    from autotune.request import TuningRequest
 
     try:
         if order.kind == "probe":
@@ -91,11 +89,7 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
                 return {"outcome": failure.outcome.value, "reason": failure.reason, "where": failure.where}
         if order.kind == "capabilities":
             return {"value": capabilities.read(order).to_dict()}
-        request = TuningRequest.from_dict(order.request["request"])
-        workload = (
-            user_workload(request, objects) if objects else preparation.prepare(request, Path(order.request["cache"]))
-        )
-        return {"value": workload.to_dict()}
+        return {"value": preparation.run(order, objects)}
     except AutotuneError as error:
         return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
 

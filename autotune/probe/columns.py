@@ -36,7 +36,7 @@ class Labels:
 
     def of(self, value: Any) -> int | float | None:
         """The label of a value; None where the row has none."""
-        if value is None:
+        if value is None or value != value:  # NaN
             return None
         if self.is_number:
             return float(value)
@@ -52,10 +52,23 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     if task == "image-classification":
         return Columns(_image_column(data, text), _column(data, label, _LABELS, "label"))
     if task == "token-classification":
-        return Columns(_column(data, text, ("tokens",), "text"), _column(data, label, _TAGS, "label"))
+        words = _column(data, text, ("tokens",), "text")
+        if _is_text(data.features[words]) or not _is_text(data.features[words], lists=True):
+            raise InvalidRequest(
+                f"The column {words!r} holds {_kind(data, words)}, not lists of words.",
+                "Name another one with --text-column.",
+            )
+        return Columns(words, _column(data, label, _TAGS, "label"))
     if task == "question-answering":
         question = _column(data, None, ("question",), "question")
-        return Columns(_column(data, text, ("context",), "text"), _column(data, label, ("answers",), "label"), question)
+        context, answers = _column(data, text, ("context",), "text"), _column(data, label, ("answers",), "label")
+        feature = getattr(data.features[answers], "feature", data.features[answers])
+        if not isinstance(feature, Mapping) or not {"text", "answer_start"} <= feature.keys():
+            raise InvalidRequest(
+                f"The column {answers!r} holds {_kind(data, answers)}, not answers with text and answer_start.",
+                "Name another one with --label-column.",
+            )
+        return Columns(context, answers, question)
     if task == "sequence-classification":
         return Columns(_text_column(data, text, _LABELS), _column(data, label, _LABELS, "label"))
     if task == "seq2seq-lm":
@@ -74,7 +87,10 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
         return Labels(feature.num_classes)
     values: set[Any] = set()
     for value in data[column]:
-        values.update(value if isinstance(value, list) else (value,))
+        several = value if isinstance(value, list) else (value,)
+        if any(isinstance(one, (list, dict)) for one in several):
+            raise _no_labels(data, column)
+        values.update(several)
     # -100 is what the loss ignores, not a class.
     values -= {None, -100}
     if not values:
@@ -82,13 +98,17 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
     if any(isinstance(value, float) for value in values):
         return Labels(1, is_number=True)
     if not all(isinstance(value, (str, int)) for value in values):
-        raise InvalidRequest(f"The column {column!r} holds no labels but {_kind(data, column)}.", "Use --label-column.")
+        raise _no_labels(data, column)
     numbers = not any(isinstance(value, (str, bool)) for value in values)
     if numbers and min(values) >= 0 and max(values) < max(len(values), classes):
         return Labels(max(values) + 1)
     # A mix of numbers and words can only be sorted as words.
     ordered = sorted(values, key=str if any(isinstance(value, str) for value in values) else None)
     return Labels(len(ordered), {value: number for number, value in enumerate(ordered)} | {-100: -100})
+
+
+def _no_labels(data: Any, column: str) -> InvalidRequest:
+    return InvalidRequest(f"The column {column!r} holds no labels but {_kind(data, column)}.", "Use --label-column.")
 
 
 def texts_of(data: Any, columns: Columns) -> Iterator[str]:

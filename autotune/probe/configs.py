@@ -1,7 +1,5 @@
-"""Finds and reads a model's config: built in, a local folder, a JSON file or a hub id; weights are never touched."""
+"""Reads a model's config: built in, a local folder, a JSON file or a hub id; weights are never touched."""
 
-import json
-import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from autotune.errors import InvalidRequest, did_you_mean
 from autotune.probe.hub import NotOnHub, first_line, hub_file, hub_is_reachable
+from autotune.probe.model_files import check_config, config_file, read_config_file
 from autotune.probe.shapes import BUILT_IN
 
 _RELATIVE_POSITIONS = frozenset(
@@ -65,7 +64,9 @@ def read_config(name: str, trust_remote_code: bool) -> tuple[Any, str]:
         shape = BUILT_IN[name]
         return AutoConfig.for_model(shape.model_type, **shape.config), name
     file, source = _config_file(name)
-    _check_raw(name, _read_json(file), trust_remote_code)
+    raw = read_config_file(file)
+    check_config(name, raw)
+    _check_type(name, raw, trust_remote_code)
     try:
         offline = source != name or not hub_is_reachable()
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, local_files_only=offline)
@@ -138,29 +139,12 @@ def _positions_before_tokens(config: Any) -> int:
 
 def _config_file(name: str) -> tuple[Path, str]:
     """The config's file, and the source: an absolute path or the hub id."""
-    path = Path(name).expanduser()
-    try:
-        is_folder, is_file = path.is_dir(), path.exists()
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read: {error.strerror}.", "Check its permissions.") from error
-    if is_folder:
-        if not (path / "config.json").is_file():
-            raise InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
-        return path / "config.json", str(path.resolve())
-    if is_file:
-        return path, str(path.resolve())
-    if _reads_as_path(name):
-        raise InvalidRequest(
-            f"There is no such file or folder: {name}.", "Name a model's folder, a config JSON, a built-in or a hub id."
-        )
+    if file := config_file(name):
+        return file, str(Path(name).expanduser().resolve())
     try:
         return hub_file(name, "config.json"), name
     except NotOnHub as error:
         raise _unknown_model(name) from error
-
-
-def _reads_as_path(name: str) -> bool:
-    return name.startswith((".", "~", os.sep)) or name.endswith((".json", os.sep)) or name.count("/") > 1
 
 
 def _unknown_model(name: str) -> InvalidRequest:
@@ -173,19 +157,8 @@ def _unknown_model(name: str) -> InvalidRequest:
     return InvalidRequest(f"There is no model {name!r}: it is not built in, and {where}.", did_you_mean(name, BUILT_IN))
 
 
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidRequest(f"{file} cannot be read: {error.strerror}.", "Check its permissions.") from error
-    except ValueError as error:
-        raise InvalidRequest(f"{file} is not valid JSON: {first_line(error)}.", "Mend it, or save it again.") from error
-
-
-def _check_raw(name: str, raw: Any, trust_remote_code: bool) -> None:
-    """Raises InvalidRequest where the JSON is no config that transformers can open."""
-    if not isinstance(raw, dict):
-        raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "A config is {...} with a model_type.")
+def _check_type(name: str, raw: Any, trust_remote_code: bool) -> None:
+    """Raises InvalidRequest where transformers does not know the model type, or code would have to be trusted."""
     remote = "AutoConfig" in (raw.get("auto_map") or {})
     model_type = raw.get("model_type")
     if remote and (trust_remote_code or model_type not in CONFIG_MAPPING):
@@ -195,11 +168,6 @@ def _check_raw(name: str, raw: Any, trust_remote_code: bool) -> None:
                 "Read that code, then add --trust-remote-code if you trust it.",
             )
         return
-    if not model_type:
-        raise InvalidRequest(
-            f"The config of {name!r} has no model_type.",
-            'Add one, such as "model_type": "llama".',
-        )
     if model_type not in CONFIG_MAPPING:
         near = get_close_matches(str(model_type), list(CONFIG_MAPPING), n=5, cutoff=0.5)
         raise InvalidRequest(

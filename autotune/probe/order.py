@@ -17,6 +17,7 @@ from typing import Any
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.interval import Interval
+from autotune.parsing import parse_json
 from autotune.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
@@ -150,5 +151,5 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file that `write_json` wrote; raises OSError or ValueError."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The content of a JSON file; raises OSError or ValueError."""
+    return parse_json(path.read_text(encoding="utf-8"))

@@ -6,6 +6,7 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.errors import InvalidRequest
 from autotune.probe.adapters import adapter_targets, linear_layers
+from autotune.probe.arguments import check_arguments
 from autotune.probe.batching import collating
 from autotune.probe.configs import token_id
 from autotune.probe.kernels import made_for
@@ -20,7 +21,9 @@ from autotune.probe.models import (
     read_config,
     supports_checkpointing,
 )
+from autotune.probe.order import Order
 from autotune.probe.prepared import PreparedData, prepare_data
+from autotune.probe.user_objects import user_workload
 from autotune.probe.weights import local_weights
 from autotune.request import TuningRequest
 from autotune.scrubbing import named
@@ -29,6 +32,15 @@ from autotune.workload import Workload
 DEFAULT_SEQUENCE_LENGTH = 512
 SHORTEST_SEQUENCE_LENGTH = 2
 """A causal model predicts the next token: of one token nothing is left to predict."""
+
+
+def run(order: Order, objects: bytes) -> dict[str, Any]:
+    """Answer a `prepare` order: the workload as plain data. Raises InvalidRequest, StorageFailed."""
+    request = TuningRequest.from_dict(order.request["request"])
+    check_arguments(request.training_args)
+    if objects:
+        return user_workload(request, objects).to_dict()
+    return prepare(request, Path(order.request["cache"])).to_dict()
 
 
 def prepare(request: TuningRequest, cache: Path) -> Workload:
@@ -87,11 +99,9 @@ def _below_cache(folder: str) -> str:
 def _prepare_data(
     request: TuningRequest, config: Any, task: str, length: int | None, cache: Path
 ) -> PreparedData | None:
-    if request.dataset is None:
-        if request.tokenizer is not None:
-            raise InvalidRequest("--tokenizer needs a --dataset.", "Random tokens are made without one.")
-        return None
-    return prepare_data(request, config, task, length, cache)
+    if request.tokenizer is not None and task == "image-classification":
+        raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
+    return None if request.dataset is None else prepare_data(request, config, task, length, cache)
 
 
 def _sequence_length(request: TuningRequest, config: Any, task: str) -> int | None:

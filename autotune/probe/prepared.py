@@ -18,7 +18,8 @@ from autotune.probe import images
 from autotune.probe.columns import Columns, Labels, choose_columns, read_labels, texts_of
 from autotune.probe.configs import image_shape
 from autotune.probe.hub import first_line
-from autotune.probe.reading import DataSource, find_data, read_data
+from autotune.probe.reading import read_data
+from autotune.probe.sources import DataSource, find_data
 from autotune.probe.texts import Encoder
 from autotune.probe.tokens import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
 from autotune.request import TuningRequest

@@ -11,8 +11,8 @@ from autotune.errors import InvalidRequest
 from autotune.probe.configs import token_id, vocabulary_size
 from autotune.probe.hub import NotOnHub, first_line, hub_file, hub_is_reachable
 from autotune.probe.models import tasks_of
-from autotune.probe.reading import stamp
 from autotune.probe.shapes import BUILT_IN
+from autotune.probe.sources import stamp
 
 TRAINING_CHARACTERS = 20_000_000
 """Text that a byte-pair tokenizer is trained on at most: enough for any vocabulary, over in seconds."""

@@ -1,11 +1,11 @@
 """Finds a model's own weights where they lie on this machine already; the network is never asked."""
 
-import json
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
+from autotune.probe.order import read_json
 from autotune.probe.shapes import BUILT_IN
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -46,7 +46,7 @@ def _holds_weights(folder: Path) -> bool:
         return True
     for name in _SHARDED:
         try:
-            shards = set(json.loads((folder / name).read_text(encoding="utf-8"))["weight_map"].values())
+            shards = set(read_json(folder / name)["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         if shards and all((folder / shard).is_file() for shard in shards):

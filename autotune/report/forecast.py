@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.units import format_bytes
+from autotune.units import format_bytes, format_parameters
 
 WIDEST = 9
 """Micro-batch sizes in one table: more would not fit a line."""
@@ -14,7 +14,7 @@ PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary",
 def forecast_lines(told: dict[str, Any]) -> list[str]:
     """The lines of `Forecast.to_dict()`."""
     length = f", {told['sequence_length']} tokens" if told["sequence_length"] else ""
-    head = f"{told['model']} ({told['task']}{length}), {told['parameters'] / 1e6:.1f} million parameters, "
+    head = f"{told['model']} ({told['task']}{length}), {format_parameters(told['parameters'])} parameters, "
     lines = [f"{head}global batch {told['global_batch_size']}"]
     if told["limit_bytes"] is not None:
         where = f"{told['card']['name']}: " if told["card"] else ""

@@ -1,0 +1,761 @@
+"""What people type wrong, as one table: the command, the exit code it must end with, and the word that its message must name.
+
+Rows with exit code 0 are inputs that look wrong and are fine. `write_files` makes every file that the rows name.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEEP = 100_000
+"""Brackets in the files that are nested too deeply."""
+
+FINE = 0
+WRONG = 2
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """One command. names: what the message must contain, in any case; for_real: also run as a process with the real host."""
+
+    what: str
+    arguments: tuple[str, ...]
+    names: str
+    code: int = WRONG
+    for_real: bool = False
+
+
+def search(what: str, names: str, *arguments: str, model: str = "gpt2-mini", **more: Any) -> BadInput:
+    """A row of `autotune search`, small enough that the fine ones take a moment."""
+    small = ("--global-batch-size", "8", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1")
+    space = ("--space", "quick", "--only", "precision=fp32", "--no-history")
+    return BadInput(what, ("search", model, *small, *space, *arguments), names, **more)
+
+
+def images(what: str, names: str, *arguments: str, model: str = "vit-mini", **more: Any) -> BadInput:
+    """A row of a search for a model of images, which has no sequence length."""
+    small = ("--global-batch-size", "2", "--device", "cpu", "--n-trials", "1", "--space", "quick", "--no-history")
+    return BadInput(what, ("search", model, *small, *arguments), names, **more)
+
+
+def classified(what: str, names: str, *arguments: str, **more: Any) -> BadInput:
+    """A row of a search for a classifier of text."""
+    task = ("--task", "sequence-classification", "--global-batch-size", "4")
+    return search(what, names, *task, *arguments, model="bert-mini", **more)
+
+
+def estimate(what: str, names: str, *arguments: str, model: str = "gpt2-mini", **more: Any) -> BadInput:
+    """A row of `autotune estimate`."""
+    return BadInput(what, ("estimate", model, "--global-batch-size", "8", *arguments), names, **more)
+
+
+def command(what: str, names: str, *arguments: str, **more: Any) -> BadInput:
+    """A row of any command, as it is written."""
+    return BadInput(what, arguments, names, **more)
+
+
+# Options ---------------------------------------------------------------------------------------------------------------
+
+OPTIONS = (
+    search("a global batch of zero", "global batch size", "--global-batch-size", "0", for_real=True),
+    search("a negative global batch", "global batch size", "--global-batch-size", "-4"),
+    search("a global batch in words", "global-batch-size", "--global-batch-size", "many"),
+    search("a global batch with a point", "global-batch-size", "--global-batch-size", "8.0"),
+    search("a global batch with a unit", "global-batch-size", "--global-batch-size", "8k"),
+    search("a global batch of nothing", "global-batch-size", "--global-batch-size", ""),
+    search("a huge global batch", "global batch size", "--global-batch-size", "99999999", for_real=True),
+    search("a global batch of 400 digits", "global batch size", "--global-batch-size", "9" * 400),
+    search("a global batch of 5000 digits", "global-batch-size", "--global-batch-size", "9" * 5000),
+    search("a global batch of 1", "", "--global-batch-size", "1", code=FINE),
+    search("a prime global batch", "", "--global-batch-size", "7", code=FINE),
+    search("a global batch with an underscore", "", "--global-batch-size", "1_6", code=FINE),
+    search("no trials", "n-trials", "--n-trials", "0", for_real=True),
+    search("trials in words", "n-trials", "--n-trials", "ten"),
+    search("half a trial", "n-trials", "--n-trials", "0.5"),
+    search("a negative seed", "seed", "--seed", "-1", for_real=True),
+    search("a huge seed", "seed", "--seed", "99999999999"),
+    search("no sequence", "sequence length", "--sequence-length", "0"),
+    search("a negative sequence length", "sequence length", "--sequence-length", "-5"),
+    search("a sequence of one token", "sequence", "--sequence-length", "1"),
+    search("a sequence longer than the model takes", "--sequence-length", "--sequence-length", "5000", for_real=True),
+    search("a huge sequence length", "--sequence-length", "--sequence-length", "9" * 30),
+    search("a sequence length of images", "--sequence-length", model="vit-mini"),
+    search("no training steps", "training-steps", "--training-steps", "0"),
+    search("training steps in words", "training-steps", "--training-steps", "all"),
+    search("an unknown task", "causal-lm", "--task", "casual-lm", for_real=True),
+    search("a task that the model has not", "image-classification", "--task", "image-classification"),
+    search("a task of nothing", "task", "--task", ""),
+    search("an unknown space", "quick", "--space", "quik"),
+    search("a space of nothing", "search space", "--space", ""),
+    search("a space that is a folder", "search space", "--space", "data"),
+    search("an unknown sampler", "tpe", "--sampler", "tpee"),
+    search("an unknown objective", "objective", "--objective", "speed"),
+    search("an unknown device", "device", "--device", "gpu"),
+    search("a device of nothing", "device", "--device", ""),
+    search("a device in capitals", "device", "--device", "CPU"),
+    search("an unknown logger", "tensorboard", "--report-to", "tensorbord"),
+    search("a logger besides none", "report-to", "--report-to", "none,wandb"),
+    search("headroom of everything", "headroom", "--headroom", "100%"),
+    search("a negative headroom", "headroom", "--headroom", "-5%"),
+    search("headroom in words", "headroom", "--headroom", "some"),
+    search("headroom of nothing", "headroom", "--headroom", ""),
+    search("headroom that is no number", "headroom", "--headroom", "nan"),
+    search("a margin of everything", "margin", "--margin", "1"),
+    search("a margin in words", "margin", "--margin", "small"),
+    search("a memory limit without a known unit", "memory limit", "--memory-limit", "600XB"),
+    search("a memory limit of zero", "memory limit", "--memory-limit", "0"),
+    search("a negative memory limit", "memory limit", "--memory-limit", "-1GiB"),
+    search("a memory limit of nothing", "memory limit", "--memory-limit", ""),
+    search("a memory limit that is no number", "memory limit", "--memory-limit", "nan"),
+    search("an endless memory limit", "memory limit", "--memory-limit", "inf"),
+    search("a memory limit with a comma", "memory limit", "--memory-limit", "1,5GiB"),
+    search("a memory limit beyond any number", "memory limit", "--memory-limit", "1e999"),
+    search("a memory limit above the device", "memory limit", "--memory-limit", "900TiB", for_real=True),
+    search("a memory limit with an exponent", "", "--memory-limit", "1e9", code=FINE),
+    search("a memory limit below the model", "--memory-limit", "--memory-limit", "20MiB", code=3, for_real=True),
+    search("a timeout in words", "timeout", "--timeout", "soon"),
+    search("a timeout of zero", "timeout", "--timeout", "0"),
+    search("a negative timeout", "timeout", "--timeout", "-5m"),
+    search("a timeout of years", "timeout", "--timeout", "2y"),
+    search("a timeout of nothing", "timeout", "--timeout", ""),
+    search("a probe timeout of zero", "probe timeout", "--probe-timeout", "0s"),
+    search("a probe timeout in words", "probe timeout", "--probe-timeout", "long"),
+    search("an unknown lever to fix", "precision", "--fix", "precison=bf16"),
+    search("an unknown value to fix", "adamw_torch", "--fix", "optimizer=adamw_trch"),
+    search("nothing to fix", "--fix", "--fix", "checkpointing"),
+    search("a fix without a name", "--fix", "--fix", "=fp32"),
+    search("a fix of nothing", "--fix", "--fix", ""),
+    search("a fix said twice", "checkpointing", "--fix", "checkpointing=none", "--fix", "checkpointing=full"),
+    search("fix against only", "precision", "--fix", "precision=fp32"),
+    search("a micro-batch that does not divide", "micro_batch_size", "--fix", "micro_batch_size=3"),
+    search("a micro-batch of zero", "micro_batch_size", "--fix", "micro_batch_size=0"),
+    search("a micro-batch in words", "micro_batch_size", "--fix", "micro_batch_size=big"),
+    search("a micro-batch above the global batch", "micro_batch_size", "--fix", "micro_batch_size=16"),
+    search("a negative number of workers", "workers", "--fix", "workers=-1"),
+    search("weights of four bits without an adapter", "quantization", "--fix", "quantization=nf4"),
+    search("ranks that do not divide", "rank", "--fix", "data_parallel_size=16"),
+    search("an only without values", "--only", "--only", "checkpointing=,"),
+    search("an only of unknown values", "checkpointing", "--only", "checkpointing=some"),
+    search("an only of an unknown lever", "checkpointing", "--only", "checkpoint=none"),
+    search("what the device cannot do", "fp16", "--only", "precision=fp16", "--space", "default", for_real=True),
+    search("a column without data", "--text-column", "--text-column", "text"),
+    search("a label column without data", "--label-column", "--label-column", "label"),
+    search("a tokenizer without data", "--tokenizer", "--tokenizer", "data"),
+    search("a split without data", "--dataset-split", "--dataset-split", "test"),
+    search("a study name with a slash", "study", "--study-name", "a/b"),
+    search("a study name of dots", "study", "--study-name", ".."),
+    search("a study name of nothing", "study", "--study-name", ""),
+    search("a study name that is too long", "study", "--study-name", "x" * 300),
+    search("a study name with a line break", "study", "--study-name", "a\nb"),
+    search("a study name with an umlaut", "", "--study-name", "größe", code=FINE),
+    search("a report folder without a name", "--output-dir", "--output-dir", "", for_real=True),
+    search("a report folder of blanks", "--output-dir", "--output-dir", "  "),
+    search("a report folder that is a file", "--output-dir", "--output-dir", "afile"),
+    search("a report folder below a file", "--output-dir", "--output-dir", "afile/reports"),
+    search("a report folder with a blank and an umlaut", "", "--output-dir", "meine Läufe", code=FINE),
+    search("an option of nothing known", "--n-trails", "--n-trails", "5"),
+    search("a value for a flag", "--fresh", "--fresh=yes"),
+    search("a second model", "extra", "bert-mini"),
+    command("no model", "MODEL", "search", "--global-batch-size", "8"),
+    command("no global batch", "--global-batch-size", "search", "gpt2-mini"),
+    command("an unknown command", "serach", "serach", "gpt2-mini"),
+)
+
+# TrainingArguments -----------------------------------------------------------------------------------------------------
+
+TRAINING_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown optimizer": ({"optim": "adam_magic"}, "adam_magic"),
+    "fp16 with bf16": ({"fp16": True, "bf16": True}, "bf16"),
+    "a learning rate in words": ({"learning_rate": "abc"}, "learning_rate"),
+    "a learning rate that is no number": ({"learning_rate": float("nan")}, "learning_rate"),
+    "an endless learning rate": ({"learning_rate": float("inf")}, "learning_rate"),
+    "a negative learning rate": ({"learning_rate": -1.0}, "learning rate"),
+    "a list as learning rate": ({"learning_rate": [1e-4]}, "learning_rate"),
+    "a null learning rate": ({"learning_rate": None}, "learning_rate"),
+    "an unknown scheduler": ({"lr_scheduler_type": "cosin"}, "cosin"),
+    "a scheduler without what it needs": ({"lr_scheduler_type": "cosine_with_min_lr"}, "min_lr"),
+    "unknown options of a scheduler": ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"speed": 1}}, "speed"),
+    "a number of a scheduler": ({"lr_scheduler_type": 5}, "lr_scheduler_type"),
+    "a field that there is none of": ({"learning_rat": 1e-4}, "learning_rate"),
+    "an empty field name": ({"": 1}, "''"),
+    "a flag in words": ({"bf16": "yes please"}, "bf16"),
+    "a weight decay in words": ({"weight_decay": "much"}, "weight_decay"),
+    "a negative weight decay": ({"weight_decay": -0.5}, "weight_decay"),
+    "a beta above one": ({"adam_beta1": 1.5}, "beta"),
+    "a negative epsilon": ({"adam_epsilon": -1e-8}, "epsilon"),
+    "negative warm-up steps": ({"warmup_steps": -3}, "warmup_steps"),
+    "a seed in words": ({"seed": "lucky"}, "seed"),
+    "half a step": ({"max_steps": 0.5}, "max_steps"),
+    "epochs in words": ({"num_train_epochs": "three"}, "num_train_epochs"),
+    "a gradient norm in words": ({"max_grad_norm": "one"}, "max_grad_norm"),
+    "workers in words": ({"dataloader_num_workers": "two"}, "dataloader_num_workers"),
+    "negative workers": ({"dataloader_num_workers": -2}, "workers"),
+    "prefetching without workers": ({"dataloader_prefetch_factor": 2}, "dataloader_prefetch_factor"),
+    "a micro-batch of zero": ({"per_device_train_batch_size": 0}, "per_device_train_batch_size"),
+    "a micro-batch in words": ({"per_device_train_batch_size": "8"}, "per_device_train_batch_size"),
+    "no accumulation": ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
+    "sizes that contradict": ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}, "4 x 4 = 16"),
+    "emptying the cache at no step": ({"torch_empty_cache_steps": 0}, "torch_empty_cache_steps"),
+    "an unknown evaluation": ({"eval_strategy": "sometimes"}, "sometimes"),
+    "a plateau without evaluation": ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "eval"),
+    "options of an optimizer as a number": ({"optim_args": 5}, "optim_args"),
+    "a DeepSpeed file that is missing": ({"deepspeed": "none.json"}, "none.json"),
+    "options of accelerate that there are none of": ({"accelerator_config": {"speed": 2}}, "speed"),
+    "options of checkpointing as words": ({"gradient_checkpointing_kwargs": "all"}, "gradient_checkpointing_kwargs"),
+    "a debug option of nothing known": ({"debug": "everything"}, "everything"),
+}
+
+ARGUMENT_FILES = (
+    *(
+        search(f"training arguments with {what}", names, "--training-args", f"args/{what}.json")
+        for what, (_, names) in TRAINING_ARGUMENTS.items()
+    ),
+    search("no file of training arguments", "none.json", "--training-args", "none.json", for_real=True),
+    search("training arguments of nothing", "--training-args", "--training-args", ""),
+    search("training arguments that are a folder", "data", "--training-args", "data"),
+    search("training arguments cut in two", "cut.json", "--training-args", "args/cut.json"),
+    search("training arguments that are a list", "list.json", "--training-args", "args/list.json"),
+    search("training arguments that are a word", "word.yaml", "--training-args", "args/word.yaml"),
+    search("training arguments that are empty", "empty.json", "--training-args", "args/empty.json"),
+    search("training arguments with numbers as names", "numbers.yaml", "--training-args", "args/numbers.yaml"),
+    search("training arguments that are an image", "image.json", "--training-args", "args/image.json"),
+    search("deep training arguments", "deep.json", "--training-args", "args/deep.json", for_real=True),
+    search("deep training arguments in YAML", "deep.yaml", "--training-args", "args/deep.yaml"),
+    search("deep training arguments in YAML's blocks", "blocks.yaml", "--training-args", "args/blocks.yaml"),
+    search("training arguments that include a tag", "tag.yaml", "--training-args", "args/tag.yaml"),
+    search("an unknown optimizer, for real", "adam_magic", "--training-args", "args/magic.yaml", for_real=True),
+    search("no learning rate at all, for real", "learning_rate", "--training-args", "args/nan.yaml", for_real=True),
+    search("both half precisions, for real", "bf16", "--training-args", "args/both.yaml", for_real=True),
+    search("a whole dump of defaults", "", "--training-args", "args/dump.json", code=FINE),
+    search("arguments that are fine", "", "--training-args", "args/fine.yaml", code=FINE),
+    search("a learning rate of 5e-5 in YAML", "", "--training-args", "args/exponent.yaml", code=FINE),
+)
+
+# Models ----------------------------------------------------------------------------------------------------------------
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "no hidden size": ({"hidden_size": 0}, "hidden_size"),
+    "a negative hidden size": ({"hidden_size": -32}, "hidden_size"),
+    "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers"),
+    "negative layers": ({"num_hidden_layers": -2}, "num_hidden_layers"),
+    "no heads": ({"num_attention_heads": 0}, "num_attention_heads"),
+    "no key-value heads": ({"num_key_value_heads": 0}, "num_key_value_heads"),
+    "no vocabulary": ({"vocab_size": 0}, "vocab_size"),
+    "a negative vocabulary": ({"vocab_size": -1}, "vocab_size"),
+    "no positions": ({"max_position_embeddings": 0}, "max_position_embeddings"),
+    "negative positions": ({"max_position_embeddings": -64}, "max_position_embeddings"),
+    "no intermediate size": ({"intermediate_size": 0}, "intermediate_size"),
+    "a hidden size in words": ({"hidden_size": "big"}, "hidden_size"),
+    "a hidden size with a fraction": ({"hidden_size": 32.5}, "hidden_size"),
+    "heads that do not divide": ({"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": None}, "heads"),
+    "key-value heads that do not divide": ({"num_attention_heads": 4, "num_key_value_heads": 3}, "heads"),
+    "an unknown activation": ({"hidden_act": "magic"}, "magic"),
+    "no model type": ({"model_type": None}, "model_type"),
+    "an unknown model type": ({"model_type": "lama"}, "llama"),
+    "a number as model type": ({"model_type": 5}, "model_type"),
+    "a list as model type": ({"model_type": ["llama"]}, "model_type"),
+    "code of its own": (
+        {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}},
+        "--trust-remote-code",
+    ),
+    "a word as auto_map": ({"auto_map": "own.Config"}, "auto_map"),
+    "padding beyond the vocabulary": ({"pad_token_id": 9999}, "pad_token_id"),
+    "a million layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
+    "sizes of trillions": ({"hidden_size": 2**21, "intermediate_size": 2**21}, "billion parameters"),
+}
+
+MODELS = (
+    *(
+        search(
+            f"a config with {what}",
+            names,
+            model=f"models/{what}.json",
+            code=3 if "trillions" in what else WRONG,
+            for_real=what == "no positions",
+        )
+        for what, (_, names) in CONFIGS.items()
+    ),
+    search("an unknown model", "gpt2-mini", model="gpt2-minii", for_real=True),
+    search("an unknown model of somebody", "nobody/nothing", model="nobody/nothing"),
+    search("a model of nothing", "model", model=""),
+    search("a model of blanks", "model", model="   "),
+    search("a model that is missing", "./none", model="./none"),
+    search("a config that is missing", "none.json", model="none.json"),
+    search("a folder without a config", "config.json", model="data", for_real=True),
+    search("an empty folder", "config.json", model="emptyfolder"),
+    search("a text as model", "data/prose.txt", model="data/prose.txt", for_real=True),
+    search("weights as model", "model.safetensors", model="models/model.safetensors"),
+    search("a config cut in two", "cut.json", model="models/cut.json"),
+    search("a config that is empty", "empty.json", model="models/empty.json"),
+    search("a config that is a list", "list.json", model="models/list.json"),
+    search("a deep config", "deep.json", model="models/deep.json", for_real=True),
+    search("a config whose rope is deep", "deeper.json", model="models/deeper.json"),
+    search("a model's name that is too long", "model", model="x" * 5000),
+    search("a model's name with a blank", "gpt2 mini", model="gpt2 mini"),
+    search("a link as model", "https://", model="https://huggingface.co/gpt2"),
+    search("a model of speech", "task", model="models/speech.json"),
+    search("a config below a path with blanks", "", model="models/große Modelle/config.json", code=FINE),
+    search("a folder with a blank and an umlaut", "", model="models/große Modelle", code=FINE),
+)
+
+# Data ------------------------------------------------------------------------------------------------------------------
+
+DATA = (
+    search("data that are missing", "data/none.txt", "--dataset", "data/none.txt", for_real=True),
+    search("data of nothing", "--dataset", "--dataset", ""),
+    search("an empty text", "empty.txt", "--dataset", "data/empty.txt", for_real=True),
+    search("an empty table", "empty.csv", "--dataset", "data/empty.csv"),
+    search("a table of a head alone", "no rows", "--dataset", "data/head.csv"),
+    search("an empty parquet", "empty.parquet", "--dataset", "data/empty.parquet"),
+    search("a parquet without rows", "no rows", "--dataset", "data/norows.parquet", for_real=True),
+    search("a parquet that is a text", "text.parquet", "--dataset", "data/text.parquet"),
+    search("a parquet cut in two", "cut.parquet", "--dataset", "data/cut.parquet"),
+    search("a text of white space", "blank.txt", "--dataset", "data/blank.txt"),
+    search("a text in another encoding", "latin.txt", "--dataset", "data/latin.txt"),
+    search("a text with zeros", "zeros.txt", "--dataset", "data/zeros.txt"),
+    search("a JSON lines cut in two", "cut.jsonl", "--dataset", "data/cut.jsonl"),
+    search("a JSON lines of numbers", "numbers.jsonl", "--dataset", "data/numbers.jsonl"),
+    search("JSON lines without columns", "no", "--dataset", "data/objects.jsonl"),
+    search("a deep JSON", "deep.json", "--dataset", "data/deep.json"),
+    search("a deep JSON line", "deep.jsonl", "--dataset", "data/deep.jsonl"),
+    search("an unknown kind of data", "data/book.pdf", "--dataset", "data/book.pdf"),
+    search("an empty folder of data", "emptyfolder", "--dataset", "emptyfolder", for_real=True),
+    search("a folder of two kinds", "data", "--dataset", "data/mixed"),
+    search("a folder of pictures for a model of text", "data/images", "--dataset", "data/images"),
+    search("a dataset of nobody", "nobody/nothing", "--dataset", "nobody/nothing"),
+    search("a saved folder that is broken", "data/broken", "--dataset", "data/broken"),
+    search("data that are smaller than a batch", "batch of 8", "--dataset", "data/two.txt", for_real=True),
+    search(
+        "a batch that is larger than the data",
+        "batch of 2000",
+        "--dataset",
+        "data/prose.txt",
+        "--global-batch-size",
+        "2000",
+    ),
+    search("a text column that is missing", "'body'", "--dataset", "data/reviews.csv", "--text-column", "body"),
+    search("a text column of numbers", "'stars'", "--dataset", "data/reviews.csv", "--text-column", "stars"),
+    search("a text column of nothing", "--text-column", "--dataset", "data/reviews.csv", "--text-column", ""),
+    search("two text columns", "--text-column", "--dataset", "data/pairs.csv"),
+    search("no text column", "--text-column", "--dataset", "data/numbers.csv"),
+    search("a text column of nulls", "no", "--dataset", "data/nulls.jsonl", "--text-column", "text"),
+    search("a split that is missing", "'test'", "--dataset", "data/prose.txt", "--dataset-split", "test"),
+    search("a split of nothing", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", ""),
+    search("a slice that is open", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", "train[:"),
+    search("a slice of words", "--dataset-split", "--dataset", "data/prose.txt", "--dataset-split", "train[a:b]"),
+    search("a slice of nothing", "no rows", "--dataset", "data/prose.txt", "--dataset-split", "train[:0]"),
+    search("a slice beyond the data", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:99999]", code=FINE),
+    search("a slice of a saved folder", "", "--dataset", "data/saved", "--dataset-split", "train[:20]", code=FINE),
+    search("a split that a saved folder has not", "'test'", "--dataset", "data/saved", "--dataset-split", "test"),
+    search("a slice", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:50%]", code=FINE),
+    search("a sum of splits", "", "--dataset", "data/splits", "--dataset-split", "train[:50%]+test", code=FINE),
+    search("a sum of splits that is missing", "test", "--dataset", "data/prose.txt", "--dataset-split", "train+test"),
+    search("a path with blanks and umlauts", "", "--dataset", "data/große Texte/prosa ü.txt", code=FINE),
+    search("a folder with blanks and umlauts", "", "--dataset", "data/große Texte", code=FINE),
+    search("a table", "", "--dataset", "data/reviews.csv", "--text-column", "text", code=FINE),
+    search("a path below home that is missing", "~/", "--dataset", "~/none-of-that.txt"),
+    search("data with line breaks of Windows", "", "--dataset", "data/windows.txt", code=FINE),
+    search("a name of data that is too long", "--dataset", "--dataset", "x" * 5000 + ".txt"),
+    search("data with a zero in its name", "--dataset", "--dataset", "data\0.txt"),
+    classified(
+        "a label column that is missing", "'stars2'", "--dataset", "data/reviews.csv", "--label-column", "stars2"
+    ),
+    classified("labels that are null", "'label'", "--dataset", "data/unlabelled.jsonl", for_real=True),
+    classified("labels of two lists", "'label'", "--dataset", "data/lists.jsonl"),
+    classified("labels that are objects", "'label'", "--dataset", "data/dicts.jsonl"),
+    classified("no labels", "--label-column", "--dataset", "data/prose.txt"),
+    classified("labels of nothing", "--label-column", "--dataset", "data/reviews.csv", "--label-column", ""),
+    classified("labels of fractions", "", "--dataset", "data/fractions.csv", code=FINE),
+    classified("labels of which some are no number", "", "--dataset", "data/nan.csv", code=FINE),
+    classified("a thousand classes", "", "--dataset", "data/classes.csv", code=FINE),
+    classified("labels in words", "", "--dataset", "data/words.csv", code=FINE),
+    classified("one class only", "", "--dataset", "data/one.csv", code=FINE),
+    search(
+        "tags of fractions",
+        "'tags'",
+        *("--task", "token-classification", "--dataset", "data/tags.jsonl", "--label-column", "tags"),
+        model="bert-mini",
+    ),
+    search(
+        "tags without words",
+        "tokens",
+        "--task",
+        "token-classification",
+        "--dataset",
+        "data/reviews.csv",
+        model="bert-mini",
+    ),
+    search(
+        "words that are a text",
+        "'text'",
+        "--task",
+        "token-classification",
+        "--dataset",
+        "data/words.csv",
+        "--text-column",
+        "text",
+        "--label-column",
+        "label",
+        model="bert-mini",
+    ),
+    search(
+        "questions without answers",
+        "question",
+        "--task",
+        "question-answering",
+        "--dataset",
+        "data/reviews.csv",
+        model="bert-mini",
+    ),
+    search(
+        "answers that are a text",
+        "'answers'",
+        "--task",
+        "question-answering",
+        "--dataset",
+        "data/answers.jsonl",
+        model="bert-mini",
+    ),
+    search(
+        "a translation into numbers",
+        "'stars'",
+        "--dataset",
+        "data/reviews.csv",
+        "--text-column",
+        "text",
+        "--label-column",
+        "stars",
+        model="t5-mini",
+    ),
+    images("a text for a model of images", "images", "--dataset", "data/prose.txt"),
+    images("a table for a model of images", "images", "--dataset", "data/reviews.csv"),
+    images("pictures that are texts", "data/fakes", "--dataset", "data/fakes"),
+    images("pictures without labels", "--label-column", "--dataset", "data/flat"),
+    images("pictures", "", "--dataset", "data/images", code=FINE),
+    images("a tokenizer for pictures", "--tokenizer", "--dataset", "data/images", "--tokenizer", "models/tokenizer"),
+    search("a tokenizer that is missing", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "./none"),
+    search("a tokenizer of nobody", "nobody/nothing", "--dataset", "data/prose.txt", "--tokenizer", "nobody/nothing"),
+    search("a tokenizer of nothing", "--tokenizer", "--dataset", "data/prose.txt", "--tokenizer", ""),
+    search("a tokenizer that is a file", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "data/prose.txt"),
+    search("a folder without a tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "emptyfolder"),
+    search(
+        "a tokenizer that is broken", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/badtokenizer"
+    ),
+    search("a deep tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/deeptokenizer"),
+    search(
+        "a tokenizer larger than the vocabulary",
+        "vocabulary",
+        "--dataset",
+        "data/prose.txt",
+        "--tokenizer",
+        "models/tokenizer",
+        model="models/small.json",
+    ),
+    search("a vocabulary too small for bytes", "--tokenizer", "--dataset", "data/prose.txt", model="models/small.json"),
+)
+
+# Search spaces ---------------------------------------------------------------------------------------------------------
+
+SPACES: dict[str, tuple[str, str]] = {
+    "an unknown lever": ("parameters:\n  precison: [fp32]\n", "precision"),
+    "an unknown value": ("parameters:\n  precision: [fp23]\n", "precision"),
+    "no values": ("parameters:\n  precision: []\n", "precision"),
+    "null values": ("parameters:\n  precision:\n", "precision"),
+    "nothing": ("", "empty"),
+    "a word": ("precision\n", "parameters"),
+    "a list": ("- precision\n- workers\n", "parameters"),
+    "no parameters": ("description: none\n", "parameters"),
+    "empty parameters": ("parameters: {}\n", "parameters"),
+    "an unknown section": ("parametres:\n  precision: [fp32]\n", "parameters"),
+    "a section too many": ("parameters:\n  precision: [fp32]\nspeed: 1\n", "speed"),
+    "an open bracket": ("parameters:\n  precision: [fp32\n", "YAML"),
+    "a tab": ("parameters:\n\tprecision: [fp32]\n", "YAML"),
+    "a lever twice": ("parameters:\n  workers: [0]\n  workers: [2]\n", "workers"),
+    "nested lists": ("parameters:\n  workers: [[0], [2]]\n", "workers"),
+    "a micro-batch of zero": ("parameters:\n  micro_batch_size: [0]\n", "micro_batch_size"),
+    "a micro-batch in words": ("parameters:\n  micro_batch_size: [few]\n", "micro_batch_size"),
+    "a multiple of zero": ("parameters:\n  micro_batch_size: {multiple_of: 0}\n", "micro_batch_size"),
+    "a multiple in words": ("parameters:\n  micro_batch_size: {multiple_of: eight}\n", "micro_batch_size"),
+    "an unknown word": ("parameters:\n  micro_batch_size: divisor\n", "micro_batch_size"),
+    "a core that is not there": ("core: [workers]\nparameters:\n  precision: [fp32]\n", "workers"),
+    "a core that is a word": ("core: precision\nparameters:\n  precision: [fp32]\n", "core"),
+    "a date": ("parameters:\n  precision: [2020-01-01]\n", "precision"),
+    "numbers as names": ("parameters:\n  5: [fp32]\n", "5"),
+    "a list as a name": ("parameters:\n  ? [a, b]\n  : [fp32]\n", "YAML"),
+    "a tag": ("parameters: !!python/object/apply:os.getcwd []\n", "YAML"),
+    "an anchor of itself": ("parameters: &a\n  precision: *a\n", "precision"),
+    "deep brackets": ("parameters: " + "[" * DEEP + "]" * DEEP, "deep"),
+    "deep braces": ("{a: " * 20_000 + "1" + "}" * 20_000, "deep"),
+    "two documents": ("parameters:\n  precision: [fp32]\n---\nparameters:\n  workers: [0]\n", "YAML"),
+    "an impossible date": ("parameters:\n  workers: [2020-13-45]\n", "month"),
+    "a number of 5000 digits": ("parameters:\n  workers: [" + "9" * 5000 + "]\n", "digits"),
+}
+
+SPACE_FILES = (
+    *(
+        BadInput(
+            f"a space with {what}",
+            ("search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--space", f"spaces/{what}.yaml"),
+            names,
+            for_real=what in ("an unknown lever", "deep brackets"),
+        )
+        for what, (_, names) in SPACES.items()
+    ),
+    search("a space that is missing", "none.yaml", "--space", "none.yaml"),
+    search("a space in another encoding", "latin.yaml", "--space", "spaces/latin.yaml"),
+    search("a space with CRLF", "", "--space", "spaces/windows.yaml", code=FINE),
+)
+
+# Studies ---------------------------------------------------------------------------------------------------------------
+
+STUDIES = (
+    command("a report of no study", "nowhere", "report", "nowhere", for_real=True),
+    command("a report of a file", "afile", "report", "afile"),
+    command("a report in no format", "csv", "report", "nowhere", "--format", "cvs"),
+    command("a report of no columns", "--columns", "report", "nowhere", "--columns", "speed"),
+    command("a report in two formats", "--format", "report", "nowhere", "--json", "--format", "csv"),
+    command("a report of a damaged study", "damaged", "report", "damaged"),
+    command("a report of a deep study", "deep", "report", "deep", for_real=True),
+    command("a report of a study that is a list", "listed", "report", "listed"),
+    command("a report of a study without its machine", "lonely", "report", "lonely"),
+    command("no study to verify", "nowhere", "verify", "nowhere", for_real=True),
+    command("no steps to verify", "steps", "verify", "nowhere", "--steps", "0"),
+    command("steps to verify in words", "steps", "verify", "nowhere", "--steps", "some"),
+    command("a damaged study to verify", "damaged", "verify", "damaged"),
+    command("no study to explain", "nowhere", "explain", "nowhere"),
+    command("no rounds to explain", "rounds", "explain", "nowhere", "--rounds", "0"),
+    command("rounds to explain in words", "rounds", "explain", "nowhere", "--rounds", "x"),
+    command("a deep study to explain", "deep", "explain", "deep"),
+    command("no study to compare", "nowhere", "compare", "nowhere"),
+    command("a damaged study to compare", "damaged", "compare", "damaged"),
+    command("a price in words", "price", "compare", "nowhere", "--price-per-hour", "cheap"),
+    command("two prices", "prices", "compare", "nowhere", "--price-per-hour", "1", "--price-per-hour", "2"),
+    search("a study that is damaged", "damaged", "--study-name", "damaged", code=1),
+    search("a study that is deep", "deep", "--study-name", "deep", code=1),
+)
+
+# Estimate, guide and doctor --------------------------------------------------------------------------------------------
+
+OTHERS = (
+    estimate("an estimate for no card", "H100", "--gpu", "H1000"),
+    estimate("an estimate for a card of nothing", "card", "--gpu", ""),
+    estimate("an estimate for two devices", "--memory", "--gpu", "H100", "--memory", "24GiB"),
+    estimate("an estimate for a card that is a CPU", "--gpu", "--gpu", "H100", "--device", "cpu"),
+    estimate("an estimate of no memory", "memory", "--memory", "0"),
+    estimate("an estimate of memory in words", "memory", "--memory", "lots"),
+    estimate("an estimate of no batch", "global batch size", "--global-batch-size", "0"),
+    estimate("an estimate of no model", "gpt2-mini", model="gpt2-minii"),
+    estimate("an estimate of a missing model", "./none", model="./none", for_real=True),
+    estimate("an estimate of a text", "prose.txt", model="data/prose.txt"),
+    estimate("an estimate without positions", "max_position_embeddings", model="models/no positions.json"),
+    estimate("an estimate of an unknown optimizer", "adam_magic", "--training-args", "args/magic.yaml"),
+    estimate("an estimate of an unknown lever", "precision", "--fix", "precison=bf16"),
+    estimate("an estimate for an unknown device", "device", "--device", "tpu"),
+    estimate("an estimate of a deep space", "deep", "--space", "spaces/deep brackets.yaml"),
+    command("a guide of a batch of three", "multiple of 4", "guide", "gpt2-mini", "--global-batch-size", "3"),
+    command("a guide of no model", "./none", "guide", "./none", for_real=True),
+    command("a guide of missing data", "none.txt", "guide", "gpt2-mini", "--dataset", "none.txt", "--device", "cpu"),
+    command("a guide into a file", "--output-dir", "guide", "gpt2-mini", "--device", "cpu", "--output-dir", "afile"),
+    command("a guide into nothing", "--output-dir", "guide", "gpt2-mini", "--device", "cpu", "--output-dir", ""),
+    command("a doctor of no device", "device", "doctor", "--device", "gpu"),
+)
+
+ROWS: tuple[BadInput, ...] = (
+    *(*OPTIONS, *ARGUMENT_FILES, *MODELS, *DATA),
+    *(*SPACE_FILES, *STUDIES, *OTHERS),
+)
+
+
+# The files -------------------------------------------------------------------------------------------------------------
+
+
+def write_files(folder: Path) -> None:
+    """Make every file that the rows name, below this folder."""
+    for name in ("args", "models", "data", "spaces", "emptyfolder", "reports"):
+        (folder / name).mkdir(parents=True)
+    (folder / "afile").write_text("a file\n")
+    _write_arguments(folder / "args")
+    _write_models(folder / "models")
+    _write_texts(folder / "data")
+    _write_tables(folder / "data")
+    _write_pictures(folder / "data")
+    for what, (text, _) in SPACES.items():
+        (folder / "spaces" / f"{what}.yaml").write_text(text)
+    (folder / "spaces" / "latin.yaml").write_bytes("description: größer\nparameters: {}\n".encode("latin-1"))
+    (folder / "spaces" / "windows.yaml").write_bytes(b"parameters:\r\n  precision: [fp32]\r\n")
+    _write_studies(folder / "reports")
+
+
+def _deep(opening: str = "[", closing: str = "]") -> str:
+    return opening * DEEP + closing * DEEP
+
+
+def _write_arguments(folder: Path) -> None:
+    for what, (fields, _) in TRAINING_ARGUMENTS.items():
+        (folder / f"{what}.json").write_text(json.dumps(fields))
+    texts = {
+        "cut.json": '{"learning_rate": ',
+        "list.json": "[1, 2]",
+        "word.yaml": "fast\n",
+        "empty.json": "",
+        "numbers.yaml": "1: 2\n",
+        "deep.json": '{"optim_args": ' + _deep() + "}",
+        "deep.yaml": "optim_args: " + _deep(),
+        "blocks.yaml": "- " * 20_000 + "1\n",
+        "tag.yaml": "optim: !!python/object/apply:os.getcwd []\n",
+        "magic.yaml": "optim: adam_magic\n",
+        "nan.yaml": "learning_rate: .nan\n",
+        "both.yaml": "fp16: true\nbf16: true\n",
+        "fine.yaml": "learning_rate: 0.001\nlr_scheduler_type: cosine\nwarmup_steps: 10\nweight_decay: 0.1\nfsdp:\n",
+        "exponent.yaml": "learning_rate: 5e-5\nmax_grad_norm: 1\noptim: sgd\n",
+        "dump.json": json.dumps({"learning_rate": 5e-5, "optim": "adamw_torch_fused", "deepspeed": None, "debug": []}),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "image.json").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+
+
+def _write_models(folder: Path) -> None:
+    for what, (fields, _) in CONFIGS.items():
+        (folder / f"{what}.json").write_text(json.dumps(LLAMA | fields))
+    texts = {
+        "cut.json": '{"model_type": "llama", ',
+        "empty.json": "",
+        "list.json": "[]",
+        "deep.json": _deep(),
+        "deeper.json": '{"model_type": "llama", "rope_parameters": ' + _deep() + "}",
+        "speech.json": json.dumps({"model_type": "whisper"}),
+        "small.json": json.dumps(LLAMA | {"vocab_size": 64}),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}              ")
+    (folder / "große Modelle").mkdir()
+    (folder / "große Modelle" / "config.json").write_text(json.dumps(LLAMA))
+    for name, text in (("badtokenizer", '{"version": '), ("deeptokenizer", _deep('{"a": ', "}"))):
+        (folder / name).mkdir()
+        (folder / name / "tokenizer.json").write_text(text)
+    _save_tokenizer(folder / "tokenizer")
+
+
+def _save_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<end>": 1} | {f"word{number}": number + 2 for number in range(100)}
+    inner = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<end>").save_pretrained(folder)
+
+
+def _write_texts(folder: Path) -> None:
+    prose = [f"the {number}th sentence of a text that is long enough to learn from" for number in range(200)]
+    lines = "\n".join(prose) + "\n"
+    (folder / "große Texte").mkdir()
+    for name in ("prose.txt", "text.parquet", "große Texte/prosa ü.txt"):
+        (folder / name).write_text(lines)
+    (folder / "windows.txt").write_bytes(lines.replace("\n", "\r\n").encode())
+    (folder / "two.txt").write_text("\n".join(prose[:2]))
+    texts = {
+        "empty.txt": "",
+        "empty.csv": "",
+        "empty.parquet": "",
+        "head.csv": "text,label\n",
+        "blank.txt": " \n\n \t\n",
+        "zeros.txt": "a\0b\n",
+        "cut.jsonl": '{"text": "one"}\n{"text": "tw',
+        "numbers.jsonl": "1\n2\n3\n",
+        "objects.jsonl": "{}\n{}\n",
+        "deep.json": _deep(),
+        "deep.jsonl": '{"text": ' + _deep() + "}\n",
+        "book.pdf": "%PDF-1.7",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "latin.txt").write_bytes("größer\n".encode("latin-1") * 50)
+    (folder / "splits").mkdir()
+    for name in ("train.txt", "test.txt"):
+        (folder / "splits" / name).write_text(lines)
+    (folder / "mixed").mkdir()
+    (folder / "mixed" / "a.txt").write_text(lines)
+    (folder / "mixed" / "b.csv").write_text("text\nhello\n")
+
+
+def _write_tables(folder: Path) -> None:
+    import datasets
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [f"a review of the {number}th thing, which was good" for number in range(40)]
+    tables: dict[str, Callable[[int], dict[str, Any]]] = {
+        "reviews.csv": lambda number: {"text": texts[number], "stars": number % 5},
+        "pairs.csv": lambda number: {"one": texts[number], "two": texts[-number]},
+        "numbers.csv": lambda number: {"one": number, "two": number / 2},
+        "fractions.csv": lambda number: {"text": texts[number], "label": number / 7},
+        "classes.csv": lambda number: {"text": texts[number % 40], "label": number},
+        "words.csv": lambda number: {"text": texts[number], "label": ["good", "bad"][number % 2]},
+        "one.csv": lambda number: {"text": texts[number], "label": 0},
+        "nan.csv": lambda number: {"text": texts[number], "label": "nan" if number % 2 else 0.5},
+        "unlabelled.jsonl": lambda number: {"text": texts[number], "label": None},
+        "nulls.jsonl": lambda number: {"text": None, "label": None},
+        "lists.jsonl": lambda number: {"text": texts[number], "label": [[number]]},
+        "dicts.jsonl": lambda number: {"text": texts[number], "label": {"a": number}},
+        "tags.jsonl": lambda number: {"tokens": texts[number].split(), "tags": [0.5] * 9},
+        "answers.jsonl": lambda number: {"question": "what?", "context": texts[number], "answers": "the thing"},
+    }
+    for name, row in tables.items():
+        rows = [row(number) for number in range(1000 if name == "classes.csv" else 40)]
+        if name.endswith(".jsonl"):
+            text = "".join(json.dumps(one) + "\n" for one in rows)
+        else:
+            lines = [
+                ",".join(rows[0]),
+                *(",".join(f'"{one}"' if isinstance(one, str) else str(one) for one in row.values()) for row in rows),
+            ]
+            text = "\n".join(lines) + "\n"
+        (folder / name).write_text(text)
+    table = pyarrow.table({"text": texts})
+    pyarrow.parquet.write_table(table, folder / "whole.parquet")
+    (folder / "cut.parquet").write_bytes((folder / "whole.parquet").read_bytes()[:200])
+    pyarrow.parquet.write_table(table.slice(0, 0), folder / "norows.parquet")
+    datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(folder / "saved"))
+    (folder / "broken").mkdir()
+    (folder / "broken" / "dataset_info.json").write_text("{}")
+
+
+def _write_pictures(folder: Path) -> None:
+    from PIL import Image
+
+    for name in ("images/cat", "images/dog", "flat"):
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / name / f"{number}.png")
+    for kind in ("cat", "dog"):
+        (folder / "fakes" / kind).mkdir(parents=True)
+        (folder / "fakes" / kind / "a.png").write_text("no picture")
+
+
+def _write_studies(folder: Path) -> None:
+    for name, text in (("damaged", '{"request": '), ("deep", _deep()), ("listed", "[]"), ("lonely", "{}")):
+        (folder / name).mkdir()
+        (folder / name / "request.json").write_text(text)
+
+
+def snapshot(folder: Path) -> Iterator[tuple[str, int]]:
+    """(path, size) of every file below the folder: the same before and after what was refused."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "cache" not in path.relative_to(folder).parts:
+            yield str(path.relative_to(folder)), path.stat().st_size

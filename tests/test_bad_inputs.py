@@ -1,0 +1,203 @@
+"""Every row of the table of bad inputs: one clear line, the right exit code, and nothing written."""
+
+import contextlib
+import fcntl
+import io
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune import errors, forecast, guide, workflow
+from autotune.cli import app
+from autotune.probe import preparation
+from autotune.probe.order import Order
+from autotune.probe.recorded import RecordedHost
+from tests.bad_inputs import FINE, ROWS, BadInput, snapshot, write_files
+from tests.conftest import RECORDED
+from tests.hurry import hurried, hurry
+
+REFUSED = [row for row in ROWS if row.code != FINE]
+TAKEN = [row for row in ROWS if row.code == FINE]
+FOR_REAL = [row for row in ROWS if row.for_real]
+ALWAYS_REAL = ("no trials", "an unknown optimizer, for real")
+"""Rows that also run as a process in every run of the tests: one that is refused before the host starts, one by its child."""
+
+OURS = {name for name, value in vars(errors).items() if isinstance(value, type)} | {"_SpaceFile", "pydantic"}
+"""Names that mean nothing to a user."""
+
+
+class InThisProcess(RecordedHost):
+    """A recorded host that reads model, data and arguments as a child would, without one."""
+
+    def prepare(self, order: Order) -> dict[str, Any]:
+        quiet = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
+        with quiet[0], quiet[1], warnings.catch_warnings(action="ignore"):
+            return preparation.run(order, b"")
+
+
+class Accepted(Exception):
+    """The input was read, and the search would begin."""
+
+
+class UntilAccepted(InThisProcess):
+    """A host that ends the search once model, data, arguments and search space were accepted."""
+
+    def run(self, order: Order) -> dict[str, Any]:
+        if order.kind not in ("capabilities", "prepare"):
+            raise Accepted
+        return super().run(order)
+
+
+class NobodyAsked(RecordedHost):
+    """A host that must not be needed."""
+
+    def run(self, order: Order) -> dict[str, Any]:
+        raise AssertionError(f"asked for {order.kind}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all rows run, with the files that they name."""
+    made = tmp_path_factory.mktemp("typed")
+    write_files(made)
+    return made
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder as the current one; studies that a row leaves are removed."""
+    known = set((folder / "reports").iterdir())
+    monkeypatch.chdir(folder)
+    hurry(monkeypatch)
+    yield folder
+    for study in set((folder / "reports").iterdir()) - known:
+        shutil.rmtree(study)
+
+
+def ask(host: type[RecordedHost], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (workflow, forecast, guide):
+        monkeypatch.setattr(module, "ProbeHost", partial(host, RECORDED))
+
+
+def check(row: BadInput, code: int, out: str, err: str) -> None:
+    """Hold what a command ended with against its row."""
+    assert code == row.code, err or out
+    assert "Traceback" not in err
+    assert "RecursionError" not in err
+    if row.code == FINE:
+        return
+    assert len(err.strip().splitlines()) == 1, err
+    assert row.code == errors.NothingFits.exit_code or err.startswith("Error: ")
+    assert row.names.lower() in err.lower()
+    assert not {name for name in OURS if name in err}
+    assert not out or "--json" in row.arguments
+
+
+def run(row: BadInput, folder: Path) -> None:
+    """Run a row in this process, and check its end and that nothing was written."""
+    before = set(snapshot(folder))
+    result = CliRunner().invoke(app, list(row.arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    check(row, result.exit_code, result.stdout, result.stderr)
+    if row.code != FINE:
+        assert set(snapshot(folder)) == before
+
+
+def test_the_table_is_long_and_names_each_row_once() -> None:
+    assert len({row.what for row in ROWS}) == len(ROWS) >= 200
+    assert len(FOR_REAL) >= 30
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.what)
+def test_every_bad_input_ends_in_one_clear_line(row: BadInput, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(UntilAccepted, monkeypatch)
+    run(row, here)
+
+
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.what)
+def test_what_only_looks_wrong_is_accepted(row: BadInput, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(UntilAccepted, monkeypatch)
+    with pytest.raises(Accepted):
+        run(row, here)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.what)
+def test_what_only_looks_wrong_is_searched_to_its_end(
+    row: BadInput, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(InThisProcess, monkeypatch)
+    run(row, here)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=() if row.what in ALWAYS_REAL else pytest.mark.nightly) for row in FOR_REAL],
+    ids=lambda row: row.what,
+)
+def test_and_so_it_does_as_a_command_with_the_real_host(row: BadInput, here: Path) -> None:
+    before = set(snapshot(here))
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *row.arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=hurried(),
+    )
+    check(row, done.returncode, done.stdout, done.stderr)
+    assert set(snapshot(here)) == before
+
+
+EARLY = (
+    *("no trials", "a negative seed", "a model that is missing", "a folder without a config", "a text as model"),
+    *(
+        "a deep config",
+        "a config with no positions",
+        "data that are missing",
+        "an empty text",
+        "an empty folder of data",
+    ),
+    *("a report folder without a name", "a report folder that is a file", "no file of training arguments"),
+    *(
+        "a space with an unknown lever",
+        "an estimate of a missing model",
+        "a guide of no model",
+        "a tokenizer without data",
+    ),
+)
+
+
+@pytest.mark.parametrize("what", EARLY)
+def test_what_needs_no_model_and_no_device_is_refused_before_a_host_is_asked(
+    what: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(NobodyAsked, monkeypatch)
+    run(next(row for row in ROWS if row.what == what), here)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_study_that_is_open_elsewhere_is_refused_before_a_host_is_asked(
+    named: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--sequence-length", "32"]
+    words += ["--n-trials", "1", "--space", "quick", "--only", "precision=fp32", "--no-history"]
+    words += ["--study-name", "open"] if named else []
+    ask(UntilAccepted, monkeypatch)
+    assert isinstance(CliRunner().invoke(app, words).exception, Accepted)
+    study = here / "reports" / ("open" if named else "gpt2-mini-causal-lm-gb8-cpu")
+    ask(NobodyAsked, monkeypatch)
+    with (study / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert str(study.relative_to(here)) in result.stderr
