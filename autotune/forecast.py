@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.cards import CARDS, Card, find_card
+from autotune.cards import CARDS, Card, find_card, sizes_of
 from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
@@ -18,6 +18,8 @@ from autotune.memory_peak import MemoryPeak
 from autotune.memory_wanted import step_key, update_key
 from autotune.own_arguments import read_training_args
 from autotune.probe.launcher import ProbeHost
+from autotune.random_state import kept_random_state
+from autotune.report.exports import auto_class
 from autotune.request import tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
@@ -27,6 +29,9 @@ from autotune.tracing import traced
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MICRO = "micro_batch_size"
 
@@ -108,7 +113,28 @@ class Forecast:
                 "Raise --memory, shorten --sequence-length, or choose a smaller model.",
             )
 
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers as which the model was taken, by its task."""
+        return auto_class(self.workload.task)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a peak; columns, dtypes and units (bytes) as `autotune.report.forecast_table` documents them."""
+        from autotune.report.forecast_table import forecast_frame
+
+        return forecast_frame(self.to_dict())
+
+    def __repr__(self) -> str:
+        """One line: what fits, and what the leanest needs."""
+        where = f"{self.card.name}, " if self.card else ""
+        asked = "" if self.allowed_bytes is None else f" fit into {where}{format_bytes(self.allowed_bytes)}"
+        peaks = [row.peak.device_bytes for row in self.rows if row.peak]
+        least = f", from {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else ""
+        told = f"{len(self.fitting)} of {len(self.rows)} peaks{asked}{least}"
+        return f"<Forecast {self.workload.name} as {self.auto_class}, global batch {self.global_batch_size}: {told}>"
+
     def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints; sizes in bytes."""
         rows = [
             row.to_dict()
             | {"fits": self.fits(row) if self.limit_bytes is not None else None, "cards": list(self.cards_for(row))}
@@ -117,6 +143,7 @@ class Forecast:
         return {
             "model": self.workload.name,
             "task": self.workload.task,
+            "auto_class": self.auto_class,
             "sequence_length": self.workload.sequence_length,
             "parameters": self.workload.parameters,
             "global_batch_size": self.global_batch_size,
@@ -129,6 +156,7 @@ class Forecast:
         }
 
 
+@kept_random_state()
 def estimate(
     model: str | os.PathLike[str],
     global_batch_size: int,
@@ -152,7 +180,7 @@ def estimate(
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     if card is not None and request.device == "cpu":
-        raise InvalidRequest("--gpu and --device cpu contradict each other.", "Keep one of them.")
+        raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Keep one of them.")
     with ProbeHost() as host:
         here, _ = read_environment(host, replace(request, device="cpu"), None)
         check_fields(base, here, str(training_args))
@@ -171,7 +199,7 @@ def estimate(
         request.headroom,
         card.memory_bytes if card else request.memory_limit_bytes,
         card,
-        _notes(workload, meant, space, found),
+        (*_size_taken(card), *_notes(workload, meant, space, found)),
     )
 
 
@@ -235,6 +263,15 @@ def _rows(
             yield ForecastRow(*sizes, levers, model.peak(first))
         except NotTraced as error:
             yield ForecastRow(*sizes, levers, None, str(error))
+
+
+def _size_taken(card: Card | None) -> tuple[str, ...]:
+    """Which size of a card is meant that there is with several."""
+    sizes = sizes_of(card) if card else ()
+    if card is None or len(sizes) < 2:
+        return ()
+    others = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    return (f"{card.name} was taken: the version with {card.gigabytes} GB of those with {others} GB",)
 
 
 def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The guides' ladder walked on this machine: each rung a real probe, in the guides' order."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,8 @@ from autotune.dominance import NEVER_PROBED
 from autotune.errors import InvalidRequest, NothingFits, did_you_mean
 from autotune.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
 from autotune.limits import check_model_fits, check_output, memory_limit
+from autotune.live import errors
+from autotune.live_guide import guide_watcher
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure
 from autotune.plan import Plan
@@ -39,13 +42,14 @@ Watch = Callable[[Ladder, str], None]
 
 
 def run_guide(
-    model: str, global_batch_size: int = GLOBAL_BATCH_SIZE, *, watch: Watch | None = None, **options: Any
+    model: str, global_batch_size: int = GLOBAL_BATCH_SIZE, *, watch: Watch | bool | None = None, **options: Any
 ) -> Ladder:
     """Walk the guides' ladder with this model; every option of `autotune guide` is an argument here (see OPTIONS).
 
     global_batch_size: a multiple of 4, taken at once or in the guides' four micro-steps. The task is the guides' sequence
     classification where the model and the data can do it, the sequence length 512 or the most that the model takes.
-    watch: called for everything that happens. Leaves probes/, guide.json, .csv, .md and .svg in
+    watch: called for everything that happens; by default, or by True, it is shown on standard error; False: nothing is
+    shown. Leaves probes/, guide.json, .csv, .md and .svg in
     `<output-dir>/guide-<model>-<device>`; what a run before left there goes.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits where the model alone does not fit, StudyInUse,
@@ -54,7 +58,7 @@ def run_guide(
     request = _read_request(model, global_batch_size, options)
     card = device.choose_device(request.device)
     check_output(request)
-    with ProbeHost() as host:
+    with ProbeHost() as host, _following(watch) as told:
         environment, card = read_environment(host, request, card)
         workload, notes = _read_workload(host, request)
         limit = memory_limit(request, environment, None)
@@ -76,7 +80,13 @@ def run_guide(
                 device_used=device.usage_of(card),
                 timings=(TIMING, TIMING),
             )
-            return climb(ladder, probe, folder, watch, request.probe_timeout_s)
+            return climb(ladder, probe, folder, told, request.probe_timeout_s)
+
+
+def _following(watch: Watch | bool | None) -> AbstractContextManager[Watch]:
+    if callable(watch):
+        return nullcontext(watch)
+    return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
 
 
 def climb(
@@ -147,7 +157,7 @@ def _read_workload(host: ProbeHost, request: TuningRequest) -> tuple[Workload, t
             workload = read_workload(host, replace(request, task=TASK))
         except InvalidRequest as error:
             workload = read_workload(host, request)
-            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.message}",)
+            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.written[0]}",)
     else:
         workload = read_workload(host, request)
     return workload, (*notes, *workload.notes)

@@ -27,7 +27,7 @@ def statement_of(ended: BaseException) -> str:
     if isinstance(ended, KeyboardInterrupt):
         return "ended by SIGTERM" if isinstance(ended, Terminated) else "interrupted by the user"
     if isinstance(ended, SearchFailed):
-        said = " ".join(ended.message.split()).rstrip(".")
+        said = " ".join(ended.written[0].split()).rstrip(".")
         return said[:1].lower() + said[1:]
     return f"the search failed with {type(ended).__name__}"
 

@@ -10,6 +10,7 @@ from autotune.levers.optimizer import ANY
 from autotune.off_device import off_device
 from autotune.own_arguments import fields_of, left_out
 from autotune.plan import Watch
+from autotune.random_state import kept_random_state
 from autotune.rebuilding import Itself, rebuilt
 from autotune.result import TuningResult
 from autotune.sending import Sent, can_be_sent, sent
@@ -27,6 +28,7 @@ THE_TRAINER_S = (
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
+@kept_random_state()
 def tune(
     trainer: Any,
     *,
@@ -40,8 +42,8 @@ def tune(
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
     global_batch_size: samples of an optimizer step; by default what the arguments say. options: those of `search`; the
-    device is the Trainer's. watch: called with a Progress for everything that happens; True: shown as the command line
-    shows it, or in place in a notebook; False: nothing is shown. By default it is shown in a notebook only.
+    device is the Trainer's. watch: called with a Progress for everything that happens; by default, or by
+    True, it is shown: in place in a notebook or a terminal, else as a line an event on standard error; False: nothing is.
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
     as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your

@@ -244,7 +244,7 @@ def _several(name: str, values: Any) -> tuple[Value, ...]:
         values = [part.strip() for part in values.split(",") if part.strip()]
     several = tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
     if not several:
-        raise InvalidRequest(f"--only {name} names no value.", f"Write --only {name}=A,B.")
+        raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
     return several
 
 

@@ -72,6 +72,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_unmeasured(folder: Path) -> bool:
+    """Whether a study lies in this folder and none of its trials was measured: beginning it again loses nothing."""
+    return (folder / REQUEST).exists() and not any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
+
+
 def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
     path = folder / REQUEST

@@ -28,7 +28,8 @@ from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
-from autotune.rebuilding import ITSELF, MODEL_INIT
+from autotune.random_state import kept_random_state
+from autotune.rebuilding import ITSELF, MODEL_INIT, arguments_needed, called
 from autotune.report import FILES
 from autotune.request import TuningRequest, tuning_request
 from autotune.result import TuningResult
@@ -38,7 +39,7 @@ from autotune.sending import Sent, sent
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
-from autotune.study_folder import check_identity, locked, read_peaks, read_prospects, remove_study
+from autotune.study_folder import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -46,6 +47,7 @@ from autotune.units import format_bytes
 from autotune.workload import Workload
 
 
+@kept_random_state()
 def search(
     model: str | os.PathLike[str] | Callable[..., Any] | Sent,
     global_batch_size: int,
@@ -66,9 +68,9 @@ def search(
     model: a built-in name, folder, config JSON or hub id; or a `model_init` callable, with `train_dataset` (and, as the
     Trainer takes them, `data_collator`, `processing_class`, `trainer_class`); or what `tune` sends. base_arguments: the
     user's own `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study
-    again. watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place
-    in a notebook; False: nothing is shown. By default it is shown in a notebook only. probes: makes what starts probes from the
-    caller's pickled objects; by default a `ProbeHost`, with processes on this machine.
+    again. watch: called with a Progress for everything that happens; by default, or by True, it is shown: in place in a
+    notebook or a terminal, else as a line an event on standard error; False: nothing is. probes: makes what starts probes
+    from the caller's pickled objects; by default a `ProbeHost`, with processes on this machine.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
     KeyboardInterrupt passes: at the first Ctrl-C once the running probe is done, at the second at once; from the first
@@ -108,7 +110,7 @@ def search(
             unmeasured = dataclasses.replace(unmeasured, notes=notes, doubts=model.doubts)
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
-            if fresh:
+            if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
             return _search(unmeasured, space, host, card, told, fresh)
 
@@ -212,7 +214,7 @@ def _unmeasured(
     Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
     """
     folder = request.study_folder(workload.task, environment.device)
-    limit = memory_limit(request, environment, None if fresh else folder)
+    limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
     allowed = int(limit * (1 - request.headroom))
     if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
         check_model_fits(workload, allowed, limit, least_bytes(space, environment))
@@ -268,14 +270,19 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
                 "Pass a function that makes the model, or name the data with dataset=.",
             )
         return os.fspath(model), b""
-    if not callable(model) or hasattr(model, "parameters"):
+    if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
         raise InvalidRequest(
-            f"The model is a {type(model).__name__}.", "Pass a name, or a function that makes the model."
+            f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
+        )
+    if needed := arguments_needed(model):
+        raise InvalidRequest(
+            f"{called(model)} cannot be made without {', '.join(needed)}.",
+            f"Pass functools.partial({called(model)}, ...) or a function that makes the model.",
         )
     if "train_dataset" not in objects:
         raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
     pickled = sent({"model_init": model, **objects})
-    return getattr(model, "__name__", type(model).__name__), pickled
+    return called(model), pickled
 
 
 def _why_nothing_fits(result: TuningResult) -> str:

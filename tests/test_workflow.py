@@ -134,6 +134,22 @@ def test_the_same_name_with_another_question_is_refused_with_the_difference(sear
         )
 
 
+def test_a_study_that_measured_nothing_makes_way_for_another_question(
+    searched: TuningResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder of an interrupted search: request and databases are there, and no measurement."""
+    folder = shutil.copytree(searched.folder, tmp_path / searched.folder.name)
+    for path in folder.glob("probes/*/**/measurement.json"):
+        path.unlink()
+    result = autotune.search(
+        "gpt2-mini", 8, n_trials=1, output_dir=str(tmp_path), space="quick", headroom=0.1, no_history=True, **MINIMAL
+    )
+    assert result.folder == folder
+    assert [trial.number for trial in TuningResult.load(folder).trials] == [0]
+    assert TuningResult.load(folder).request.headroom == 0.1
+    assert not (folder / "probes" / "0001").exists()
+
+
 def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"needs \d+ MiB for its weights and gradients alone"):
         autotune.search("gpt2-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **MINIMAL)

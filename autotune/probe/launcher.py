@@ -143,7 +143,7 @@ class ProbeHost:
             return other.run(order)
         except ProbeHostFailed as error:
             said = " ".join(f"{name}={value}" for name, value in variables.items())
-            reason = f"no process can be started with {said}: {error.message}"
+            reason = f"no process can be started with {said}: {error.written[0]}"
             return {"ended": "not started", "reason": reason, "seconds": time.monotonic() - begun}
 
     def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
