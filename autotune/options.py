@@ -12,6 +12,7 @@ OPTIONS = FLAGS | {
         "training-steps",
         "objective",
         "seed",
+        "args",
         "training-args",
         "output-dir",
         "report-to",

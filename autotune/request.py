@@ -108,6 +108,14 @@ class TuningRequest:
         return model.strip("-.")[:80] or "model"
 
 
+OPTIONS = tuple(
+    _SPELLINGS.get(one.name, one.name)
+    for one in fields(TuningRequest)
+    if one.name not in ("model", "global_batch_size", "training_args")
+)
+"""What `tuning_request` takes beside the model, the global batch size and the user's own arguments."""
+
+
 def tuning_request(
     model: str,
     global_batch_size: int,

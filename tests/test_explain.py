@@ -536,7 +536,7 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
         8,
         only=only,
         fix={"precision": "fp32", "workers": 0},
-        training_args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
+        args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
         n_trials=3,
         device="cpu",
         sequence_length=8,
