@@ -58,7 +58,7 @@ def dissect(
     try:
         model = traced(host, workload, environment, configurations.values(), base)
     except TracingFailed as failed:
-        return Anatomy(dict.fromkeys(configurations), problems=(failed.message,))
+        return Anatomy(dict.fromkeys(configurations), problems=(failed.written[0],))
     found = {name: _peak(model, one) for name, one in configurations.items()}
     rates = known_rates(host, environment)
     precisions = {name: _precision(one, base, environment, workload) for name, one in configurations.items()}

@@ -169,6 +169,11 @@ def _no_such_size(card: Card, size: str) -> InvalidRequest:
     )
 
 
+def sizes_of(card: Card) -> tuple[int, ...]:
+    """Gigabytes of memory with which this card is sold, smallest first."""
+    return tuple(sorted({one.gigabytes for one in CARDS.values() if _without_size(one) == _without_size(card)}))
+
+
 def _without_size(card: Card) -> str:
     return card.name.removesuffix(f"{card.gigabytes}GB").rstrip(" -")
 

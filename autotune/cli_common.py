@@ -47,8 +47,9 @@ class plain_errors:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._within.close()
         if isinstance(error, AutotuneError):
-            print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{error}", file=sys.stderr)
-            self._json_error(type(error).__name__, error.message, error.advice, error.exit_code)
+            message, advice = error.written
+            print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}".rstrip(), file=sys.stderr)
+            self._json_error(type(error).__name__, message, advice, error.exit_code)
             raise typer.Exit(error.exit_code) from None
         if isinstance(error, KeyboardInterrupt):
             code, end = INTERRUPTED, "interrupted"

@@ -41,7 +41,8 @@ def estimate(
         str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
     ] = "cuda",
     headroom: Annotated[str, Option(help="Share of the memory that must stay free.")] = "5%",
-    training_args: Annotated[str | None, Option(help="Your own TrainingArguments, JSON or YAML.")] = None,
+    args: Annotated[str | None, Option(help="Your own TrainingArguments, JSON or YAML.")] = None,
+    training_args: Annotated[str | None, Option(help="Former name of --args.", hidden=True)] = None,
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,

@@ -1,8 +1,5 @@
 """The command `autotune guide`: a thin door on `autotune.guide`; nothing heavy is loaded before it runs."""
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +9,6 @@ from autotune.cli_common import plain_errors, shown, whole
 from autotune.cli_completion import complete_device, complete_model, complete_task
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from autotune.ladder import Ladder
 
 Option = typer.Option
@@ -80,12 +75,18 @@ def _walk(model: str, global_batch_size: int, options: dict[str, Any], command: 
     from rich.console import Console
 
     from autotune.guide import check_climbed, run_guide
+    from autotune.live_guide import guide_watcher
 
     known: list[Ladder] = []
     interrupted: KeyboardInterrupt | None = None
-    with _shown_while_it_runs(Console(stderr=as_json), known) as watch:
+    with guide_watcher(Console(stderr=as_json)) as watch:
+
+        def both(ladder: "Ladder", what: str) -> None:
+            known[:] = [ladder]
+            watch(ladder, what)
+
         try:
-            known[:] = [run_guide(model, global_batch_size, watch=watch, **options)]
+            known[:] = [run_guide(model, global_batch_size, watch=both, **options)]
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
     if known and as_json:
@@ -105,34 +106,3 @@ def _print(ladder: "Ladder") -> None:
     where = shown(Path(ladder.folder))
     print("\n".join(["", *ladder_lines(ladder)]))
     print(f"\nPlot:  {where}/guide.svg\nTable: {where}/guide.md, guide.csv and guide.json")
-
-
-@contextlib.contextmanager
-def _shown_while_it_runs(console: "Console", known: "list[Ladder]") -> "Iterator[Callable[[Ladder, str], None]]":
-    """What to give to `run_guide(watch=...)`: keeps the ladder in `known`, and says what happens.
-
-    A line for each rung that is known; on a terminal, below them, what is being measured and for how long.
-    """
-    from rich.text import Text
-
-    from autotune.live import is_lively
-    from autotune.report.ladder_table import rung_line
-
-    doing, since = ["reading device, model and data"], [time.monotonic()]
-
-    def now() -> Text:
-        seconds = f"{time.monotonic() - since[0]:.0f} s"
-        return Text(f"{doing[0]} ... {seconds}", style="dim", no_wrap=True, overflow="ellipsis")
-
-    def take(ladder: "Ladder", what: str) -> None:
-        known[:], doing[:], since[:] = [ladder], [what or doing[0]], [time.monotonic()]
-        if not what:
-            console.print(rung_line(ladder), markup=False, highlight=False, soft_wrap=True)
-
-    if not is_lively(console):
-        yield take
-        return
-    from rich.live import Live
-
-    with Live(console=console, get_renderable=now, refresh_per_second=2, transient=True):
-        yield take

@@ -98,9 +98,10 @@ def search(
         ),
     ] = "samples_per_second",
     seed: Annotated[str, Option(help="Seed of the sampler.")] = "0",
-    training_args: Annotated[
+    args: Annotated[
         str | None, Option(help="Your own TrainingArguments, JSON or YAML: base of every trial, and the baseline.")
     ] = None,
+    training_args: Annotated[str | None, Option(help="Former name of --args.", hidden=True)] = None,
     require_parity: Annotated[
         bool, Option("--require-parity", help="What does not learn as fp32 does over 30 steps cannot win.")
     ] = False,

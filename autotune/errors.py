@@ -15,19 +15,36 @@ AutotuneError              1    something went wrong that is nobody's typing
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from autotune.options import in_python
+
 
 class AutotuneError(Exception):
     """The root of the tree: a message, and what to do about it.
 
-    `str(error)` is one line: the message, then the advice.
+    `str(error)` is one line: the message, then the advice. Both are written with options as the command line has them;
+    whoever reads them in Python is shown arguments: `fresh=True` for `--fresh`.
     """
 
     exit_code = 1
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message, advice)
-        self.message = message
-        self.advice = advice
+
+    @property
+    def message(self) -> str:
+        """What is wrong, with options as Python's arguments."""
+        return in_python(self.written[0])
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, with options as Python's arguments; empty where nothing can be advised."""
+        return in_python(self.written[1])
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Message and advice as they were written, with options as the command line has them."""
+        message, advice = self.args
+        return message, advice
 
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()

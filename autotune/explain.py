@@ -10,6 +10,7 @@ from autotune.anatomy import Anatomy, dissect
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
+from autotune.live import saying
 from autotune.measurement import Measurement
 from autotune.objective import speed_up
 from autotune.plan import CONFIRMATION_ROUNDS, Plan
@@ -32,12 +33,13 @@ Watch = Callable[[str], None]
 
 
 def explanation(
-    folder: str | Path, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Watch | None = None
+    folder: str | Path, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Watch | bool | None = None
 ) -> Explanation:
     """Where the speed-up of the study in this folder comes from; also written to explanation.json and explanation.md.
 
     rounds: of each configuration at the least, up to twice as many while the whole gain is not known to 10 %. What an
-    earlier call measured is not measured again, unless fresh. watch: told what is measured next.
+    earlier call measured is not measured again, unless fresh. watch: called with what is measured next; by default, or by
+    True, that is shown on standard error; False: nothing is shown.
 
     Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without an answer,
     StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and what was measured stays.
@@ -51,7 +53,7 @@ def explanation(
     with locked(folder), ExitStack() as stack:
         _begin(place, result, fresh)
         live = _Live(result, place, stack)
-        made = explained(result, live, place, rounds, watch or (lambda line: None), live.dissect)
+        made = explained(result, live, place, rounds, saying(watch), live.dissect)
         write_explanation(folder, made.to_dict())
     return made
 

@@ -1,12 +1,11 @@
 """Forecast: what every configuration would need of a device's memory, before any probe and without the device."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.cards import CARDS, Card, find_card
+from autotune.cards import CARDS, Card, find_card, sizes_of
 from autotune.configuration import RANKS, Configuration, Value
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
@@ -16,10 +15,12 @@ from autotune.levers.precision import WEIGHTS
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.memory_peak import MemoryPeak
 from autotune.memory_wanted import step_key, update_key
-from autotune.own_arguments import read_training_args
+from autotune.own_arguments import OwnArguments, own_arguments
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.model_files import check_model
-from autotune.request import tuning_request
+from autotune.random_state import kept_random_state
+from autotune.report.exports import auto_class
+from autotune.request import TuningRequest, tuning_request
 from autotune.search_space import SearchSpace
 from autotune.space_building import build_space, read_wishes
 from autotune.stages import narrowed
@@ -29,7 +30,16 @@ from autotune.training_arguments import baseline_sizes, check_fields, what_diffe
 from autotune.units import format_bytes
 from autotune.workload import Workload
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MICRO = "micro_batch_size"
+
+REQUESTED = (
+    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
+    *("space", "fix", "only", "device", "headroom", "keep_numerics", "trust_remote_code"),
+)
+"""What of a search's options means something here."""
 
 MOST = 5000
 """Configurations that a table is made of."""
@@ -109,7 +119,28 @@ class Forecast:
                 "Raise --memory, shorten --sequence-length, or choose a smaller model.",
             )
 
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers as which the model was taken, by its task."""
+        return auto_class(self.workload.task)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a peak; columns, dtypes and units (bytes) as `autotune.report.forecast_table` documents them."""
+        from autotune.report.forecast_table import forecast_frame
+
+        return forecast_frame(self.to_dict())
+
+    def __repr__(self) -> str:
+        """One line: what fits, and what the leanest needs."""
+        where = f"{self.card.name}, " if self.card else ""
+        asked = "" if self.allowed_bytes is None else f" fit into {where}{format_bytes(self.allowed_bytes)}"
+        peaks = [row.peak.device_bytes for row in self.rows if row.peak]
+        least = f", from {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else ""
+        told = f"{len(self.fitting)} of {len(self.rows)} peaks{asked}{least}"
+        return f"<Forecast {self.workload.name} as {self.auto_class}, global batch {self.global_batch_size}: {told}>"
+
     def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints; sizes in bytes."""
         rows = [
             row.to_dict()
             | {"fits": self.fits(row) if self.limit_bytes is not None else None, "cards": list(self.cards_for(row))}
@@ -118,6 +149,7 @@ class Forecast:
         return {
             "model": self.workload.name,
             "task": self.workload.task,
+            "auto_class": self.auto_class,
             "sequence_length": self.workload.sequence_length,
             "parameters": self.workload.parameters,
             "global_batch_size": self.global_batch_size,
@@ -130,34 +162,59 @@ class Forecast:
         }
 
 
+@kept_random_state()
 def estimate(
     model: str | os.PathLike[str],
     global_batch_size: int,
     *,
     memory: str | int | None = None,
     gpu: str | None = None,
-    training_args: str | Path | Mapping[str, Any] | None = None,
-    **options: Any,
+    task: str | None = None,
+    sequence_length: int | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    dataset_split: str = "train",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    space: str | os.PathLike[str] = "default",
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    device: str = "cuda",
+    headroom: str | float = 0.05,
+    keep_numerics: bool = False,
+    args: OwnArguments = None,
+    trust_remote_code: bool = False,
+    base_arguments: OwnArguments = None,
+    training_args: OwnArguments = None,
 ) -> Forecast:
     """What each configuration would need, from the model's config alone; every option of `autotune estimate`.
 
-    memory: of the device that is meant, as `24GiB`; gpu: the name of a shipped card instead. device: `cpu` means the
-    bytes a CPU training allocates, anything else a CUDA device, which need not be here. Other options as in `search`.
+    memory: of the device that is meant, as `24GiB` or in bytes; gpu: the name of a shipped card instead. device: `cpu` means
+    the bytes a CPU training allocates, anything else a CUDA device, which need not be here. All else is as in
+    `autotune.search`.
     Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and TracingFailed where tracing fails.
     """
+    given = locals()
     if memory is not None and gpu is not None:
-        raise InvalidRequest("Both --memory and --gpu are given.", "Keep one of them.")
+        raise InvalidRequest("Both --memory and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
-    base = read_training_args(training_args)
-    request = tuning_request(model, global_batch_size, training_args=base, memory_limit=memory, **options)  # type: ignore[arg-type]
+    own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
+    options = {name: given[name] for name in REQUESTED}
+    request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=memory, **options)  # type: ignore[arg-type]
+    return _forecast(request, own.source, card)
+
+
+def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
+    """source: of the user's own arguments, for people."""
+    base = request.training_args
     fixed = read_wishes(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     if card is not None and request.device == "cpu":
-        raise InvalidRequest("--gpu and --device cpu contradict each other.", "Keep one of them.")
+        raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Keep one of them.")
     check_model(request.model)
     with ProbeHost() as host:
         here, _ = read_environment(host, replace(request, device="cpu"), None)
-        check_fields(base, here, str(training_args))
+        check_fields(base, here, source)
         base = what_differs(base, here)
         request = replace(request, training_args=base)
         workload = read_workload(host, request)
@@ -173,7 +230,7 @@ def estimate(
         request.headroom,
         card.memory_bytes if card else request.memory_limit_bytes,
         card,
-        _notes(workload, meant, space, found),
+        (*_size_taken(card), *_notes(workload, meant, space, found)),
     )
 
 
@@ -237,6 +294,15 @@ def _rows(
             yield ForecastRow(*sizes, levers, model.peak(first))
         except NotTraced as error:
             yield ForecastRow(*sizes, levers, None, str(error))
+
+
+def _size_taken(card: Card | None) -> tuple[str, ...]:
+    """Which size of a card is meant that there is with several."""
+    sizes = sizes_of(card) if card else ()
+    if card is None or len(sizes) < 2:
+        return ()
+    others = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    return (f"{card.name} was taken: the version with {card.gigabytes} GB of those with {others} GB",)
 
 
 def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:

@@ -1,15 +1,19 @@
 """The guides' ladder walked on this machine: each rung a real probe, in the guides' order."""
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from autotune.dominance import NEVER_PROBED
-from autotune.errors import InvalidRequest, NothingFits, did_you_mean
+from autotune.errors import InvalidRequest, NothingFits
 from autotune.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
 from autotune.limits import check_files, check_model_fits, memory_limit
+from autotune.live import errors
+from autotune.live_guide import guide_watcher
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure
 from autotune.plan import Plan
@@ -39,22 +43,45 @@ Watch = Callable[[Ladder, str], None]
 
 
 def run_guide(
-    model: str, global_batch_size: int = GLOBAL_BATCH_SIZE, *, watch: Watch | None = None, **options: Any
+    model: str | os.PathLike[str],
+    global_batch_size: int = GLOBAL_BATCH_SIZE,
+    *,
+    task: str | None = None,
+    sequence_length: int | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    dataset_split: str = "train",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    memory_limit: str | int | None = None,
+    headroom: str | float = 0.05,
+    probe_timeout: str | float | None = None,
+    trust_remote_code: bool = False,
+    output_dir: str | os.PathLike[str] = "reports",
+    watch: Watch | bool | None = None,
 ) -> Ladder:
-    """Walk the guides' ladder with this model; every option of `autotune guide` is an argument here (see OPTIONS).
+    """Walk the guides' ladder with this model; every option of `autotune guide` is an argument here.
 
     global_batch_size: a multiple of 4, taken at once or in the guides' four micro-steps. The task is the guides' sequence
     classification where the model and the data can do it, the sequence length 512 or the most that the model takes.
-    watch: called for everything that happens. Leaves probes/, guide.json, .csv, .md and .svg in
+    What is not told of here is as in `autotune.search`.
+    watch: called for everything that happens; by default, or by True, it is shown on standard error; False: nothing is
+    shown. Leaves probes/, guide.json, .csv, .md and .svg in
     `<output-dir>/guide-<model>-<device>`; what a run before left there goes.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits where the model alone does not fit, StudyInUse,
     StorageFailed, ProbeHostFailed; KeyboardInterrupt passes after what is known was written.
     """
-    request = _read_request(model, global_batch_size, options)
+    given = locals()
+    request = _read_request(model, global_batch_size, {name: given[name] for name in OPTIONS})
+    return _walk(request, watch)
+
+
+def _walk(request: TuningRequest, watch: Watch | bool | None) -> Ladder:
     card = device.choose_device(request.device)
     check_files(request)
-    with ProbeHost() as host:
+    with ProbeHost() as host, _following(watch) as told:
         environment, card = read_environment(host, request, card)
         workload, notes = _read_workload(host, request)
         limit = memory_limit(request, environment, None)
@@ -76,7 +103,13 @@ def run_guide(
                 device_used=device.usage_of(card),
                 timings=(TIMING, TIMING),
             )
-            return climb(ladder, probe, folder, watch, request.probe_timeout_s)
+            return climb(ladder, probe, folder, told, request.probe_timeout_s)
+
+
+def _following(watch: Watch | bool | None) -> AbstractContextManager[Watch]:
+    if callable(watch):
+        return nullcontext(watch)
+    return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
 
 
 def climb(
@@ -126,11 +159,9 @@ def _trial(ladder: Ladder, probe: Probe, folder: Path, rung: Rung, number: int, 
 # What the request says, read --------------------------------------------------------------------------------------
 
 
-def _read_request(model: str, global_batch_size: int, options: dict[str, Any]) -> TuningRequest:
+def _read_request(model: str | os.PathLike[str], global_batch_size: int, options: dict[str, Any]) -> TuningRequest:
     """Raises InvalidRequest, before anything is started, for wrong words."""
-    if unknown := [name for name in options if name not in OPTIONS]:
-        raise InvalidRequest(f"The ladder has no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
-    request = tuning_request(model, global_batch_size, space="guide", **options)
+    request = tuning_request(os.fspath(model), global_batch_size, space="guide", **options)
     if request.global_batch_size % MICRO_STEPS:
         raise InvalidRequest(
             f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",
@@ -147,7 +178,7 @@ def _read_workload(host: ProbeHost, request: TuningRequest) -> tuple[Workload, t
             workload = read_workload(host, replace(request, task=TASK))
         except InvalidRequest as error:
             workload = read_workload(host, request)
-            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.message}",)
+            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.written[0]}",)
     else:
         workload = read_workload(host, request)
     return workload, (*notes, *workload.notes)

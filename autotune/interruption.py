@@ -56,7 +56,7 @@ def statement_of(ended: BaseException) -> str:
     if isinstance(ended, KeyboardInterrupt):
         return f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
     if isinstance(ended, SearchFailed):
-        said = " ".join(ended.message.split()).rstrip(".")
+        said = " ".join(ended.written[0].split()).rstrip(".")
         return said[:1].lower() + said[1:]
     return f"the search failed with {type(ended).__name__}"
 

@@ -58,7 +58,7 @@ def gather(
             half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed as failed:
-        unknown = f"memory was not estimated before the probes, only learned from them: {failed.message}"
+        unknown = f"memory was not estimated before the probes, only learned from them: {failed.written[0]}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior = informed(prior, space, past)
     return Knowledge(

@@ -3,13 +3,15 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from rich.console import Console
 
 from autotune.live_notebook import NotebookTable, in_notebook
 from autotune.live_table import LiveTable
 from autotune.live_words import baseline_of, best_text, left_text
+from autotune.options import in_python
 from autotune.plan import Progress, Watch
 from autotune.report.markdown import one_line
 from autotune.report.summary import outcome_text, speed_text
@@ -26,13 +28,29 @@ def watcher(console: Console, quiet: bool) -> Watching:
     return LiveTable(console) if is_lively(console) else PlainLines(console)
 
 
-def following(watch: Watch | bool | None) -> Watching:
-    """What shows a search to a caller in Python: their own function, or by True, and in notebooks by default, a display."""
+@contextlib.contextmanager
+def following(watch: Watch | bool | None) -> Iterator[Watch]:
+    """What shows a search to a caller in Python: their own function, a display, or by False nothing.
+
+    A notebook is shown a table in place, a terminal likewise on standard error; a script's log there gets plain lines.
+    """
     if callable(watch):
-        return contextlib.nullcontext(watch)
-    if in_notebook() and watch is not False:
-        return NotebookTable()
-    return watcher(Console(file=sys.stdout), quiet=not watch)
+        yield watch
+        return
+    with NotebookTable() if in_notebook() and watch is not False else watcher(errors(), quiet=watch is False) as show:
+        yield lambda progress: show(replace(progress, message=in_python(progress.message)))
+
+
+def saying(watch: Callable[[str], None] | bool | None) -> Callable[[str], None]:
+    """What tells a caller in Python what is done, line by line: their own function, standard error, or by False nothing."""
+    if callable(watch):
+        return watch
+    return (lambda line: None) if watch is False else lambda line: print(in_python(line), file=sys.stderr, flush=True)
+
+
+def errors() -> Console:
+    """Standard error as it is now, whatever it is put to later."""
+    return Console(file=sys.stderr)
 
 
 def is_lively(console: Console, environment: Mapping[str, str] = os.environ) -> bool:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -14,8 +16,14 @@ from autotune.parsing import parse_json
 from autotune.space_file import read_yaml
 from autotune.training_arguments import PRIVATE
 
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
-def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+OwnArguments: TypeAlias = "TrainingArguments | Mapping[str, Any] | str | os.PathLike[str] | None"
+"""What people may give as their own arguments."""
+
+
+def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
 
     Folders and secrets are left out. Raises InvalidRequest."""
@@ -42,6 +50,32 @@ def read_training_args(given: str | Path | Mapping[str, Any] | None) -> dict[str
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
     return {name: value for name, value in data.items() if name not in PRIVATE}
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's own arguments as fields; unsent: names of those that are no plain data; source: where they came from, for
+    people."""
+
+    fields: dict[str, Any]
+    unsent: Sequence[str]
+    source: str
+
+
+def own_arguments(**given: OwnArguments) -> Own:
+    """Of the one name under which any are given: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequest(f"Both {names[0]} and {names[1]} are given.", "Pass only args.")
+    args = given[names[0]] if names else None
+    source = os.fspath(args) if isinstance(args, (str, os.PathLike)) else "Your training arguments"
+    if args is None or isinstance(args, (str, os.PathLike, Mapping)):
+        return Own(read_training_args(args), (), source)
+    if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
+        raise InvalidRequest(
+            f"{names[0]} is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
+        )
+    return Own(*fields_of(args), source)
 
 
 def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:

@@ -1,16 +1,20 @@
 """tune: a search for the user's own built Trainer, in which what is measured is what that Trainer does."""
 
 import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune import lifted
 from autotune.callbacks import is_tracker
-from autotune.errors import InvalidRequest
 from autotune.levers.optimizer import ANY
 from autotune.off_device import off_device
 from autotune.own_arguments import fields_of, left_out
 from autotune.plan import Watch
+from autotune.probe.launcher import ProbeHost
+from autotune.random_state import kept_random_state
 from autotune.rebuilding import Itself, rebuilt
+from autotune.request import OPTIONS
 from autotune.result import TuningResult
 from autotune.sending import Sent, can_be_sent, sent
 from autotune.workflow import search
@@ -18,30 +22,51 @@ from autotune.workflow import search
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step; and what inherits them."""
 
-THE_TRAINER_S = (
-    *("model", "train_dataset", "data_collator", "processing_class", "trainer_class"),
-    *("base_arguments", "training_args", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
-)
-"""What `search` is told and a Trainer brings."""
+THE_TRAINER_S = ("dataset", "dataset_split", "text_column", "label_column", "tokenizer")
+"""Options of a search that mean nothing here: a Trainer brings its data."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
+@kept_random_state()
 def tune(
     trainer: Any,
     *,
     global_batch_size: int | None = None,
+    task: str | None = None,
+    sequence_length: int | None = None,
+    space: str | os.PathLike[str] = "default",
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    device: str | None = None,
+    memory_limit: str | int | None = None,
+    headroom: str | float = 0.05,
+    n_trials: int = 20,
+    timeout: str | float | None = None,
+    probe_timeout: str | float | None = None,
+    sampler: str = "physics",
+    margin: str | float = 0.01,
+    training_steps: int | None = None,
+    no_history: bool = False,
+    keep_numerics: bool = False,
+    objective: str = "samples_per_second",
+    seed: int = 0,
+    require_parity: bool = False,
+    trust_remote_code: bool = False,
+    output_dir: str | os.PathLike[str] = "reports",
+    report_to: str | Iterable[str] | None = None,
+    study_name: str | None = None,
     fresh: bool = False,
     watch: Watch | bool | None = None,
-    **options: Any,
+    probes: Callable[[bytes], ProbeHost] | None = None,
 ) -> TuningResult:
     """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` hands back one that runs with it.
 
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
-    global_batch_size: samples of an optimizer step; by default what the arguments say. options: those of `search`; the
-    device is the Trainer's. watch: called with a Progress for everything that happens; True: shown as the command line
-    shows it, or in place in a notebook; False: nothing is shown. By default it is shown in a notebook only.
+    global_batch_size: samples of an optimizer step; by default what the arguments say. device: by default the Trainer's.
+    watch: called with a Progress for everything that happens; by default, or by True, it is shown: in place in a notebook or
+    a terminal, else as a line an event on standard error; False: nothing is. All else is as in `autotune.search`.
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
     as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your
@@ -50,11 +75,10 @@ def tune(
     itself is left as it is.
 
     Raises InvalidRequest, one line with advice, for a Trainer that cannot be searched for (no data, several ranks, sharded,
-    without weights, with parts that no other process can get) and for what it brings itself (train_dataset, ...), and all
-    that `search` raises.
+    without weights, with parts that no other process can get), and all that `search` raises.
     """
-    if said := [name for name in THE_TRAINER_S if name in options]:
-        raise InvalidRequest(f"tune takes no {said[0]}: the Trainer brings its own.", "Build the Trainer with it.")
+    given = locals()
+    options = {name: given[name] for name in OPTIONS if name not in THE_TRAINER_S}
     lifted.check(trainer)
     args = trainer.args
     stated = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -64,10 +88,12 @@ def tune(
         # Another batch than the user's: the micro-batch size is kept, made exact.
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
-    options.setdefault("device", _device(args))
+    options["device"] = device or _device(args)
     with off_device(trainer.model, lifted.optimizer_of(trainer), options["device"]) as held:
         brought = _brought(trainer, notes, held)
-        return search(brought, global_batch_size or stated, base_arguments=base, fresh=fresh, watch=watch, **options)
+        return search(
+            brought, global_batch_size or stated, args=base, fresh=fresh, watch=watch, probes=probes, **options
+        )
 
 
 def _device(args: Any) -> str:

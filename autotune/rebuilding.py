@@ -1,6 +1,8 @@
 """A plain transformers model travels as its class, config and dtype: weights are not needed to measure speed and memory."""
 
 import copy
+import functools
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +52,40 @@ class Itself:
 def made_by(model_init: Any) -> str:
     """MODEL_INIT, CONFIG or ITSELF."""
     return CONFIG if isinstance(model_init, Rebuilt) else ITSELF if isinstance(model_init, Itself) else MODEL_INIT
+
+
+def called(model_init: Any) -> str:
+    """A name for what makes a model: of a partial that of what it calls, of an object that of its class."""
+    while isinstance(model_init, functools.partial):
+        model_init = model_init.func
+    name = str(getattr(model_init, "__name__", type(model_init).__name__))
+    return "model" if name == "<lambda>" else name
+
+
+def takes_trial(model_init: Any) -> bool:
+    """Whether this function must be given the trial of a hyper-parameter search, as a Trainer's `model_init` may be.
+
+    A class's own parameters are its model's, never a trial.
+    """
+    made = model_init
+    while isinstance(made, functools.partial):
+        made = made.func
+    needed = _required(model_init)
+    return not isinstance(made, type) and bool(needed) and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
+
+
+def arguments_needed(model_init: Any) -> list[str]:
+    """Arguments without which nothing can be made: of a class all that have no default, of a function all but the trial."""
+    return [one.name for one in _required(model_init)[1 if takes_trial(model_init) else 0 :]]
+
+
+def _required(model_init: Any) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(model_init).parameters
+    except (TypeError, ValueError):  # made by no Python code
+        return []
+    named = [one for one in parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    return [one for one in named if one.default is one.empty]
 
 
 def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:

@@ -12,7 +12,7 @@ from autotune.attribution import Leg, TakenBack, only_together, product
 from autotune.interval import Interval
 from autotune.levers import LEVERS
 from autotune.reasons import Alternative, change_text, changes, gain_text, step_split, verdict
-from autotune.report.summary import outcome_text
+from autotune.report.summary import outcome_text, speed_line
 from autotune.retracing import Retraced
 from autotune.trial import Trial
 from autotune.units import finite
@@ -47,6 +47,10 @@ class Explanation:
     alternatives: Sequence[Alternative] = ()
     fixed: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        """One line: speed and speed-up of the answer, and what the gains come to."""
+        return f"<Explanation of {self.name}: {speed_line(self.best, self.baseline, self.objective)}. {self.sentence}>"
 
     @property
     def legs(self) -> tuple[Leg, ...]:

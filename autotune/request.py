@@ -118,6 +118,14 @@ class TuningRequest:
         return model.strip("-.")[:80] or "model"
 
 
+OPTIONS = tuple(
+    _SPELLINGS.get(one.name, one.name)
+    for one in fields(TuningRequest)
+    if one.name not in ("model", "global_batch_size", "training_args")
+)
+"""What `tuning_request` takes beside the model, the global batch size and the user's own arguments."""
+
+
 def tuning_request(
     model: str,
     global_batch_size: int,
@@ -258,7 +266,7 @@ def _several(name: str, values: Any) -> tuple[Value, ...]:
         values = [part.strip() for part in values.split(",") if part.strip()]
     several = tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
     if not several:
-        raise InvalidRequest(f"--only {name} names no value.", f"Write --only {name}=A,B.")
+        raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
     return several
 
 

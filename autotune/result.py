@@ -1,25 +1,31 @@
 """TuningResult: what a search found; each method is one call downwards."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.objective import best_trial
+from autotune.plan import CONFIRMATION_ROUNDS
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
 from autotune.report.files import write_table
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
-from autotune.report.summary import headline
+from autotune.report.summary import doubts, headline, speed_line
 from autotune.saved import fields_of_saved, save
 from autotune.telling import facts_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import TrainingArguments
+
+    from autotune.reckoning import Explanation
+    from autotune.verification import Verification
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,41 @@ class TuningResult(Found):
 
         return applied(self, trainer)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What speaks against trusting the answer, as the summary has it: doubts of the study, the best trial and the
+        baseline, and losses that are not as fp32's; each once. Raises InvalidRequest as `facts` does."""
+        facts = self.facts()
+        flag = facts.numerics.flag(facts.best.number) if facts.numerics and facts.best else ""
+        return (*doubts(facts), *([f"losses: {flag}"] if flag else []))
+
+    def verify(
+        self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
+    ) -> "Verification":
+        """Train the answer for real and hold it against what was promised; arguments and errors as of `autotune.verify_study`.
+
+        Raises InvalidRequest where the result lies in no folder.
+        """
+        from autotune.verify import verify_study
+
+        return verify_study(self._saved_in(), steps, seconds, watch)
+
+    def explain(
+        self, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
+    ) -> "Explanation":
+        """Where the speed-up comes from, lever by lever; arguments and errors as of `autotune.explanation`.
+
+        Raises InvalidRequest where the result lies in no folder.
+        """
+        from autotune.explain import explanation
+
+        return explanation(self._saved_in(), rounds, fresh, watch)
+
+    def _saved_in(self) -> Path:
+        if self.folder is None:
+            raise InvalidRequest("This result lies in no folder.", "Write it with result.save(FOLDER), and load that.")
+        return self.folder
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes.
 
@@ -61,6 +102,7 @@ class TuningResult(Found):
             "best": plain_trial(facts.best),
             "baseline": plain_trial(facts.baseline),
             **speedup_fields(facts),
+            "warnings": list(self.warnings),
             "losses": numerics_lines(self.numerics, facts.best),
             "also_checked": rehearsal_lines(self.rehearsal),
             "training_arguments": facts.answer,
@@ -93,8 +135,11 @@ class TuningResult(Found):
     def __repr__(self) -> str:
         """One line: a dataclass's own would print every step of every probe."""
         best = best_trial(self.trials, self.request.objective)
-        found = f"best is trial {best.number}: {best.configuration}" if best else "none fits"
-        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s), {found}>"
+        baseline = self.trials[0] if self.trials and self.trials[0].number == 0 else None
+        found = "none fits"
+        if best:
+            found = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
+        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {found}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose levers are unknown here, is one line."""

@@ -8,9 +8,15 @@ Three pickles one behind the other. Where the third meets the model or something
 
 import inspect
 import io
+import os
 import pickle
-from collections.abc import Callable, Mapping
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -83,11 +89,22 @@ def _names(model: Any) -> dict[int, tuple[str, str]]:
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends names for what belongs to the model, and an optimizer as what it was made of, without its state."""
+    """Sends names for what belongs to the model, an optimizer as what it was made of, without its state, and what is defined
+    in a module that a child would not find as it is."""
 
     def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
         super().__init__(stream)
         self._names, self._trainer = names, trainer
+        self._found: dict[str, bool] = {}
+        self._by_value: list[ModuleType] = []
+
+    def dump(self, one: Any) -> None:
+        try:
+            super().dump(one)
+        finally:
+            for module in self._by_value:
+                cloudpickle.unregister_pickle_by_value(module)
+            self._by_value.clear()
 
     def persistent_id(self, one: Any) -> tuple[str, str] | None:
         if self._trainer is not None and one is self._trainer:
@@ -97,7 +114,67 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, one: Any) -> Any:
         if self._trainer is not None and hasattr(one, "param_groups") and hasattr(one, "zero_grad"):
             return _optimizer, (type(one), dict(one.defaults), [dict(group) for group in one.param_groups])
+        if isinstance(one, ModuleType):
+            self._see(one.__name__)
+        elif isinstance(name := getattr(one, "__module__", None), str):
+            self._see(name)
         return super().reducer_override(one)
+
+    def _see(self, name: str) -> None:
+        """Have what this module defines sent as it is, where a child would not find the module."""
+        module = sys.modules.get(name)
+        if name == "__main__" or name in self._found or module is None:
+            return
+        self._found[name] = is_importable(name)
+        if not self._found[name] and name not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value.append(module)
+
+
+def is_importable(name: str) -> bool:
+    """Whether a child that imports this module gets the very file that it was loaded from here.
+
+    A child looks along this process's path; but it may have loaded a module of the same name before, from the path that the
+    interpreter starts with. Of a package with a file of its own it is the package that is looked for.
+    """
+    module, package = sys.modules[name], name.partition(".")[0]
+    top = sys.modules.get(package, module)
+    if getattr(getattr(top, "__spec__", None), "loader", None) in (BuiltinImporter, FrozenImporter):
+        return True
+    if _file(top):
+        name, module = package, top
+    for path in (_started_with(), [entry or os.getcwd() for entry in sys.path]):
+        if found := _found(name, path):
+            return _real(found) == _file(module)
+    # A package that a hook of its own finds (installed as editable) is found by it in a child too.
+    hooks = (finder for finder in sys.meta_path if finder is not PathFinder and hasattr(finder, "find_spec"))
+    return any((spec := hook.find_spec(name, None)) and _real(spec.origin) == _file(module) for hook in hooks)
+
+
+def _found(name: str, path: Sequence[str] | None) -> str:
+    """The file of the module of this name along this path; empty where there is none."""
+    spec, parts = None, name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), path)
+        if spec is None:
+            return ""
+        path = spec.submodule_search_locations
+    return (spec and spec.origin) or ""
+
+
+def _started_with() -> list[str]:
+    """The path of an interpreter that is started without a script: PYTHONPATH, its own library, installed packages."""
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    own = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return [*named, *own, *site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+
+
+def _file(module: ModuleType) -> str:
+    return _real(getattr(module, "__file__", None))
+
+
+def _real(place: str | None) -> str:
+    return os.path.realpath(place) if place else ""
 
 
 class _Receiver(pickle.Unpickler):

@@ -70,6 +70,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_unmeasured(folder: Path) -> bool:
+    """Whether a study lies in this folder and none of its trials was measured: beginning it again loses nothing."""
+    return (folder / REQUEST).exists() and not any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
+
+
 def check_unlocked(folder: Path) -> None:
     """Raise StudyInUse where another process holds the study's folder now; takes no lock of its own to keep."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), (folder / ".lock").open() as lock:

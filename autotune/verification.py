@@ -25,6 +25,11 @@ class Verification:
     got: Measurement
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """One line: speed got and promised, and whether that was held."""
+        speeds = f"{_speed(self.got.samples_per_second)} samples/s, promised {_speed(self.promised.samples_per_second)}"
+        return f"<Verification of trial {self.promised.number}: {speeds}. {self.sentence}>"
+
     @property
     def completed(self) -> bool:
         return self.got.outcome is Outcome.COMPLETED

@@ -11,6 +11,7 @@ from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.launch import launch_line
+from autotune.live import saying
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import device
 from autotune.probe.failures import Failure
@@ -33,12 +34,13 @@ def verify_study(
     folder: str | Path,
     steps: int = 500,
     seconds: float | None = None,
-    watch: Callable[[str], None] | None = None,
+    watch: Callable[[str], None] | bool | None = None,
 ) -> Verification:
     """Train the answer of the study in this folder for so many timed steps, or until the seconds are over.
 
     A training that fails is an answer too, and comes back as one. Leaves verification.json in the folder, and order and
-    log in probes/verification. watch: called with what is to be shown before the training starts.
+    log in probes/verification. watch: called with what is done, before it is; by default, or by True, that is
+    shown on standard error; False: nothing is shown.
 
     Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without an answer,
     StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running.
@@ -51,8 +53,7 @@ def verify_study(
     check_trainable(result)
     predicted = min(steps * (best.final.step_time_s or 1.0), seconds or math.inf)
     with locked(folder):
-        if watch is not None:
-            watch(_announcement(best, steps, predicted))
+        saying(watch)(_announcement(best, steps, predicted))
         here = environment_here(result.environment)
         with ProbeHost() as host:
             got = _trained(host, result, here, {"steps": steps, "seconds": seconds}, 20 * predicted + 600)
@@ -103,7 +104,7 @@ def environment_here(measured: Environment, verb: str = "Verify") -> Environment
         return examine(measured.device)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"The study was measured on {measured.device_name}. {error.message}", f"{verb} it on such a machine."
+            f"The study was measured on {measured.device_name}. {error.written[0]}", f"{verb} it on such a machine."
         ) from error
 
 

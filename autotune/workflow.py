@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.calibration import calibrated
@@ -22,15 +21,16 @@ from autotune.loggers import check_installed
 from autotune.loggers.guarded import Guarded
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
-from autotune.own_arguments import fields_of, left_out, read_training_args
+from autotune.own_arguments import OwnArguments, left_out, own_arguments
 from autotune.physics import Knowledge
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
-from autotune.rebuilding import ITSELF, MODEL_INIT
+from autotune.random_state import kept_random_state
+from autotune.rebuilding import ITSELF, MODEL_INIT, arguments_needed, called
 from autotune.report import FILES
-from autotune.request import TuningRequest, tuning_request
+from autotune.request import OPTIONS, TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
@@ -38,7 +38,7 @@ from autotune.sending import Sent, sent
 from autotune.space_building import build_space, read_wishes
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
-from autotune.study_folder import check_identity, locked, read_peaks, read_prospects, remove_study
+from autotune.study_folder import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.survey import device_name, read_environment, read_workload
 from autotune.tiles import advice
 from autotune.training_arguments import baseline_sizes, check_fields, what_differs
@@ -46,47 +46,113 @@ from autotune.units import format_bytes
 from autotune.workload import Workload
 
 
+@kept_random_state()
 def search(
     model: str | os.PathLike[str] | Callable[..., Any] | Sent,
     global_batch_size: int,
     *,
+    task: str | None = None,
+    sequence_length: int | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    dataset_split: str = "train",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    space: str | os.PathLike[str] = "default",
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    device: str = "auto",
+    memory_limit: str | int | None = None,
+    headroom: str | float = 0.05,
+    n_trials: int = 20,
+    timeout: str | float | None = None,
+    probe_timeout: str | float | None = None,
+    sampler: str = "physics",
+    margin: str | float = 0.01,
+    training_steps: int | None = None,
+    no_history: bool = False,
+    keep_numerics: bool = False,
+    objective: str = "samples_per_second",
+    seed: int = 0,
+    args: OwnArguments = None,
+    require_parity: bool = False,
+    trust_remote_code: bool = False,
+    output_dir: str | os.PathLike[str] = "reports",
+    report_to: str | Iterable[str] | None = None,
+    study_name: str | None = None,
+    fresh: bool = False,
+    watch: Watch | bool | None = None,
     train_dataset: Any = None,
     data_collator: Any = None,
     processing_class: Any = None,
     trainer_class: type | None = None,
-    base_arguments: Any = None,
-    training_args: str | Path | Mapping[str, Any] | None = None,
-    fresh: bool = False,
-    watch: Watch | bool | None = None,
     probes: Callable[[bytes], ProbeHost] | None = None,
-    **options: Any,
+    base_arguments: OwnArguments = None,
+    training_args: OwnArguments = None,
 ) -> TuningResult:
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
 
-    model: a built-in name, folder, config JSON or hub id; or a `model_init` callable, with `train_dataset` (and, as the
-    Trainer takes them, `data_collator`, `processing_class`, `trainer_class`); or what `tune` sends. base_arguments: the
-    user's own `TrainingArguments`; training_args: the same from a JSON or YAML file or as fields. fresh: begin the study
-    again. watch: called with a Progress for everything that happens; True: shown as the command line shows it, or in place
-    in a notebook; False: nothing is shown. By default it is shown in a notebook only. probes: makes what starts probes from the
-    caller's pickled objects; by default a `ProbeHost`, with processes on this machine.
+    - `model`: a built-in name, folder, config JSON or hub id; or what makes a model (a function, a class or a partial of
+      them, called without arguments), with `train_dataset`; or what `tune` sends.
+    - `global_batch_size`: samples in one optimizer step, over all ranks: exact in every trial.
+    - `task`: `causal-lm`, `masked-lm`, ...; by default from the model's config.
+    - `sequence_length`: tokens in the longest sample.
+    - `dataset`: a local file or folder, or a hub id; by default random tokens. `dataset_split`, `text_column`,
+      `label_column`: of it. `tokenizer`: name or folder; by default the model's own, else one trained on the data.
+    - `space`: a shipped search space or a YAML file. `fix`: lever -> the value that it keeps; `only`: lever -> the values
+      that are searched; both also as `["precision=bf16"]`.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
+    - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
+      that must stay free, as 0.05 or `"5%"`.
+    - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: seconds, or as `"10m"`, after
+      which the search ends. `probe_timeout`: of one probe; by default 10 times the baseline's, at least 60 s.
+    - `sampler`: `physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; `seed`: of it. `margin`: share by which something
+      untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
+      that cannot save its own time over them ends.
+    - `no_history`: leave aside what past searches on this device measured. `keep_numerics`: nothing is tried that learns
+      differently. `require_parity`: what does not learn as fp32 does cannot win.
+    - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.
+    - `args`: your own `TrainingArguments`, as the object, as fields, or a JSON or YAML file: base of every trial, and the
+      baseline. `base_arguments` and `training_args` are its former names.
+    - `trust_remote_code`: run code that comes with the model.
+    - `output_dir`: where report folders go; `study_name`: of this one's. `fresh`: begin the study again. `report_to`:
+      trackers that are told of the study (`tensorboard`, `wandb`, `mlflow`, `trackio`).
+    - `watch`: called with a Progress for everything that happens; by default, or by True, it is shown: in place in a
+      notebook or a terminal, else as a line an event on standard error; False: nothing is.
+    - `train_dataset`, `data_collator`, `processing_class`, `trainer_class`: as the Trainer takes them, with a `model` that is
+      made by you.
+    - `probes`: makes what starts probes from the caller's pickled objects; by default a `ProbeHost`, with processes on this
+      machine.
 
     Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
     KeyboardInterrupt passes: at the first Ctrl-C once the running probe is done, at the second at once; from the first
     probe on the report of what is known was written before.
     """
-    if base_arguments is not None and training_args is not None:
-        raise InvalidRequest("Both base_arguments and training_args are given.", "Keep one of them.")
-    if isinstance(base_arguments, (str, os.PathLike, Mapping)):
-        base_arguments, training_args = None, base_arguments
-    base, unsent = fields_of(base_arguments) if base_arguments is not None else (read_training_args(training_args), [])
-    objects = {
-        "train_dataset": train_dataset,
-        "data_collator": data_collator,
-        "processing_class": processing_class,
-        "trainer_class": trainer_class,
-    }
+    given = locals()
+    own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
+    objects = {name: given[name] for name in ("train_dataset", "data_collator", "processing_class", "trainer_class")}
     name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
-    request = tuning_request(name, global_batch_size, training_args=base, **options)
+    request = tuning_request(
+        name, global_batch_size, training_args=own.fields, **{option: given[option] for option in OPTIONS}
+    )
+    notes = (*([left_out(own.unsent)] if own.unsent else []), *(model.notes if isinstance(model, Sent) else ()))
+    doubts = model.doubts if isinstance(model, Sent) else ()
+    return _begin(request, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch)
+
+
+def _begin(
+    request: TuningRequest,
+    source: str,
+    probes: Callable[[bytes], ProbeHost],
+    pickled: bytes,
+    notes: tuple[str, ...],
+    doubts: tuple[str, ...],
+    fresh: bool,
+    watch: Watch | bool | None,
+) -> TuningResult:
+    """Read device, model and data, and search in the study's folder. source: of the user's own
+    arguments, for people. pickled: the caller's own objects."""
+    base = request.training_args
     # Wrong words are said before anything is started.
     check_installed(request.report_to)
     fixed = read_wishes(request)[1]
@@ -97,22 +163,18 @@ def search(
     else:
         check_files(request)
     check_free(request, device_name(request, card))
-    with (probes or ProbeHost)(pickled) as host, following(watch) as told:
+    with probes(pickled) as host, following(watch) as told:
         environment, card = read_environment(host, request, card)
-        check_fields(base, environment, _source(training_args))
+        check_fields(base, environment, source)
         base = what_differs(base, environment)
         request = dataclasses.replace(request, training_args=base)
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
-        if unsent:
-            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, left_out(unsent)))
-        if isinstance(model, Sent):
-            notes = (*unmeasured.notes, *model.notes)
-            unmeasured = dataclasses.replace(unmeasured, notes=notes, doubts=model.doubts)
+        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), doubts=doubts)
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
-            if fresh:
+            if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
             return _search(unmeasured, space, host, card, told, fresh)
 
@@ -216,7 +278,7 @@ def _unmeasured(
     Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
     """
     folder = request.study_folder(workload.task, environment.device)
-    limit = memory_limit(request, environment, None if fresh else folder)
+    limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
     allowed = int(limit * (1 - request.headroom))
     if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
         check_model_fits(workload, allowed, limit, least_bytes(space, environment))
@@ -257,10 +319,6 @@ def examine(asked: str = "auto") -> Environment:
 # What the request says, read --------------------------------------------------------------------------------------
 
 
-def _source(training_args: Any) -> str:
-    return str(training_args) if isinstance(training_args, (str, Path)) else "Your training arguments"
-
-
 def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
     """(name, pickled objects): no bytes where the model is a name and nothing else was brought."""
     if isinstance(model, Sent):
@@ -272,14 +330,19 @@ def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
                 "Pass a function that makes the model, or name the data with dataset=.",
             )
         return os.fspath(model), b""
-    if not callable(model) or hasattr(model, "parameters"):
+    if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
         raise InvalidRequest(
-            f"The model is a {type(model).__name__}.", "Pass a name, or a function that makes the model."
+            f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
+        )
+    if needed := arguments_needed(model):
+        raise InvalidRequest(
+            f"{called(model)} cannot be made without {', '.join(needed)}.",
+            f"Pass functools.partial({called(model)}, ...) or a function that makes the model.",
         )
     if "train_dataset" not in objects:
         raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
     pickled = sent({"model_init": model, **objects})
-    return getattr(model, "__name__", type(model).__name__), pickled
+    return called(model), pickled
 
 
 def _why_nothing_fits(result: TuningResult) -> str:

@@ -22,6 +22,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.plan import Progress
 from autotune.report.columns import AFTER, BEFORE, Column, lever_column
 from autotune.report.compared import COMPARED
+from autotune.report.forecast_table import FORECAST
 from autotune.search_space import RuledOut
 from autotune.space_file import describe_space, named_spaces, read_space
 from autotune.trial import Trial
@@ -235,6 +236,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "columns_measured.md": lambda: columns(AFTER),
     "columns_levers.md": lambda: columns(lever_columns()),
     "columns_compared.md": lambda: columns(COMPARED),
+    "columns_forecast.md": lambda: columns(FORECAST),
     "command_line.md": command_line,
     "messages.md": messages,
     "api.md": api,

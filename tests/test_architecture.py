@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "autotune"
 
 FLOORS = (
-    ("errors", "units", "cache", "variables", "scrubbing", "parsing"),
+    ("errors", "options", "units", "cache", "variables", "scrubbing", "random_state", "parsing"),
     (
         "cards",
         "request",
@@ -84,6 +84,7 @@ FLOORS = (
         "anatomy",
         "report",
         "live",
+        "live_guide",
         "live_table",
         "live_notebook",
         "live_words",

@@ -46,7 +46,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     with pytest.raises(InvalidRequest) as caught:
         find_card(written)
     assert near in str(caught.value)
-    assert "--memory" in str(caught.value)
+    assert "memory=" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
         ("V100 80GB", "no V100 with 80 GB", "V100-16GB (16 GB) and V100-32GB (32 GB)"),
         ("A100 24GB", "no A100 with 24 GB", "A100-40GB (40 GB) and A100-80GB (80 GB)"),
         ("rtx 3080 16GB", "no RTX 3080 with 16 GB", "RTX 3080 (10 GB) and RTX 3080 12GB (12 GB)"),
-        ("4090 48GB", "no RTX 4090 with 48 GB", "RTX 4090 (24 GB); or give --memory 48GiB"),
+        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or give memory="48GiB"'),
         ("NVIDIA H100 96GB HBM3", "no H100 with 96 GB", "H100 (80 GB)"),
         ("A10 48GB", "no A10 with 48 GB", "A10 (24 GB)"),
     ],

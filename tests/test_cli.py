@@ -53,9 +53,9 @@ WRONG = {
     "a logger beside none": (["--report-to", "none,wandb"], "says none and wandb"),
     "an unknown device": (["--device", "gpu"], "Use auto, cpu, cuda or cuda:0"),
     "no trials": (["--n-trials", "0"], "whole number from 1"),
-    "a missing training-args file": (["--training-args", "none.json"], "cannot be read"),
-    "a broken training-args file": (["--training-args", "broken.json"], "no valid JSON or YAML"),
-    "sizes that contradict": (["--training-args", "contra.json"], "4 x 4 = 16 samples a step"),
+    "a missing training-args file": (["--args", "none.json"], "cannot be read"),
+    "a broken training-args file": (["--args", "broken.json"], "no valid JSON or YAML"),
+    "sizes that contradict": (["--args", "contra.json"], "4 x 4 = 16 samples a step"),
     "a report folder that is a file": (["--output-dir", "afile"], "is a file"),
 }
 
@@ -89,7 +89,7 @@ LATER = {
         "smaller than one batch of 8",
     ),
     "an unknown training argument": (
-        [*SEARCH, "--global-batch-size", "8", "--training-args", "unknown.json"],
+        [*SEARCH, "--global-batch-size", "8", "--args", "unknown.json"],
         "Did you mean 'learning_rate'?",
     ),
     "what the device cannot do": (
@@ -181,7 +181,7 @@ def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -
     code, out, err = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
     assert code == 1
     assert "4.0x faster" in out
-    assert err.startswith("Warning: --report-to tensorboard was given up")
+    assert err.startswith("Warning: the logger tensorboard was given up")
 
 
 def test_a_study_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_the_files_hold_the_same_table(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageFailed, match=r"The comparison in .* Name another folder as --output\.$"):
+    with pytest.raises(StorageFailed, match=r"The comparison in .* Name another folder as output=\.$"):
         compare([CARD], output=tmp_path / "file")
 
 

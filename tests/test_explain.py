@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -535,7 +536,7 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
         8,
         only=only,
         fix={"precision": "fp32", "workers": 0},
-        training_args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
+        args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
         n_trials=3,
         device="cpu",
         sequence_length=8,
@@ -568,3 +569,11 @@ def test_ranks_and_the_micro_batch_that_goes_with_them_are_one_step_of_the_path(
         made = between(baseline, answer, taken)
         assert made.global_batch_size == 8
         assert (made.micro_batch_size, made.data_parallel_size) == ((2, 4) if "data_parallel_size" in taken else (8, 1))
+
+
+def test_one_line_shows_speed_speed_up_and_what_the_gains_come_to(tmp_path: Path) -> None:
+    made, _ = told(study(configuration(16)), tmp_path)
+    assert repr(made).startswith("<Explanation of gpt2-mini-causal-lm-gb48-cpu: ")
+    assert re.search(r"samples/s, \d\.\d\dx the baseline", repr(made))
+    assert made.sentence in repr(made)
+    assert "\n" not in repr(made)

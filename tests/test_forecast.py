@@ -10,9 +10,10 @@ import autotune
 from autotune.cards import CARDS, GIB, find_card
 from autotune.cli import app
 from autotune.errors import InvalidRequest, NothingFits
-from autotune.forecast import Forecast, ForecastRow, device_meant
+from autotune.forecast import Forecast, ForecastRow, _size_taken, device_meant
 from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.report.forecast import forecast_lines
+from autotune.report.forecast_table import FORECAST, PEAKS, SIZES
 from tests.makers import cpu
 
 QUICK = {"sequence_length": 32, "space": "quick"}
@@ -131,3 +132,35 @@ def test_wrong_input_gets_one_clear_line_and_exit_code_2(what: str) -> None:
 def test_a_function_that_makes_a_model_is_not_a_name() -> None:
     with pytest.raises(InvalidRequest):
         autotune.estimate(lambda: None, 8)  # type: ignore[arg-type]
+
+
+def test_a_frame_has_a_row_a_peak_with_documented_columns(forecast: Forecast) -> None:
+    table = forecast.to_frame()
+    levers = list(forecast.rows[0].levers)
+    assert list(table.columns) == [*(one.name for one in SIZES), *levers, *(one.name for one in PEAKS)]
+    assert {name: str(kind) for name, kind in table.dtypes.items()} == {
+        **{one.name: one.dtype for one in FORECAST},
+        **dict.fromkeys(levers, "string"),
+    }
+    assert len(table) == len(forecast.rows)
+    assert table["fits"].sum() == len(forecast.fitting)
+    assert set(table["precision"]) == {"fp32/tf32", "fp16/bf16"}
+    parts = ["weights", "gradients", "optimizer_states", "activations", "temporary"]
+    assert (table[[f"{part}_bytes" for part in parts]].sum(axis=1) == table["peak_allocated_bytes"]).all()
+    free = dataclasses.replace(forecast, limit_bytes=None)
+    assert free.to_frame()["fits"].isna().all()
+    lost = dataclasses.replace(forecast, rows=(ForecastRow(8, 1, {"precision": ("fp32",)}, None, "not traced"),))
+    assert lost.to_frame()[["peak_bytes", "weights_bytes"]].isna().all(axis=None)
+    assert list(lost.to_frame()["reason"]) == ["not traced"]
+
+
+def test_it_says_the_class_and_the_size_of_the_card_that_it_took(forecast: Forecast) -> None:
+    assert forecast.auto_class == forecast.to_dict()["auto_class"] == "AutoModelForMaskedLM"
+    assert "AutoModelForMaskedLM" in forecast_lines(forecast.to_dict())[0]
+    told = repr(forecast)
+    assert told.startswith("<Forecast bert-mini as AutoModelForMaskedLM, global batch 8: ")
+    assert f"{len(forecast.fitting)} of {len(forecast.rows)} peaks fit into" in told
+    assert "\n" not in told
+    (said,) = _size_taken(find_card("V100"))
+    assert said == "V100-16GB was taken: the version with 16 GB of those with 16 and 32 GB"
+    assert _size_taken(find_card("T4")) == _size_taken(None) == ()

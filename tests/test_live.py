@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from autotune.live import LiveTable, PlainLines, Silent, following, is_lively, watcher
+from autotune.live import LiveTable, PlainLines, Silent, following, is_lively, saying, watcher
 from autotune.measurement import Outcome
 from autotune.plan import Progress
 from autotune.trial import Trial
@@ -111,18 +111,35 @@ def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.Capture
     assert capsys.readouterr() == ("", "stopping after the running probe\n")
 
 
-def test_a_caller_in_python_sees_nothing_by_default_their_own_or_by_true_what_the_command_shows() -> None:
+def test_a_caller_in_python_sees_plain_lines_on_standard_error_their_own_function_or_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     seen: list[Progress] = []
     with following(seen.append) as watch:
         watch(progress("trial", 0))
     assert len(seen) == 1
-    assert isinstance(following(None), Silent)
-    assert isinstance(following(False), Silent)
-    assert isinstance(following(True), (PlainLines, LiveTable))
+    with following(False) as watch:
+        watch(progress("trial", 0))
+    assert capsys.readouterr() == ("", "")
+    for shown in (None, True):
+        with following(shown) as watch:
+            watch(progress("trial", 0))
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("trial 0: ")
+        assert err.count("\n") == 1
 
 
-def test_what_is_shown_goes_where_it_went_while_others_prints_go_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    with following(True) as watch, contextlib.redirect_stdout(sys.stderr):
-        watch(Progress("preparing", (), message="estimating memory"))
-        print("a library's greeting")
-    assert capsys.readouterr() == ("estimating memory\n", "a library's greeting\n")
+def test_what_is_shown_in_python_names_arguments_and_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    with following(None) as watch, contextlib.redirect_stderr(sys.stdout):
+        watch(Progress("preparing", (), message="--fresh measures anew"))
+        print("a library's greeting", file=sys.stderr)
+    assert capsys.readouterr() == ("a library's greeting\n", "fresh=True measures anew\n")
+
+
+def test_lines_go_to_standard_error_to_the_caller_s_function_or_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    for watch in (None, True, False, seen.append):
+        saying(watch)("measuring")
+    assert capsys.readouterr() == ("", "measuring\nmeasuring\n")
+    assert seen == ["measuring"]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from autotune.own_arguments import fields_of, left_out
+from autotune.errors import InvalidRequest
+from autotune.own_arguments import fields_of, left_out, own_arguments
 
 
 def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
@@ -34,3 +35,25 @@ def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
     fields, left = fields_of(args)
     assert "lr_scheduler_kwargs" not in fields
     assert left_out(left) == "arguments left out of probes, as they are no plain data: lr_scheduler_kwargs"
+
+
+def test_the_object_its_fields_and_a_file_say_the_same_under_each_name(tmp_path: Path) -> None:
+    given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, learning_rate=3e-4)
+    file = tmp_path / "mine.yaml"
+    file.write_text("use_cpu: true\nlearning_rate: 3e-4\n")
+    for value in (given, {"use_cpu": True, "learning_rate": 3e-4}, file, str(file)):
+        for name in ("args", "base_arguments", "training_args"):
+            of = own_arguments(**{**dict.fromkeys(("args", "base_arguments", "training_args")), name: value})
+            assert {key: of.fields[key] for key in ("use_cpu", "learning_rate")} == {
+                "use_cpu": True,
+                "learning_rate": 3e-4,
+            }
+            assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")
+    assert own_arguments(args=None).fields == {}
+
+
+def test_two_names_and_what_is_no_arguments_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Both args and training_args are given"):
+        own_arguments(args={}, base_arguments=None, training_args={})
+    with pytest.raises(InvalidRequest, match="args is a int"):
+        own_arguments(args=5)

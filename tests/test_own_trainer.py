@@ -270,12 +270,11 @@ def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_p
 
 
 @pytest.mark.parametrize(
-    "name", ["train_dataset", "data_collator", "training_args", "base_arguments", "dataset", "model"]
+    "name", ["train_dataset", "data_collator", "args", "training_args", "base_arguments", "dataset", "model"]
 )
 def test_what_the_trainer_brings_is_not_taken_beside_it(name: str, asked: Asked, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=f"takes no {name}: .* Build the Trainer with it") as caught:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         autotune.tune(built(tmp_path), **{name: "another"})
-    assert "\n" not in str(caught.value)
     assert asked == []
 
 

@@ -1,5 +1,6 @@
 """Which models travel as class and config, and that what is made of these is the same but for its weights."""
 
+import functools
 from typing import Any
 
 import cloudpickle
@@ -7,7 +8,19 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer
 
-from autotune.rebuilding import CONFIG, ITSELF, MODEL_INIT, Itself, made_by, rebuilt
+from autotune.probe.user_objects import UserObjects
+from autotune.rebuilding import (
+    CONFIG,
+    ITSELF,
+    MODEL_INIT,
+    Itself,
+    arguments_needed,
+    called,
+    made_by,
+    rebuilt,
+    takes_trial,
+)
+from autotune.sending import sent
 
 SIZES = {
     "vocab_size": 64,
@@ -102,3 +115,51 @@ def test_what_the_trainer_s_own_package_patched_is_patched_again_there() -> None
     utils.add_fused_lm_head(model)
     assert rebuilt(model, trl.SFTTrainer)[1] == ""
     assert "forward" in rebuilt(model, Trainer)[1]
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+
+
+class Sized(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+
+
+class Maker:
+    def __call__(self, trial: Any) -> Net:
+        return Net()
+
+
+def model_init(trial: Any) -> Net:
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "trial", "needed"),
+    [
+        (Net, "Net", False, []),
+        (Sized, "Sized", False, ["width"]),
+        (functools.partial(Sized, 3), "Sized", False, []),
+        (functools.partial(functools.partial(Sized), width=3), "Sized", False, []),
+        (functools.partial(Sized), "Sized", False, ["width"]),
+        (Maker(), "Maker", True, []),
+        (model_init, "model_init", True, []),
+        (lambda: Net(), "model", False, []),
+        (lambda trial, width: Net(width), "model", True, ["width"]),
+    ],
+)
+def test_what_makes_a_model_has_a_name_and_says_what_it_needs(
+    given: Any, name: str, trial: bool, needed: list[str]
+) -> None:
+    assert (called(given), takes_trial(given), arguments_needed(given)) == (name, trial, needed)
+
+
+@pytest.mark.parametrize("given", [Net, functools.partial(Sized, 3), functools.partial(Sized, width=3), Maker()])
+def test_a_class_a_partial_and_an_object_that_is_called_make_models_where_probes_run(given: Any) -> None:
+    user = UserObjects.opened(sent({"model_init": given, "train_dataset": [1]}))
+    assert isinstance(user.model().layer, torch.nn.Linear)
+    assert user.model() is not user.model()

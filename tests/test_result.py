@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Outcome
 from autotune.memory_peak import MemoryPeak, MemorySplit
+from autotune.numerics import Curve, Numerics
 from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
 from autotune.report.summary import doubts
@@ -247,3 +249,38 @@ def test_doubts_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
 )
 def test_only_a_model_that_a_name_loads_has_a_class_for_it(facts: dict[str, Any], loaded_by: str) -> None:
     assert result(workload=workload(**facts)).for_other_tools().auto_class == loaded_by
+
+
+def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_once() -> None:
+    curves = {1: Curve((9.0,) * 30)}
+    made = result(
+        [
+            trial(0, 10.0, observed_doubts=("throttled",)),
+            trial(1, 40.0, of=configuration(16), observed_doubts=("a busy machine", "others held memory")),
+            trial(2, 30.0, of=configuration(4), observed_doubts=("of no interest",)),
+        ],
+        doubts=("others held memory",),
+        numerics=Numerics(tuple(Curve((level,) * 30) for level in (2.0, 2.1, 2.2)), curves),
+    )
+    *others, losses = made.warnings
+    assert others == ["others held memory", "a busy machine", "baseline: throttled"]
+    assert losses == f"losses: {made.numerics.flag(1)}"
+    assert made.doubts == ("others held memory",)
+    assert made.to_dict()["warnings"] == list(made.warnings)
+    assert result().warnings == ()
+
+
+def test_one_line_shows_speed_and_speed_up() -> None:
+    told = repr(result())
+    assert told.startswith("<TuningResult gpt2-mini, 3 trial(s): 40")
+    assert re.search(r"samples/s, 4\.00x the baseline \(95 % interval \d\.\d\d to \d\.\d\d\); trial 1: 16 x 3", told)
+    assert "\n" not in told
+    assert re.search(r"40\S* .*samples/s, 4\.00x the baseline", result()._repr_html_())
+    assert "no speed-up" in repr(result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)]))
+    assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial(s): none fits>"
+
+
+def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:
+    for what in (result().verify, result().explain):
+        with pytest.raises(InvalidRequest, match="lies in no folder"):
+            what()

@@ -1,6 +1,11 @@
 """What a caller's objects become on their way: names for the model's own, an optimizer made anew, and a plain refusal."""
 
 import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.errors import InvalidRequest
 from autotune.probe.user_objects import UserObjects, arguments_class
-from autotune.sending import can_be_sent, received, sent
+from autotune.sending import can_be_sent, is_importable, received, sent
 
 
 class Net(torch.nn.Module):
@@ -99,3 +104,99 @@ def test_a_class_with_other_defaults_is_told_the_usual_ones() -> None:
     assert fields["bf16"] is False
     assert fields["learning_rate"] == 5e-5
     assert fields["max_length"] == 7
+
+
+# Modules of scripts ---------------------------------------------------------------------------------------------------
+
+LIBRARY = """
+def greeting():
+    return WORD
+
+WORD = {word!r}
+
+class Data:
+    def __getitem__(self, number):
+        return greeting(), number
+"""
+SEND = """
+import os, runpy, sys
+from pathlib import Path
+from autotune.sending import sent
+
+def give(name, *objects):
+    Path(os.environ["SENT"], name).write_bytes(sent({"train_dataset": objects}))
+"""
+RECEIVE = """
+import io, json, sys, wave
+from pathlib import Path
+from autotune.sending import received
+
+sys.path[:] = json.loads(sys.argv[2])
+stream = io.BytesIO(Path(sys.argv[1]).read_bytes())
+received(stream), received(stream)
+print([one[0] if hasattr(one, "__getitem__") else one() for one in received(stream)["train_dataset"]])
+"""
+SCRIPTS = {
+    "a helper beside the script": (
+        "from helper import Data, greeting\nimport helper\ngive('objects', Data(), greeting, lambda: helper.greeting())",
+        [("here", 0), "here", "here"],
+    ),
+    "a helper with the name of a module of Python's own": (
+        "from wave import Data, greeting\ngive('objects', Data(), greeting)",
+        [("waved", 0), "waved"],
+    ),
+    "a helper whose folder has left the path": (
+        "sys.path.insert(0, 'apart')\nfrom lone import Data\nsys.path.pop(0)\ngive('objects', Data())",
+        [("apart", 0)],
+    ),
+    "a helper that another folder hides by now": (
+        "sys.path.insert(0, 'apart')\nfrom twice import Data\nsys.path.insert(0, 'later')\ngive('objects', Data())",
+        [("first", 0)],
+    ),
+    "a helper that was loaded from its file": (
+        "import importlib.util as u\nspec = u.spec_from_file_location('loaded', 'apart/lone.py')\n"
+        "module = sys.modules['loaded'] = u.module_from_spec(spec)\nspec.loader.exec_module(module)\n"
+        "give('objects', module.Data())",
+        [("apart", 0)],
+    ),
+    "a script that another one runs": (
+        "Path('inner.py').write_text(Path('helper.py').read_text() + '\\nGIVE(\"objects\", Data())\\n')\n"
+        "runpy.run_path('inner.py', init_globals={'GIVE': give})",
+        [("here", 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SCRIPTS)
+def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, tmp_path: Path) -> None:
+    code, expected = SCRIPTS[what]
+    folder = tmp_path / "project"
+    for name, word in (
+        ("helper", "here"),
+        ("wave", "waved"),
+        ("apart/lone", "apart"),
+        ("apart/twice", "first"),
+        ("later/twice", "second"),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(LIBRARY.format(word=word))
+    end = "\nimport json\nPath(os.environ['SENT'], 'path').write_text(json.dumps(sys.path))\n"
+    (folder / "train.py").write_text(SEND + code + end)
+    environment = os.environ | {"SENT": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    given = subprocess.run(
+        [sys.executable, str(folder / "train.py")], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert given.returncode == 0, given.stderr
+    taken = subprocess.run(
+        [sys.executable, "-P", "-c", RECEIVE, str(tmp_path / "objects"), (tmp_path / "path").read_text()],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert taken.stdout.strip() == repr(expected), taken.stderr
+
+
+def test_what_is_installed_is_sent_by_its_name() -> None:
+    assert len(sent({"train_dataset": (Trainer, torch.nn.Linear, pytest.fixture, json.dumps)})) < 1000
+    assert all(map(is_importable, ("json", "os", "torch.nn", "transformers.trainer", "autotune.sending", "itertools")))

@@ -28,7 +28,15 @@ from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
 from autotune.study import adopt, open_study, search
-from autotune.study_folder import REQUEST, check_identity, locked, read_prospects, read_trial, remove_study
+from autotune.study_folder import (
+    REQUEST,
+    check_identity,
+    is_unmeasured,
+    locked,
+    read_prospects,
+    read_trial,
+    remove_study,
+)
 from autotune.trial import Trial
 from tests import makers
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
@@ -689,7 +697,7 @@ def test_the_same_name_with_another_identity_is_refused_showing_the_difference(t
     assert "threads" not in said
     assert "\n" not in said
     assert "x" * 61 not in said
-    assert "--fresh" in said
+    assert "fresh=True" in said
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}'])
@@ -697,7 +705,7 @@ def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> 
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:
         check_identity(tmp_path, {})
-    assert "--fresh" in str(caught.value)
+    assert "fresh=True" in str(caught.value)
 
 
 def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:
@@ -773,3 +781,13 @@ def test_an_interrupted_opening_keeps_the_baseline_trial_0_and_each_precision_ne
     assert study.trials[0].configuration == among.baseline
     assert [trial.configuration.values["precision"] for trial in study.trials[:3]] == ["fp32", "bf16", "tf32"]
     assert len({trial.configuration.micro_batch_size for trial in study.trials[:3]}) == 1
+
+
+def test_a_study_is_unmeasured_until_a_trial_is(tmp_path: Path) -> None:
+    assert not is_unmeasured(tmp_path), "a folder without a study is nobody's to clear"
+    write_json(tmp_path / REQUEST, {"identity": {}})
+    (tmp_path / "probes" / "0000").mkdir(parents=True)
+    (tmp_path / "probes" / "0000" / "order.json").write_text("{}")
+    assert is_unmeasured(tmp_path)
+    write_json(tmp_path / "probes" / "0000" / ANSWER, {})
+    assert not is_unmeasured(tmp_path)

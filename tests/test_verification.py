@@ -100,3 +100,9 @@ def test_unknown_numbers_are_dashes_and_the_promise_stays() -> None:
 
 def test_an_allocator_at_its_limit_is_no_promise_held() -> None:
     assert Verification(PROMISED, plain(40.0, allocator_retries=3)).held is False
+
+
+def test_one_line_shows_the_speeds_and_whether_they_were_held() -> None:
+    told = repr(Verification(trial(3, 10.0), completed(samples_per_second=9.0)))
+    assert re.match(r"<Verification of trial 3: 9\S* .*samples/s, promised 10\S* .*\. Not held: 10\.0 % slower", told)
+    assert "\n" not in told

@@ -1,20 +1,28 @@
 """The main job, for real: tiny models, real probes, real processes."""
 
+import contextlib
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
+import numpy
 import pytest
 
 import autotune
 from autotune.errors import InvalidRequest, NothingFits, StudyMismatch
+from autotune.plan import Progress
 from autotune.probe.order import read_json
+from autotune.probe.recorded import RecordedHost
 from autotune.result import TuningResult
+from tests.conftest import RECORDED
 from tests.hurry import hurried, hurry
 from tests.probe.processes import becomes_true
 
@@ -134,6 +142,49 @@ def test_the_same_name_with_another_question_is_refused_with_the_difference(sear
         )
 
 
+REPLAYED = {"probes": partial(RecordedHost, RECORDED), "no_history": True, "n_trials": 2, **MINIMAL}
+
+
+def interrupted(progress: Progress) -> None:
+    if progress.kind == "probing":
+        raise KeyboardInterrupt
+
+
+def test_a_study_that_measured_nothing_makes_way_for_another_question(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        autotune.search("bert-mini", 16, output_dir=tmp_path, watch=interrupted, **REPLAYED)
+    (folder,) = tmp_path.iterdir()
+    result = autotune.search("bert-mini", 16, output_dir=tmp_path, headroom=0.1, watch=False, **REPLAYED)
+    assert result.folder == folder
+    assert TuningResult.load(folder).request.headroom == 0.1
+    assert [trial.number for trial in TuningResult.load(folder).trials] == [0, 1]
+    with pytest.raises(StudyMismatch):
+        autotune.search("bert-mini", 16, output_dir=tmp_path, headroom=0.2, watch=False, **REPLAYED)
+
+
+def test_the_caller_s_random_numbers_are_as_if_nothing_had_been_searched(tmp_path: Path) -> None:
+    random.seed(7)
+    numpy.random.seed(7)
+    before = random.getstate(), repr(numpy.random.get_state())
+    for name in ("searched", "interrupted"):
+        with contextlib.suppress(KeyboardInterrupt):
+            watch = interrupted if name == "interrupted" else False
+            autotune.search("bert-mini", 16, output_dir=tmp_path, study_name=name, watch=watch, **REPLAYED)
+        assert (random.getstate(), repr(numpy.random.get_state())) == before
+
+
+def test_a_script_is_shown_a_line_an_event_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    autotune.search("bert-mini", 16, output_dir=tmp_path, **REPLAYED)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(r"^trial 0: .*samples/s", err, re.MULTILINE)
+    assert re.search(r"^trial 1: .*samples/s", err, re.MULTILINE)
+    autotune.search("bert-mini", 16, output_dir=tmp_path, fresh=True, watch=False, **REPLAYED)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"needs \d+ MiB for its weights and gradients alone"):
         autotune.search("gpt2-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **MINIMAL)
@@ -158,7 +209,7 @@ def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(t
         n_trials=2,
         sequence_length=128,
         device="cpu",
-        training_args={"per_device_train_batch_size": 8},
+        args={"per_device_train_batch_size": 8},
         only={"micro_batch_size": (1,), "precision": ("fp32",), "checkpointing": ("none",)},
         space="quick",
     )
@@ -193,7 +244,7 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
         8,
         train_dataset=Numbers(),
         trainer_class=OwnTrainer,
-        base_arguments=transformers.TrainingArguments(output_dir="unused", use_cpu=True, learning_rate=3e-4),
+        args=transformers.TrainingArguments(output_dir="unused", use_cpu=True, learning_rate=3e-4),
         device="cpu",
         n_trials=2,
         output_dir=str(tmp_path),
@@ -211,6 +262,46 @@ result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_tri
     space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
 print("FOUND", result.best.configuration.global_batch_size)
 """
+
+
+OWN_MODULE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, number):
+        return {"x": torch.ones(4) * number, "labels": torch.tensor(1.0)}
+"""
+OWN_SCRIPT = """
+import runpy
+import autotune
+parts = runpy.run_path("parts.py")
+from wave import Data
+result = autotune.search(parts["Net"], 4, train_dataset=Data(), device="cpu", n_trials=1, output_dir="reports",
+    space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
+print("FOUND", result.folder.name, result.best.configuration.global_batch_size)
+"""
+
+
+def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(OWN_MODULE)
+    (tmp_path / "wave.py").write_text(OWN_MODULE)  # so is a module of Python's own called
+    (tmp_path / "train.py").write_text(OWN_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "train.py"], text=True, capture_output=True, timeout=300, cwd=tmp_path, env=hurried()
+    )
+    assert done.stdout.strip() == "FOUND Net-custom-gb4-cpu 4", done.stderr
+    assert re.search(r"^trial 0: .*samples/s", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize("how", ["script", "standard input"])

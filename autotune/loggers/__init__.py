@@ -29,5 +29,5 @@ def check_installed(names: tuple[str, ...]) -> None:
     for name in names:
         if find_spec(name) is None:
             raise InvalidRequest(
-                f"--report-to {name} needs a library that is not installed.", f"pip install 'hf-autotune[{name}]'"
+                f"--report-to={name} needs a library that is not installed.", f"pip install 'hf-autotune[{name}]'"
             )

@@ -131,7 +131,7 @@ class Guarded:
 
     def _give_up(self, name: str, what: str, detail: str = "") -> None:
         self._loggers.pop(name, None)
-        said, rest = f"--report-to {name} was given up ({what}", "); the search itself is not touched"
+        said, rest = f"the logger {name} was given up ({what}", "); the search itself is not touched"
         self.problems.append(said + rest)
         print(f"Warning: {said}{f': {detail}' if detail else ''}{rest}", file=sys.stderr)
 

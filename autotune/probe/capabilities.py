@@ -174,7 +174,7 @@ def _wake_cuda() -> None:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidRequest(
             f"torch {torch.__version__} cannot use the GPU: {said}.",
-            "Use --device cpu, or install a torch that fits the driver.",
+            "Use --device=cpu, or install a torch that fits the driver.",
         ) from error
     layer = torch.nn.Linear(256, 256, device="cuda")
     convolution = torch.nn.Conv2d(3, 8, 3, device="cuda")

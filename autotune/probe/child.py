@@ -91,7 +91,8 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
             return {"value": capabilities.read(order).to_dict()}
         return {"value": preparation.run(order, objects)}
     except AutotuneError as error:
-        return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
+        message, advice = error.written
+        return {"error": type(error).__name__, "message": message, "advice": advice}
 
 
 def _own_scratch(scratch: Path, rank: int) -> Path:

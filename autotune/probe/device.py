@@ -37,7 +37,7 @@ def choose_device(asked: str) -> Card | None:
     there = ", ".join(f"cuda:{number} ({card.name})" for number, card in enumerate(cards))
     raise InvalidRequest(
         f"There is no device {asked}: {f'this machine shows {there}' if cards else 'no CUDA GPU is visible here'}.",
-        "Use --device cpu, or check the driver with nvidia-smi." if not cards else "Use one of these.",
+        "Use --device=cpu, or check the driver with nvidia-smi." if not cards else "Use one of these.",
     )
 
 
@@ -64,7 +64,7 @@ def _visible(every: list[tuple[int, str, str]], variable: str | None) -> list[tu
         if word.startswith("MIG-"):
             raise InvalidRequest(
                 f"CUDA_VISIBLE_DEVICES names a slice of a card ({word}), which autotune cannot read yet.",
-                "Name a whole card, or use --device cpu.",
+                "Name a whole card, or use --device=cpu.",
             )
         match = [one for one in every if word == str(one[0]) or one[1].startswith(word)]
         if not match:

@@ -167,7 +167,7 @@ class ProbeHost:
             return other.run(order)
         except ProbeHostFailed as error:
             said = " ".join(f"{name}={value}" for name, value in variables.items())
-            reason = f"no process can be started with {said}: {error.message}"
+            reason = f"no process can be started with {said}: {error.written[0]}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
 

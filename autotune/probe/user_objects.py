@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from transformers import TrainingArguments
 from autotune.errors import InvalidRequest
 from autotune.probe.batching import own_collating
 from autotune.probe.own_layers import layers_digest
-from autotune.rebuilding import Rebuilt, made_by
+from autotune.rebuilding import Rebuilt, made_by, takes_trial
 from autotune.request import TuningRequest
 from autotune.sending import received
 from autotune.workload import Workload
@@ -83,11 +82,7 @@ class UserObjects:
 def _made(model_init: Any) -> Any:
     """A `model_init` may take the (absent) trial, as the Trainer's may."""
     assert model_init is not None
-    takes_trial = any(
-        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        for one in inspect.signature(model_init).parameters.values()
-    )
-    return model_init(None) if takes_trial else model_init()
+    return model_init(None) if takes_trial(model_init) else model_init()
 
 
 def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:

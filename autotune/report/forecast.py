@@ -14,7 +14,7 @@ PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary",
 def forecast_lines(told: dict[str, Any]) -> list[str]:
     """The lines of `Forecast.to_dict()`."""
     length = f", {told['sequence_length']} tokens" if told["sequence_length"] else ""
-    head = f"{told['model']} ({told['task']}{length}), {format_parameters(told['parameters'])} parameters, "
+    head = f"{told['model']} ({told['task']}, {told['auto_class']}{length}), {format_parameters(told['parameters'])} parameters, "
     lines = [f"{head}global batch {told['global_batch_size']}"]
     if told["limit_bytes"] is not None:
         where = f"{told['card']['name']}: " if told["card"] else ""

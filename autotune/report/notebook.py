@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from autotune.report.facts import Facts
-from autotune.report.summary import doubts, doubts_text, headline, outcome_text, speed_text
+from autotune.report.summary import doubts, doubts_text, headline, outcome_text, speed_line, speed_text
 from autotune.trial import Trial
 from autotune.units import format_bytes
 
@@ -21,7 +21,8 @@ def notebook_html(facts: Facts) -> str:
     """Headline, best and baseline, doubts, trials. No colours of its own, so that light and dark both read; every text is
     escaped, and nothing is loaded from anywhere."""
     shown = _shown(facts)
-    said = [f"<p><b>{_text(facts.name)}</b>: {_text(headline(facts))}</p>", _answer(facts)]
+    speed = f"{speed_line(facts.best, facts.baseline, facts.objective)}. " if facts.best else ""
+    said = [f"<p><b>{_text(facts.name)}</b>: {_text(speed + headline(facts))}</p>", _answer(facts)]
     said += [f"<p>Doubt: {_text(doubt)}.</p>" for doubt in doubts(facts)]
     if shown:
         said.append(_trials(facts, shown))

@@ -1,14 +1,15 @@
 """What the page of the command line says of Python is so."""
 
-import dataclasses
 import inspect
 import re
+from typing import Any
 
 import pytest
 
 import autotune
 from autotune.cli_report import TABLES
-from autotune.request import TuningRequest, tuning_request
+from autotune.request import OPTIONS as REQUEST
+from autotune.request import tuning_request
 from tests.docs.pages import PAGES, generator
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]
@@ -23,9 +24,18 @@ FUNCTIONS = {
 COMMANDS_ALONE = {"doctor", "spaces", "studies"}
 OPTIONS_ALONE = {"as_json", "quiet"}
 BY_FOLDER = {"verify", "explain"}
-REQUEST = {field.name for field in dataclasses.fields(TuningRequest)} | set(
-    inspect.signature(tuning_request).parameters
-)
+FORMER = {"training_args", "base_arguments"}
+"""Former names of `args`."""
+PYTHON_ALONE = {"watch", "probes", "train_dataset", "data_collator", "processing_class", "trainer_class"}
+"""What is an object."""
+
+
+def parameters(command: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(getattr(autotune, FUNCTIONS[command])).parameters)
+
+
+def options(command: str) -> dict[str, Any]:
+    return {one.name: one for one in generator().commands()[command].params}
 
 
 def test_every_command_is_spoken_of() -> None:
@@ -35,14 +45,45 @@ def test_every_command_is_spoken_of() -> None:
 
 
 @pytest.mark.parametrize("command", FUNCTIONS)
-def test_every_option_is_an_argument(command: str) -> None:
-    arguments = set(inspect.signature(getattr(autotune, FUNCTIONS[command])).parameters)
-    if "options" in arguments:
-        arguments |= REQUEST
+def test_every_option_is_an_argument_that_a_signature_shows(command: str) -> None:
+    arguments = parameters(command)
+    assert not [one for one in arguments.values() if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    assert not [name for name, one in arguments.items() if one.annotation is one.empty]
     if command in BY_FOLDER:
         assert "folder" in arguments
-        arguments |= {"study", "output_dir"}
-    assert {one.name for one in generator().commands()[command].params} - OPTIONS_ALONE <= arguments
+        arguments |= {"study": arguments["folder"], "output_dir": arguments["folder"]}
+    assert options(command).keys() - OPTIONS_ALONE <= arguments.keys()
+
+
+@pytest.mark.parametrize("command", ["search", "guide"])
+def test_every_argument_that_is_no_object_is_an_option(command: str) -> None:
+    assert parameters(command).keys() - PYTHON_ALONE - FORMER <= options(command).keys()
+
+
+@pytest.mark.parametrize("command", ["search", "estimate", "guide"])
+def test_defaults_mean_the_same_in_both(command: str) -> None:
+    typed = {name: one.default for name, one in options(command).items()}
+    named = {name: one.default for name, one in parameters(command).items()}
+    asked = [name for name in REQUEST if name in typed and name in named]
+    assert len(asked) > 5
+    numbers = {name: int(str(typed[name])) for name in ("n_trials", "seed") if name in asked}
+    assert tuning_request("bert-mini", 8, **{name: typed[name] for name in asked} | numbers) == tuning_request(
+        "bert-mini", 8, **{name: named[name] for name in asked}
+    )
+
+
+def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
+    tune, search = (inspect.signature(one).parameters for one in (autotune.tune, autotune.search))
+    brought = {"model", "args", "train_dataset", "data_collator", "processing_class", "trainer_class"}
+    brought |= FORMER | {"dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
+    assert tune.keys() - {"trainer"} == search.keys() - brought
+    differing = {name for name in tune.keys() & search.keys() if tune[name] != search[name]}
+    assert differing == {"global_batch_size", "device"}, "the Trainer says these"
+
+
+@pytest.mark.parametrize("name", inspect.signature(autotune.search).parameters)
+def test_every_argument_of_a_search_is_told_of(name: str) -> None:
+    assert f"`{name}`" in (autotune.search.__doc__ or "")
 
 
 def test_the_readme_names_every_format_of_a_report() -> None:

@@ -64,7 +64,7 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
     assert [row.number for row in kept.rows] == [0]
     assert kept.endings == []
     (problem,) = loggers.problems
-    assert f"--report-to wandb was given up ({type(error).__name__})" in problem
+    assert f"the logger wandb was given up ({type(error).__name__})" in problem
     printed = capsys.readouterr()
     assert f"({type(error).__name__}: {error})" in printed.err
     assert printed.err.count("Warning:") == 1
@@ -168,7 +168,7 @@ def test_no_password_or_place_of_an_error_is_handed_on(
     made = result("wandb")
     loggers = begun(made, tmp_path / "study")
     loggers.log(made.trials)
-    assert loggers.problems == ["--report-to wandb was given up (OSError); the search itself is not touched"]
+    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not touched"]
     shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
     assert shown in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatc
         "sequence_length": 16,
         "only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)},
         "space": "quick",
-        "training_args": {"report_to": ["tensorboard", "wandb"]},
+        "args": {"report_to": ["tensorboard", "wandb"]},
         "output_dir": str(tmp_path / "reports"),
         "study_name": "told",
         "report_to": "tensorboard",

@@ -112,7 +112,7 @@ def test_without_a_card_auto_means_the_cpu(no_cards: None) -> None:
 def test_cuda_where_there_is_none_is_refused_in_one_line(no_cards: None, asked: str) -> None:
     with pytest.raises(InvalidRequest, match="no CUDA GPU is visible") as caught:
         choose_device(asked)
-    assert "--device cpu" in str(caught.value)
+    assert 'device="cpu"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,54 @@
+"""Names of options: as the command line writes them, in which messages are written, and as Python does."""
+
+import re
+
+FLAGS = frozenset(["fresh", "no-history", "keep-numerics", "require-parity", "trust-remote-code"])
+"""Options that are given without a value."""
+
+OPTIONS = FLAGS | {
+    *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer", "space"),
+    *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
+    *(
+        "training-steps",
+        "objective",
+        "seed",
+        "args",
+        "training-args",
+        "output-dir",
+        "report-to",
+        "study-name",
+        "global-batch-size",
+    ),
+    *("memory", "gpu", "steps", "rounds", "price-per-hour", "output"),
+}
+"""Options of commands that are functions in Python too."""
+
+_VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
+_OPTION = re.compile(rf"(?<![\w-])--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
+
+
+def in_python(text: str) -> str:
+    """The text with options as arguments of Python: `fresh=True` of `--fresh`, `device="cpu"` of `--device=cpu`,
+    `fix={"workers": "2"}` of `--fix workers=2`, `memory_limit=` of `--memory-limit`.
+
+    A word after an option is its value where `=` joins them, or where it is a number, in quotes or NAME=VALUE itself.
+    Options of other programs stay as they are.
+    """
+    return _OPTION.sub(_argument, text)
+
+
+def _argument(option: re.Match[str]) -> str:
+    if option["name"] not in OPTIONS:
+        return option[0]
+    name = option["name"].replace("-", "_")
+    given = option["pair"] or option["word"]
+    if option["number"]:
+        digits = option["number"].isdigit() or option["number"].startswith("'")
+        return f"{name}={option['number']}" if digits else f'{name}="{option["number"]}"'
+    if option["name"] in ("fix", "only") and given and "=" in given:
+        lever, _, values = given.partition("=")
+        several = ", ".join(f'"{value}"' for value in values.split(","))
+        return f'{name}={{"{lever}": {f"[{several}]" if name == "only" else several}}}'
+    if given:
+        return f'{name}="{given}"'
+    return f"{name}=True" if option["name"] in FLAGS else f"{name}="

@@ -1,0 +1,46 @@
+"""A forecast as a table, a row a peak, with stable columns and dtypes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from autotune.report.columns import BYTES, TEXT, WHOLE, WHOLE_OR_MISSING, Column, dtypes
+
+SIZES = (
+    Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
+    Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
+)
+PEAKS = (
+    Column("fits", "boolean", "Whether it stays within the memory asked about less headroom; missing where none was."),
+    Column("peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the device, its context among it.", BYTES),
+    Column("peak_allocated_bytes", WHOLE_OR_MISSING, "What torch allocates of it.", BYTES),
+    Column("peak_reserved_bytes", WHOLE_OR_MISSING, "What torch's allocator holds for that.", BYTES),
+    Column("weights_bytes", WHOLE_OR_MISSING, "Weights, at the peak as all that follows.", BYTES),
+    Column("gradients_bytes", WHOLE_OR_MISSING, "Gradients.", BYTES),
+    Column("optimizer_states_bytes", WHOLE_OR_MISSING, "States of the optimizer.", BYTES),
+    Column("activations_bytes", WHOLE_OR_MISSING, "What the forward keeps for the backward.", BYTES),
+    Column("temporary_bytes", WHOLE_OR_MISSING, "What is needed for a moment alone.", BYTES),
+    Column("context_bytes", WHOLE_OR_MISSING, "The device's context.", BYTES),
+    Column("where", TEXT, "When the peak comes: forward and backward, or optimizer step; empty where not traced."),
+    Column("cards", TEXT, "Shipped cards that it fits, separated by commas; else empty."),
+    Column("reason", TEXT, "Why there is no peak; else empty."),
+)
+FORECAST = (*SIZES, *PEAKS)
+"""Between the two stand the levers that change memory, as text: all values that need the same, separated by `/`.
+
+Later work adds columns and renames none. What is missing is <NA>."""
+
+
+def forecast_frame(told: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for each of `Forecast.to_dict()`, in its order."""
+    rows = [_row(row) for row in told["rows"]]
+    levers = dict.fromkeys(name for row in told["rows"] for name in row["levers"])
+    columns = dtypes(SIZES) | dict.fromkeys(levers, TEXT) | dtypes(PEAKS)
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    levers = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
+    split = {f"{part}_bytes": size for part, size in row.get("split", {}).items()}
+    return {"where": "", **row, **levers, **split, "cards": ", ".join(row["cards"])}
