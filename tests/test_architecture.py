@@ -243,7 +243,7 @@ with contextlib.suppress(SystemExit):
     assert not loaded_by(program) & {*HEAVY, "optuna", "pandas", "numpy"}
 
 
-@pytest.mark.parametrize("words", [["--n-trials", "0"], ["--dataset", "none.txt"], ["--training-args", "none.json"]])
+@pytest.mark.parametrize("words", [["--n-trials", "0"], ["--dataset", "none.txt"], ["--args", "none.json"]])
 def test_a_search_that_is_refused_loads_nothing_heavy(words: list[str]) -> None:
     program = f"""
 import contextlib, sys
