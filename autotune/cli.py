@@ -31,7 +31,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
-            print(f"Error: {' '.join(message.split())} {advice}", file=sys.stderr)
+            print(f"Error: {' '.join(message.split()).rstrip('.')}. {advice}", file=sys.stderr)
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None

@@ -147,6 +147,15 @@ def _run_search(
 ) -> "TuningResult":
     from rich.console import Console
 
+    from autotune.limits import check_request
+    from autotune.own_arguments import own_arguments
+    from autotune.request import OPTIONS, tuning_request
+
+    # What is wrong is said within a second: the workflow alone takes as long to load.
+    own = own_arguments(args=options.get("args"), training_args=options.get("training_args")).fields
+    words = {name: value for name, value in options.items() if name in OPTIONS}
+    check_request(tuning_request(model, global_batch_size, training_args=own, **words))
+
     from autotune import workflow
     from autotune.live import watcher
 

@@ -4,16 +4,22 @@ import contextlib
 import os
 from pathlib import Path
 
+from autotune.configuration import RANKS
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits, StorageFailed
 from autotune.levers import LEVERS
+from autotune.loggers import check_installed
+from autotune.probe import device
 from autotune.probe.model_files import check_model
 from autotune.probe.order import read_json
 from autotune.probe.sources import check_data
 from autotune.request import TASKS, TuningRequest
 from autotune.scrubbing import named
 from autotune.search_space import SearchSpace
+from autotune.space_building import read_wishes
 from autotune.study_folder import REQUEST, check_unlocked
+from autotune.survey import device_name
+from autotune.training_arguments import baseline_sizes
 from autotune.units import format_bytes, format_parameters
 from autotune.workload import Workload
 
@@ -28,6 +34,23 @@ def check_output(request: TuningRequest) -> None:
         raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
 
 
+def check_request(request: TuningRequest, own_data: bool = False) -> device.Card | None:
+    """Say what is wrong with a search before anything is started or anything heavy is loaded; the card it is for.
+
+    own_data: model and data are the caller's objects. Raises InvalidRequest, StudyInUse, StorageFailed.
+    """
+    check_installed(request.report_to)
+    fixed = read_wishes(request)[1]
+    baseline_sizes(request.global_batch_size, request.training_args, int(fixed.get(RANKS, 1)))
+    card = device.choose_device(request.device)
+    if own_data:
+        check_output(request)
+    else:
+        check_files(request)
+    check_free(request, device_name(request, card))
+    return card
+
+
 def check_files(request: TuningRequest) -> None:
     """Say at once what is wrong with local files, before anything heavy is loaded. Raises InvalidRequest, StorageFailed."""
     check_output(request)
@@ -36,12 +59,12 @@ def check_files(request: TuningRequest) -> None:
         check_data(request.dataset)
 
 
-def check_free(request: TuningRequest, device: str) -> None:
+def check_free(request: TuningRequest, name: str) -> None:
     """Raise StudyInUse where it can be said already that another process works on this study.
 
-    device: as the environment will call it.
+    name: of the device, as the environment will call it.
     """
-    for folder in {request.study_folder(task, device) for task in ((request.task,) if request.task else TASKS)}:
+    for folder in {request.study_folder(task, name) for task in ((request.task,) if request.task else TASKS)}:
         if request.study_name or _asks_the_same(request, folder):
             check_unlocked(folder)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.interval import Interval, ratio_interval
 from autotune.step import Step, drift
+from autotune.units import in_ranges
 
 INPUT_BOUND = 0.10
 """Share of a step spent waiting for data from which on a training is called input-bound."""
@@ -316,7 +317,7 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
         skipped_steps=sum(one.skipped_steps for one in rounds),
         recompiled_graphs=sum(one.recompiled_graphs for one in rounds),
         joules=_summed([one.joules for one in rounds]),
-        observed_doubts=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.observed_doubts)),
+        observed_doubts=in_ranges(doubt for one in rounds for doubt in one.observed_doubts),
         repeated_because=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.repeated_because)),
     )
 

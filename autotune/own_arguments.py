@@ -39,7 +39,7 @@ def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None)
         data = parse_json(text) if path.suffix == ".json" else read_yaml(text)
     except OSError as error:
         raise InvalidRequest(
-            f"--training-args {str(given)!r} cannot be read: {error.strerror}.", "Name a JSON or YAML file."
+            f"--args {str(given)!r} cannot be read: {error.strerror}.", "Name a JSON or YAML file."
         ) from error
     except (ValueError, yaml.YAMLError) as error:
         where = " ".join(str(error).split())

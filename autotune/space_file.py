@@ -185,8 +185,8 @@ def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
         line = mark.line + 1 if mark else 1
         raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
     if not isinstance(data, dict):
-        what = "is empty" if data is None else "does not hold a section `parameters`"
-        raise InvalidSpace(f"{path} {what}.", _SHAPE)
+        what = "is empty" if data is None else "holds no section `parameters`"
+        raise InvalidSpace(f"{path}:1: the file {what}.", _SHAPE)
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:

@@ -6,6 +6,7 @@
          probes/0007/confirmation-1/
 """
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -209,10 +210,20 @@ def _stop_where_it_crashes(study: Study) -> None:
 
 
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
+    log, reason = study.probe_folder(trial.number) / LOG, trial.measurement.reason.rstrip(".")
+    last = _last_line(trial.measurement.log_tail or log)
+    said = "" if last in reason or reason in last else f" ({last})"
     return SearchFailed(
-        f"{what}: {trial.measurement.reason.rstrip('.')}.",
-        f"Its output is in {study.probe_folder(trial.number) / LOG}. Fix the cause, then search again with --fresh.",
+        f"{what}: {reason}{said}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
     )
+
+
+def _last_line(text: str | Path) -> str:
+    """The last line of a text or a file that is not empty, as much of it as a message needs."""
+    with contextlib.suppress(OSError):
+        text = text.read_text(errors="replace") if isinstance(text, Path) else text
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]
+    return ""
 
 
 def confirm_finalists(

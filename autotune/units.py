@@ -2,11 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
+from itertools import zip_longest
 
-_SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_SIZES |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
+_SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "p": 1000**5}
+_SIZES |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgtp", start=1)}
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_bytes(text: str | int) -> int:
@@ -15,7 +18,7 @@ def parse_bytes(text: str | int) -> int:
     Units with an i (MiB) are powers of 1024, those without (MB) powers of 1000.
     Raises ValueError where the text is no positive size.
     """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgt]?i?)b?\s*", str(text).lower())
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgtp]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
         raise ValueError(f"{shortened(text)} is no size; write it as 600MiB, 24GiB or a number of bytes")
     size = float(match[1]) * _SIZES[match[2]]
@@ -28,7 +31,7 @@ def format_bytes(size: float | None) -> str:
     """`1.46 GiB` of 1568669286; a dash where the size is unknown."""
     if size is None:
         return "-"
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     power = min(len(units) - 1, int(math.log(max(1, abs(size)), 1024)))
     return f"{size / 1024**power:.{0 if power < 3 else 2}f} {units[power]}"
 
@@ -43,6 +46,25 @@ def shortened(value: object, most: int = 40) -> str:
     """A value as it is written in a message, and of a long one the beginning."""
     text = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "a number of hundreds of digits"
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def in_ranges(texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts that differ in one number alone as one text: `1.7 to 1.9 cores` of `1.7 cores` and `1.9 cores`."""
+    kinds: dict[str, list[list[str]]] = {}
+    for text in dict.fromkeys(texts):
+        kinds.setdefault(without_numbers(text), []).append(_NUMBER.findall(text))
+    merged: list[str] = []
+    for kind, rows in kinds.items():
+        columns = [sorted(set(column), key=float) for column in zip(*rows, strict=True)]
+        if sum(len(column) > 1 for column in columns) == 1:
+            rows = [[" to ".join(dict.fromkeys((column[0], column[-1]))) for column in columns]]
+        merged += ["".join(map("".join, zip_longest(kind.split("\0"), row, fillvalue=""))) for row in rows]
+    return tuple(merged)
+
+
+def without_numbers(text: str) -> str:
+    """What two texts share that differ in their numbers alone."""
+    return _NUMBER.sub("\0", text)
 
 
 def parse_share(text: str | float) -> float:

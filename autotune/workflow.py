@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.calibration import calibrated
-from autotune.configuration import RANKS
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.finishing import finish
@@ -15,9 +14,8 @@ from autotune.identity import study_identity
 from autotune.interruption import patient, statement_of
 from autotune.knowledge import gather, keeping_peaks
 from autotune.levers import LEVERS
-from autotune.limits import check_files, check_free, check_model_fits, check_output, least_bytes, memory_limit
+from autotune.limits import check_model_fits, check_request, least_bytes, memory_limit
 from autotune.live import following
-from autotune.loggers import check_installed
 from autotune.loggers.guarded import Guarded
 from autotune.measurement import Outcome
 from autotune.objective import best_trial
@@ -35,13 +33,13 @@ from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
 from autotune.sending import Sent, sent
-from autotune.space_building import build_space, read_wishes
+from autotune.space_building import build_space
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
 from autotune.study_folder import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
-from autotune.survey import device_name, read_environment, read_workload
+from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
-from autotune.training_arguments import baseline_sizes, check_fields, what_differs
+from autotune.training_arguments import check_fields, what_differs
 from autotune.units import format_bytes
 from autotune.workload import Workload
 
@@ -153,16 +151,7 @@ def _begin(
     """Read device, model and data, and search in the study's folder. source: of the user's own
     arguments, for people. pickled: the caller's own objects."""
     base = request.training_args
-    # Wrong words are said before anything is started.
-    check_installed(request.report_to)
-    fixed = read_wishes(request)[1]
-    baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
-    card = device.choose_device(request.device)
-    if pickled:
-        check_output(request)
-    else:
-        check_files(request)
-    check_free(request, device_name(request, card))
+    card = check_request(request, own_data=bool(pickled))
     with probes(pickled) as host, following(watch) as told:
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.probe.order import ANSWER
+
 DEEP = 100_000
 """Brackets in the files that are nested too deeply."""
 
@@ -209,28 +211,28 @@ TRAINING_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 
 ARGUMENT_FILES = (
     *(
-        search(f"training arguments with {what}", names, "--training-args", f"args/{what}.json")
+        search(f"training arguments with {what}", names, "--args", f"args/{what}.json")
         for what, (_, names) in TRAINING_ARGUMENTS.items()
     ),
-    search("no file of training arguments", "none.json", "--training-args", "none.json", for_real=True),
-    search("training arguments of nothing", "--training-args", "--training-args", ""),
-    search("training arguments that are a folder", "data", "--training-args", "data"),
-    search("training arguments cut in two", "cut.json", "--training-args", "args/cut.json"),
-    search("training arguments that are a list", "list.json", "--training-args", "args/list.json"),
-    search("training arguments that are a word", "word.yaml", "--training-args", "args/word.yaml"),
-    search("training arguments that are empty", "empty.json", "--training-args", "args/empty.json"),
-    search("training arguments with numbers as names", "numbers.yaml", "--training-args", "args/numbers.yaml"),
-    search("training arguments that are an image", "image.json", "--training-args", "args/image.json"),
-    search("deep training arguments", "deep.json", "--training-args", "args/deep.json", for_real=True),
-    search("deep training arguments in YAML", "deep.yaml", "--training-args", "args/deep.yaml"),
-    search("deep training arguments in YAML's blocks", "blocks.yaml", "--training-args", "args/blocks.yaml"),
-    search("training arguments that include a tag", "tag.yaml", "--training-args", "args/tag.yaml"),
-    search("an unknown optimizer, for real", "adam_magic", "--training-args", "args/magic.yaml", for_real=True),
-    search("no learning rate at all, for real", "learning_rate", "--training-args", "args/nan.yaml", for_real=True),
-    search("both half precisions, for real", "bf16", "--training-args", "args/both.yaml", for_real=True),
-    search("a whole dump of defaults", "", "--training-args", "args/dump.json", code=FINE),
-    search("arguments that are fine", "", "--training-args", "args/fine.yaml", code=FINE),
-    search("a learning rate of 5e-5 in YAML", "", "--training-args", "args/exponent.yaml", code=FINE),
+    search("no file of training arguments", "none.json", "--args", "none.json", for_real=True),
+    search("training arguments of nothing", "--args", "--args", ""),
+    search("training arguments that are a folder", "data", "--args", "data"),
+    search("training arguments cut in two", "cut.json", "--args", "args/cut.json"),
+    search("training arguments that are a list", "list.json", "--args", "args/list.json"),
+    search("training arguments that are a word", "word.yaml", "--args", "args/word.yaml"),
+    search("training arguments that are empty", "empty.json", "--args", "args/empty.json"),
+    search("training arguments with numbers as names", "numbers.yaml", "--args", "args/numbers.yaml"),
+    search("training arguments that are an image", "image.json", "--args", "args/image.json"),
+    search("deep training arguments", "deep.json", "--args", "args/deep.json", for_real=True),
+    search("deep training arguments in YAML", "deep.yaml", "--args", "args/deep.yaml"),
+    search("deep training arguments in YAML's blocks", "blocks.yaml", "--args", "args/blocks.yaml"),
+    search("training arguments that include a tag", "tag.yaml", "--args", "args/tag.yaml"),
+    search("an unknown optimizer, for real", "adam_magic", "--args", "args/magic.yaml", for_real=True),
+    search("no learning rate at all, for real", "learning_rate", "--args", "args/nan.yaml", for_real=True),
+    search("both half precisions, for real", "bf16", "--args", "args/both.yaml", for_real=True),
+    search("a whole dump of defaults", "", "--args", "args/dump.json", code=FINE),
+    search("arguments that are fine", "", "--args", "args/fine.yaml", code=FINE),
+    search("a learning rate of 5e-5 in YAML", "", "--args", "args/exponent.yaml", code=FINE),
 )
 
 # Models ----------------------------------------------------------------------------------------------------------------
@@ -561,7 +563,7 @@ OTHERS = (
     estimate("an estimate of a missing model", "./none", model="./none", for_real=True),
     estimate("an estimate of a text", "prose.txt", model="data/prose.txt"),
     estimate("an estimate without positions", "max_position_embeddings", model="models/no positions.json"),
-    estimate("an estimate of an unknown optimizer", "adam_magic", "--training-args", "args/magic.yaml"),
+    estimate("an estimate of an unknown optimizer", "adam_magic", "--args", "args/magic.yaml"),
     estimate("an estimate of an unknown lever", "precision", "--fix", "precison=bf16"),
     estimate("an estimate for an unknown device", "device", "--device", "tpu"),
     estimate("an estimate of a deep space", "deep", "--space", "spaces/deep brackets.yaml"),
@@ -750,7 +752,8 @@ def _write_pictures(folder: Path) -> None:
 
 def _write_studies(folder: Path) -> None:
     for name, text in (("damaged", '{"request": '), ("deep", _deep()), ("listed", "[]"), ("lonely", "{}")):
-        (folder / name).mkdir()
+        (folder / name / "probes" / "0000").mkdir(parents=True)
+        (folder / name / "probes" / "0000" / ANSWER).write_text("{}")  # else there is nothing to lose
         (folder / name / "request.json").write_text(text)
 
 

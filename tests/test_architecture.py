@@ -243,6 +243,18 @@ with contextlib.suppress(SystemExit):
     assert not loaded_by(program) & {*HEAVY, "optuna", "pandas", "numpy"}
 
 
+@pytest.mark.parametrize("words", [["--n-trials", "0"], ["--dataset", "none.txt"], ["--args", "none.json"]])
+def test_a_search_that_is_refused_loads_nothing_heavy(words: list[str]) -> None:
+    program = f"""
+import contextlib, sys
+sys.argv = ["autotune", "search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", *{words!r}]
+from autotune.__main__ import main
+with contextlib.suppress(SystemExit):
+    main()
+"""
+    assert not loaded_by(program) & {*HEAVY, "optuna", "pandas", "numpy", "scipy"}
+
+
 def test_the_parent_loads_nothing_heavy_before_it_searches() -> None:
     rooms = [name for name in MODULES if not name.startswith("autotune.probe.") and name != "autotune.__main__"]
     parents = ["autotune.probe.launcher", "autotune.probe.replay", "autotune.probe.device"]

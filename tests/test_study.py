@@ -254,13 +254,15 @@ def test_different_crashes_do_not_end_the_search(tmp_path: Path) -> None:
     assert len(study.trials) == 5
 
 
-def test_a_baseline_that_crashes_ends_the_search_with_the_log_s_tail(tmp_path: Path) -> None:
+def test_a_baseline_that_crashes_ends_the_search_with_one_line_that_names_its_log(tmp_path: Path) -> None:
     log = "".join(f"line {number}\n" for number in range(100))
     probe = replay(lambda configuration: ended(Outcome.CRASHED, reason="segmentation fault", log_tail=log))
     with pytest.raises(SearchFailed, match="baseline crashed: segmentation fault") as caught:
         run(tmp_path, probe)
     assert "line 99" in str(caught.value)
-    assert "line 60\n" not in str(caught.value)
+    assert "line 98" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "probes/0000/log.txt" in str(caught.value)
     assert len(probe.asked) == 1
 
 

@@ -10,11 +10,14 @@ from autotune.units import (
     format_bytes,
     format_duration,
     format_interval,
+    format_parameters,
     format_seconds,
+    in_ranges,
     parse_bytes,
     parse_price,
     parse_seconds,
     parse_share,
+    shortened,
     three_digits,
 )
 
@@ -31,6 +34,8 @@ from autotune.units import (
         ("629145600", 629145600),
         (629145600, 629145600),
         ("1B", 1),
+        ("1e9", 10**9),
+        ("2.5E+3 KiB", 2500 * 2**10),
         (" 2 TiB ", 2 * 2**40),
     ],
 )
@@ -40,11 +45,35 @@ def test_a_size_is_read_as_people_write_it(text: Any, size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "much", "0", "-1GiB", "0.1B", "1e9", "5.", "600 Mi B", "1iB", "1PiB", "nan", "inf", None, True, "9" * 400],
+    ["", "much", "0", "-1GiB", "0.1B", "1e", "5.", "600 Mi B", "1iB", "1EiB", "nan", "inf", None, True, "9" * 400],
 )
 def test_what_is_no_size_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0.0 million"), (85_054_464, "85.1 million"), (8.03e9, "8.0 billion"), (5_000_000_756_000, "5,000 billion")],
+)
+def test_parameters_are_counted_as_people_do(count: float, text: str) -> None:
+    assert format_parameters(count) == text
+
+
+def test_a_long_value_is_shortened_in_a_message_and_a_short_one_is_not() -> None:
+    assert shortened("many") == "'many'"
+    assert shortened(0) == "0"
+    assert len(shortened("x" * 5000)) <= 41
+    assert len(shortened(10**5000)) <= 41
+
+
+def test_texts_that_differ_in_one_number_become_one_with_its_range() -> None:
+    busy = [f"other processes used {cores} cores meanwhile" for cores in (1.9, 1.7, 1.8, 1.7)]
+    assert in_ranges([*busy, "swapped"]) == ("other processes used 1.7 to 1.9 cores meanwhile", "swapped")
+    assert in_ranges([busy[0], busy[0]]) == (busy[0],)
+    clocks = ["fell from 1800 to 1500 MHz", "fell from 1810 to 1490 MHz"]
+    assert in_ranges(clocks) == tuple(clocks)
+    assert in_ranges(["{0} of 9", "{0} of 10"]) == ("{0} of 9 to 10",)
 
 
 def test_a_size_written_and_read_again_is_within_its_last_digit() -> None:

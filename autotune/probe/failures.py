@@ -14,19 +14,13 @@ from autotune.scrubbing import scrubbed
 # What allocators and libraries say when memory ran out, each from the library's own source or a report of its users.
 _OUT_OF_MEMORY = (
     r"CUDA out of memory",
-    r"CUDA error: out of memory",
-    r"CUDA driver error: out of memory",
-    r"cudaErrorMemoryAllocation",
-    r"CUBLAS_STATUS_ALLOC_FAILED",
-    r"CUSOLVER_STATUS_ALLOC_FAILED",
+    r"(?:cuda|hip)ErrorMemoryAllocation",
     r"CUFFT_ALLOC_FAILED",
-    r"CUDNN_STATUS_ALLOC_FAILED",
     r"CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOC\w*",
     r"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.*(?:memory|workspace)",
     r"[Uu]nable to find (?:a valid cuDNN|an engine to execute|an algorithm)",
     r"FIND was unable to find an engine",
     r"HIP out of memory",
-    r"HIP error: out of memory",
     r"hipErrorOutOfMemory",
     r"MPS backend out of memory",
     r"XPU out of memory",
@@ -34,24 +28,32 @@ _OUT_OF_MEMORY = (
     r"PI_ERROR_OUT_OF_(?:RESOURCES|HOST_MEMORY)",
     r"Cuda failure (?:2\b|'out of memory')",
     r"Failed to CUDA (?:calloc|host alloc)",
-    r"Error out of memory at line \d+",  # bitsandbytes, csrc/ops.cu and pythonInterface
     r"CUDA Setup failed.*out of memory",
-    r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
-    r"DefaultCPUAllocator: .*[Cc]annot allocate memory",
-    r"Error code 12\b.*Cannot allocate memory",
     r"\[Errno 12\]",
     r"\bENOMEM\b",
-    r"[Cc]annot allocate memory",
-    r"unable to (?:mmap|allocate) \d+ bytes",
+    r"WinError 1455\b",
     r"\bbad_alloc\b",
-    r"(?m:^(?:torch\.(?:cuda\.)?OutOfMemoryError|MemoryError)\b)",  # a traceback's last line, in a log
+    # However a library words it: the phrase at the beginning of what it says, or an allocation that was refused. Advice on what
+    # to do "if you run out of memory" is neither.
+    r"(?im:(?:^|[:\])>'\"] ?|\berror )out[ _]of[ _]memory\b)",
+    r"(?i:(?:failed|unable|not able|cannot|can't|could ?n[o']t)(?: to)? (?:pre-?|m|re)?alloc(?:ate)?\b"
+    r"[^\n]{0,60}?(?:\bbytes?\b|\bmemory\b|\d ?[KMGTP]i?B\b))",
+    r"(?i:memory allocation of \d+ bytes failed)",  # Rust's abort
+    r"(?i:tcmalloc: (?:allocation failed|large alloc \d+ bytes == \(nil\)))",
+    r"(?i:(?:not enough|insufficient) (?:\w+ )?memory\b(?! (?:bandwidth|alignment)))",
+    r"(?i:ran out of memory trying|is out of (?:device|host|gpu) memory|memory exhausted)",
+    r"\w+_(?:STATUS|ERROR)_ALLOC(?:ATION)?_FAILED",
+    r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+    r"\b[A-Z_]+_OUT_OF_(?:(?:HOST|DEVICE)_)?MEMORY\b",
+    r"\bRESOURCE_EXHAUSTED\b",  # XLA
+    r"\bOOM when allocating\b",  # TensorFlow
+    r"Invalid buffer size: [\d.]+ [KMGT]i?B",  # MPS
+    r"unable to write to file </torch_",
+    r"(?m:(?:^|: )(?:[\w.]+\.)?(?:OutOfMemoryError|MemoryError)\b)",  # a traceback's last line, in a log
     r"_ArrayMemoryError",
-    r"Unable to allocate [\d.]+ [KMGTPE]?i?B for an array",  # numpy
     r"ArrowMemoryError",
     r"(?:malloc|realloc|posix_memalign) of size \d+ failed",  # Arrow
     r"libgomp: (?:Thread creation failed|Out of memory)",
-    r"[Ii]nsufficient shared memory",
-    r"unable to allocate shared memory\(shm\)",
     r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Bus error",
     r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
 )
@@ -67,6 +69,8 @@ _OTHER = (
     ),
     (Outcome.UNSUPPORTED, r"OutOfResources", "a kernel's tile does not fit this chip at any batch size"),
     (Outcome.CRASHED, r"illegal memory access", ""),
+    (Outcome.CRASHED, r"shared memory.*: Permission denied", ""),
+    (Outcome.UNSUPPORTED, r"cannot allocate memory in static TLS block", "the library cannot be loaded that late"),
     (Outcome.CRASHED, r"device-side assert triggered", ""),
     (Outcome.CRASHED, r"misaligned address", ""),
     (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
@@ -84,12 +88,56 @@ _OTHER = (
     (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
     (
         Outcome.UNSUPPORTED,
-        r"No (?:available|viable) (?:kernel|backend)",
+        r"No (?:available|viable) (?:kernel|backend)|No operator found for `memory_efficient_attention",
         "an attention kernel cannot do this",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"No (?:valid )?execution plans? support|mha_graph|CUDNN_STATUS_EXECUTION_FAILED",
+        "cuDNN cannot do this attention",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"accessing tensor output of CUDAGraphs that has been overwritten|operation not permitted when stream is capturing|"
+        r"operation failed due to a previous error during capture",
+        "CUDA graphs cannot hold this step",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"has been toggled on, but|(?:was|is) toggled on, but|the package \S+ seems to be not installed",
+        "an attention package is missing or cannot be used here",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?i:flash ?attention (?:2 |3 )?(?:forward |backward )?only supports?)",
+        "its kernels cannot do this",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"requires? (?:a )?device with capability|requires \.target sm_\d+|not supported (?:in|on) this architecture|"
+        r"Unsupported conversion from .* to|is not currently implemented for the MPS device|"
+        r"Could not run '\S+' with arguments from the '\w+' backend",
+        "this device has no code for it",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"Cannot find a working triton installation|Triton is not available|torch\.compile is not (?:yet )?supported on|"
+        r"not yet supported for torch\.compile|Dynamo is not supported on",
+        "this installation cannot compile",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"CUDA_HOME does not exist, unable to compile|Unable to JIT load the \S+ op|No GPU found. A GPU is needed for quant|"
+        r"cannot perform fine-tuning on purely quantized models",
+        "the library cannot do this here",
     ),
     (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
     (Outcome.UNSUPPORTED, r"`flex_attention` does not support `dropout`", ""),
-    (Outcome.UNSUPPORTED, r"FlashAttention only supports? fp16", "its kernels take numbers of 16 bits only"),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?i:flash ?attention (?:2 |3 )?only supports? (?:fp16|torch\.float16))",
+        "its kernels take numbers of 16 bits only",
+    ),
     (
         # What training arguments set by the newer way, inductor asks for by the older one.
         Outcome.UNSUPPORTED,
@@ -115,6 +163,7 @@ _REFUSED = (
     re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGTPE]i?B|bytes|B)?"),
     re.compile(r"[Uu]nable to allocate ([\d.]+) ?([KMGTPE]iB)"),
     re.compile(r"(?:malloc|realloc) of size (\d+)()"),
+    re.compile(r"(?i:allocat\w+(?: of)? (?:memory \()?)([\d.]+) ?([KMGTPE]i?B|bytes)"),
 )
 
 

@@ -20,7 +20,7 @@ from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
 from autotune.report.script_lines import adapter_text, collator_text, paste_lines
 from autotune.trial import Trial
-from autotune.units import format_bytes, format_interval, format_seconds
+from autotune.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 
 SHORT = 8
 """Levers that one line can tell."""
@@ -139,11 +139,16 @@ def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
 
 
 def doubts(facts: Facts) -> list[str]:
-    """What speaks against trusting the result: the study's doubts, the best trial's, then the baseline's, each once."""
+    """What speaks against trusting the result: the study's doubts, the best trial's, then the baseline's, each once.
+
+    What is said of both is said once, with the range of its numbers."""
     told = [*facts.doubts, *(facts.best.final.doubts if facts.best else ())]
     if facts.baseline and facts.best and facts.baseline.number != facts.best.number:
-        told += [f"baseline: {doubt}" for doubt in facts.baseline.final.doubts]
-    return list(dict.fromkeys(told))
+        known = set(map(without_numbers, told))
+        told += [
+            doubt if without_numbers(doubt) in known else f"baseline: {doubt}" for doubt in facts.baseline.final.doubts
+        ]
+    return list(in_ranges(told))
 
 
 def changed_learning(facts: Facts) -> str:
