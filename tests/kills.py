@@ -223,12 +223,12 @@ class Killer:
         else:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(ended, GONE_S)
-        if victim == "search":
-            while time.monotonic() < begun + GONE_S and (self._marked() or any(self.temporary.iterdir())):
-                time.sleep(0.01)
+        while time.monotonic() < begun + GONE_S and (
+            any(map(is_alive, ended)) or (victim == "search" and any(self._left_of_dead()))
+        ):
+            time.sleep(0.01)
         kill.seconds = time.monotonic() - begun
-        kill.left = {f"process {one.pid}" for one in ended if one.is_running() and one.status() != "zombie"}
+        kill.left = {f"process {one.pid}" for one in ended if is_alive(one)}
         self.kills.append(kill)
         self._say(f"{len(self.kills)}: {victim} during {phase}, all gone after {kill.seconds:.2f} s")
 
@@ -246,16 +246,19 @@ class Killer:
             self.shared_memory = sweep.shared_memory()
 
     def _left(self) -> Iterator[str]:
+        yield from self._left_of_dead()
+        yield from (f"/dev/shm/{name}" for name in sweep.left_shared_memory(self.shared_memory))
+
+    def _left_of_dead(self) -> Iterator[str]:
         yield from (f"process {process.pid}" for process in self._marked())
         yield from (str(path) for path in self.temporary.iterdir())
-        yield from (f"/dev/shm/{name}" for name in sweep.left_shared_memory(self.shared_memory))
 
     def _marked(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get(MARK) == str(self.folder) and process.status() != "zombie"
+            return process.environ().get(MARK) == str(self.folder) and is_alive(process)
         except (psutil.Error, OSError):
             return False
 
@@ -279,6 +282,14 @@ def family(search: int) -> dict[str, psutil.Process]:
     except psutil.Error:
         pass
     return known
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs; a zombie only waits for init to take note."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def with_descendants(process: psutil.Process) -> list[psutil.Process]:
