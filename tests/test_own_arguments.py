@@ -38,14 +38,14 @@ def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
 
 
 def test_the_object_its_fields_and_a_file_say_the_same_under_each_name(tmp_path: Path) -> None:
-    given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, learning_rate=3e-4)
+    given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, weight_decay=0.1, learning_rate=3e-4)
     file = tmp_path / "mine.yaml"
-    file.write_text("use_cpu: true\nlearning_rate: 3e-4\n")
-    for value in (given, {"use_cpu": True, "learning_rate": 3e-4}, file, str(file)):
+    file.write_text("weight_decay: 0.1\nlearning_rate: 3e-4\n")
+    for value in (given, {"weight_decay": 0.1, "learning_rate": 3e-4}, file, str(file)):
         for name in ("args", "base_arguments", "training_args"):
             of = own_arguments(**{**dict.fromkeys(("args", "base_arguments", "training_args")), name: value})
-            assert {key: of.fields[key] for key in ("use_cpu", "learning_rate")} == {
-                "use_cpu": True,
+            assert {key: of.fields[key] for key in ("weight_decay", "learning_rate")} == {
+                "weight_decay": 0.1,
                 "learning_rate": 3e-4,
             }
             assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")

@@ -180,7 +180,7 @@ def test_a_lever_is_given_once(option: str) -> None:
 @pytest.mark.parametrize("option", ["fix", "only"])
 @pytest.mark.parametrize("text", ["precision", "=bf16", "precision=", "precision= ", ""])
 def test_an_assignment_has_a_name_and_a_value(option: str, text: str) -> None:
-    assert f"--{option}" in refusal(**{option: [text]})
+    assert f"{option}=" in refusal(**{option: [text]})
 
 
 @pytest.mark.parametrize("given", [["precision=,"], {"precision": []}, {"precision": " , "}])
@@ -190,7 +190,7 @@ def test_a_choice_has_at_least_one_value(given: Any) -> None:
 
 @pytest.mark.parametrize("column", ["text_column", "label_column", "tokenizer", "dataset_split"])
 def test_a_column_needs_a_dataset(column: str) -> None:
-    assert "--dataset" in refusal(**{column: "review"})
+    assert "dataset=" in refusal(**{column: "review"})
     assert request(**{column: "review"}, dataset="reviews.csv")
 
 
