@@ -97,7 +97,7 @@ def test_a_memory_limit_may_have_an_exponent() -> None:
 )
 @pytest.mark.parametrize("name", ["", "  ", "a\0b"])
 def test_a_name_that_is_empty_is_refused_by_its_option(option: str, name: str) -> None:
-    assert f"--{option.replace('_', '-')}" in refusal(**{option: name})
+    assert f"{option}=" in refusal(**{option: name})
 
 
 @pytest.mark.parametrize("option", ["timeout", "probe_timeout"])
