@@ -110,10 +110,10 @@ def doctor(
 ) -> None:
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
     with plain_errors(as_json) as answer:
-        from autotune import workflow
         from autotune.report.doctor import doctor_lines
+        from autotune.survey import examine
 
-        environment = workflow.examine(device)
+        environment = examine(device)
         if as_json:
             answer.json(environment.to_dict())
         else:

@@ -10,6 +10,7 @@ from autotune.anatomy import Anatomy, dissect
 from autotune.configuration import Configuration
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
+from autotune.found import Found
 from autotune.live import saying
 from autotune.measurement import Measurement
 from autotune.objective import speed_up
@@ -21,8 +22,8 @@ from autotune.probe.order import read_json, write_json
 from autotune.reasons import alternatives, bound
 from autotune.reckoning import Explanation
 from autotune.report.files import write_explanation
-from autotune.result import TuningResult
 from autotune.retracing import Again, Retraced, retrace
+from autotune.saved import fields_of_saved
 from autotune.study_folder import EXPLANATION, locked, probe_folder, reporting_storage
 from autotune.verify import check_trainable, differing_facts, environment_here
 
@@ -47,7 +48,7 @@ def explanation(
     folder = Path(folder)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
         raise InvalidRequest(f"The rounds must be a whole number from 1 to {MOST_ROUNDS}, not {rounds!r}.", "Try 3.")
-    result = TuningResult.load(folder)
+    result = Found(**fields_of_saved(folder))
     result.best  # noqa: B018  (says now what would otherwise be said after the folder is locked)
     place = folder / EXPLANATION
     with locked(folder), ExitStack() as stack:
@@ -59,7 +60,7 @@ def explanation(
 
 
 def explained(
-    result: TuningResult,
+    result: Found,
     probe: Probe,
     place: Path,
     rounds: int = CONFIRMATION_ROUNDS,
@@ -93,7 +94,7 @@ def explained(
     )
 
 
-def _plan(result: TuningResult) -> Plan:
+def _plan(result: Found) -> Plan:
     request = result.request
     return Plan(
         n_trials=request.n_trials,
@@ -105,7 +106,7 @@ def _plan(result: TuningResult) -> Plan:
     )
 
 
-def _notes(result: TuningResult, place: Path, retraced: Retraced | None) -> tuple[str, ...]:
+def _notes(result: Found, place: Path, retraced: Retraced | None) -> tuple[str, ...]:
     notes = []
     if (place / "environment.json").exists():
         here = Environment.from_dict(read_json(place / "environment.json"))
@@ -118,7 +119,7 @@ def _notes(result: TuningResult, place: Path, retraced: Retraced | None) -> tupl
     return tuple(notes)
 
 
-def _begin(place: Path, result: TuningResult, fresh: bool) -> None:
+def _begin(place: Path, result: Found, fresh: bool) -> None:
     """Remove what was measured for another answer, or all where it is to be measured anew."""
     question = {
         "baseline": result.baseline.configuration.to_dict(),
@@ -139,7 +140,7 @@ def _begin(place: Path, result: TuningResult, fresh: bool) -> None:
 class _Live:
     """The study's own probe: the machine is read and processes are started when the first thing must be measured."""
 
-    def __init__(self, result: TuningResult, place: Path, stack: ExitStack) -> None:
+    def __init__(self, result: Found, place: Path, stack: ExitStack) -> None:
         self._result, self._place, self._stack = result, place, stack
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.errors import InvalidRequest
+from autotune.rebuilding import arguments_needed, called
 
 ARGUMENTS = ("arguments_class", "own_fields")
 """What the first pickle holds, where it is given."""
@@ -39,6 +40,31 @@ class Sent:
     pickled: bytes
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+
+
+def packed(model: Any, objects: Mapping[str, Any]) -> Sent:
+    """The model as a search was given it, with these objects; no bytes where it is a name. Raises InvalidRequest."""
+    if isinstance(model, Sent):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        if objects:
+            raise InvalidRequest(
+                f"{', '.join(objects)} need a `model_init` callable as the model.",
+                "Pass a function that makes the model, or name the data with dataset=.",
+            )
+        return Sent(os.fspath(model), b"")
+    if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
+        raise InvalidRequest(
+            f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
+        )
+    if needed := arguments_needed(model):
+        raise InvalidRequest(
+            f"{called(model)} cannot be made without {', '.join(needed)}.",
+            f"Pass functools.partial({called(model)}, ...) or a function that makes the model.",
+        )
+    if "train_dataset" not in objects:
+        raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
+    return Sent(called(model), sent({"model_init": model, **objects}))
 
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:

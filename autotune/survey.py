@@ -11,12 +11,20 @@ from autotune.levers.optimizer import own_name
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order
-from autotune.request import TuningRequest
+from autotune.request import TuningRequest, tuning_request
 from autotune.space_building import read_wishes
 from autotune.workload import Workload
 
 READING_S = 900.0
 """Deadline for reading model and data: a large dataset is tokenised once."""
+
+
+def examine(asked: str = "auto") -> Environment:
+    """What the device, its driver and the libraries can really do; raises InvalidRequest for an absent device."""
+    request = tuning_request("bert-mini", 1, device=asked)
+    card = device.choose_device(request.device)
+    with ProbeHost() as host:
+        return read_environment(host, request, card, every_optimizer=True)[0]
 
 
 def read_environment(

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
+from autotune.found import Found
 from autotune.launch import launch_line
 from autotune.live import saying
 from autotune.measurement import Measurement, Outcome
@@ -18,13 +19,13 @@ from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
 from autotune.probe.order import CHILD_ANSWER, Order, write_json
-from autotune.result import TuningResult
+from autotune.saved import fields_of_saved
 from autotune.step import Step
 from autotune.study_folder import VERIFICATION, locked, probe_folder, reporting_storage
+from autotune.survey import examine
 from autotune.trial import Trial
 from autotune.units import format_seconds
 from autotune.verification import Verification, wrapped
-from autotune.workflow import examine
 
 MOST_STEPS = 100_000
 """The order in which samples are drawn lies in the training's memory: beyond this it would be felt there."""
@@ -47,7 +48,7 @@ def verify_study(
     """
     folder = Path(folder)
     _check_length(steps, seconds)
-    result = TuningResult.load(folder)
+    result = Found(**fields_of_saved(folder))
     best = result.best
     _check_one_process(result)
     check_trainable(result)
@@ -76,7 +77,7 @@ def _check_length(steps: int, seconds: float | None) -> None:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
 
 
-def _check_one_process(result: TuningResult) -> None:
+def _check_one_process(result: Found) -> None:
     if (ranks := result.processes()) > 1:
         raise InvalidRequest(
             f"The answer of this study trains on {ranks} ranks, and verify starts a single process.",
@@ -84,7 +85,7 @@ def _check_one_process(result: TuningResult) -> None:
         )
 
 
-def check_trainable(result: TuningResult, verb: str = "Verify") -> None:
+def check_trainable(result: Found, verb: str = "Verify") -> None:
     """Raise InvalidRequest where model or data of the study are not at hand. verb: what is to be done with it."""
     if result.workload.user_objects:
         raise InvalidRequest(
@@ -116,7 +117,7 @@ def _announcement(best: Trial, steps: int, predicted: float) -> str:
     )
 
 
-def _notes(result: TuningResult, here: Environment) -> tuple[str, ...]:
+def _notes(result: Found, here: Environment) -> tuple[str, ...]:
     best = result.best
     notes = []
     if differing := differing_facts(result.environment.identity(), here.identity()):
@@ -142,7 +143,7 @@ def differing_facts(measured: dict[str, Any], here: dict[str, Any]) -> list[str]
 
 
 def _trained(
-    host: ProbeHost, result: TuningResult, here: Environment, request: dict[str, Any], deadline_s: float
+    host: ProbeHost, result: Found, here: Environment, request: dict[str, Any], deadline_s: float
 ) -> Measurement:
     """The plain training of the answer, with exactly the arguments that the study hands out."""
     assert result.folder is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.calibration import calibrated
 from autotune.environment import Environment
-from autotune.errors import InvalidRequest, NothingFits
+from autotune.errors import NothingFits
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.identity import study_identity
@@ -26,13 +26,13 @@ from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
 from autotune.random_state import kept_random_state
-from autotune.rebuilding import ITSELF, MODEL_INIT, arguments_needed, called
+from autotune.rebuilding import ITSELF, MODEL_INIT
 from autotune.report import FILES
 from autotune.request import OPTIONS, TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
-from autotune.sending import Sent, sent
+from autotune.sending import Sent, packed
 from autotune.space_building import build_space
 from autotune.study import adopt, open_study, progress
 from autotune.study import search as run_study
@@ -129,13 +129,12 @@ def search(
     given = locals()
     own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
     objects = {name: given[name] for name in ("train_dataset", "data_collator", "processing_class", "trainer_class")}
-    name, pickled = _user_objects(model, {key: value for key, value in objects.items() if value is not None})
+    brought = packed(model, {name: value for name, value in objects.items() if value is not None})
     request = tuning_request(
-        name, global_batch_size, training_args=own.fields, **{option: given[option] for option in OPTIONS}
+        brought.name, global_batch_size, training_args=own.fields, **{option: given[option] for option in OPTIONS}
     )
-    notes = (*([left_out(own.unsent)] if own.unsent else []), *(model.notes if isinstance(model, Sent) else ()))
-    doubts = model.doubts if isinstance(model, Sent) else ()
-    return _begin(request, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch)
+    notes = (*([left_out(own.unsent)] if own.unsent else []), *brought.notes)
+    return _begin(request, own.source, probes or ProbeHost, brought.pickled, notes, brought.doubts, fresh, watch)
 
 
 def _begin(
@@ -297,43 +296,6 @@ def _learning(space: SearchSpace) -> tuple[str, ...]:
     return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
 
 
-def examine(asked: str = "auto") -> Environment:
-    """What the device, its driver and the libraries can really do; raises InvalidRequest for an absent device."""
-    request = tuning_request("bert-mini", 1, device=asked)
-    card = device.choose_device(request.device)
-    with ProbeHost() as host:
-        return read_environment(host, request, card, every_optimizer=True)[0]
-
-
-# What the request says, read --------------------------------------------------------------------------------------
-
-
-def _user_objects(model: Any, objects: dict[str, Any]) -> tuple[str, bytes]:
-    """(name, pickled objects): no bytes where the model is a name and nothing else was brought."""
-    if isinstance(model, Sent):
-        return model.name, model.pickled
-    if isinstance(model, (str, os.PathLike)):
-        if objects:
-            raise InvalidRequest(
-                f"{', '.join(objects)} need a `model_init` callable as the model.",
-                "Pass a function that makes the model, or name the data with dataset=.",
-            )
-        return os.fspath(model), b""
-    if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
-        raise InvalidRequest(
-            f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
-        )
-    if needed := arguments_needed(model):
-        raise InvalidRequest(
-            f"{called(model)} cannot be made without {', '.join(needed)}.",
-            f"Pass functools.partial({called(model)}, ...) or a function that makes the model.",
-        )
-    if "train_dataset" not in objects:
-        raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
-    pickled = sent({"model_init": model, **objects})
-    return called(model), pickled
-
-
 def _why_nothing_fits(result: TuningResult) -> str:
     tried = [trial for trial in result.trials if trial.measurement.outcome is Outcome.OUT_OF_MEMORY]
     if not tried:
@@ -347,4 +309,4 @@ def _why_nothing_fits(result: TuningResult) -> str:
     )
 
 
-__all__ = ["Progress", "examine", "search"]
+__all__ = ["Progress", "search"]

@@ -149,7 +149,7 @@ def used_here(of: type | None, function: Any, node: ast.AST) -> Any:
         every = dict(pair for one in reversed(of.__mro__) for pair in members(one))
         return every.get(node.attr)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        called = function.__globals__.get(node.func.id)
+        called = inspect.unwrap(function).__globals__.get(node.func.id)
         return called if inspect.isfunction(called) and called.__module__.startswith("autotune.") else None
     return None
 

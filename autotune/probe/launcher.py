@@ -20,7 +20,7 @@ from typing import IO, Any
 from autotune import errors, interruption
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.probe import failures, sweep
-from autotune.probe.answers import STARTER, Account, failure_of, killed_from_outside, log_tail, read_value
+from autotune.probe.answers import Account, failure_of, killed_from_outside, log_tail, read_value
 from autotune.probe.order import (
     ANSWER,
     CHILD_ANSWER,
@@ -295,7 +295,7 @@ def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFai
         code, kills = message["host_ended"], message["kernel_oom_kills"]
         failure = failures.from_exit(code, kills, output).reason
         advice = _advice(code, output)
-    return ProbeHostFailed(f"{STARTER.capitalize()} failed: {failure}.", advice)
+    return ProbeHostFailed(f"The process that starts probes failed: {failure}.", advice)
 
 
 def _advice(code: int | None, output: str) -> str:

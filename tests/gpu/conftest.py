@@ -11,7 +11,7 @@ from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
 from autotune.probe.launcher import ProbeHost
-from autotune.workflow import examine
+from autotune.survey import examine
 from autotune.workload import Workload
 from tests.probe.probes import LEVERS as BASE
 from tests.probe.probes import make_order, measured

@@ -9,7 +9,7 @@ import pytest
 from autotune.environment import Environment
 from autotune.measurement import Outcome
 from autotune.probe.launcher import ProbeHost
-from autotune.workflow import examine
+from autotune.survey import examine
 from autotune.workload import Workload
 from tests.probe.probes import QUICK, configuration, make_order, measured
 
