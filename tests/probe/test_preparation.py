@@ -87,7 +87,7 @@ def test_a_model_that_reads_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_data_is_refused(tmp_path: Path) -> None:
-    assert "--dataset" in refusal(tmp_path, "bert-mini", tokenizer="anything")
+    assert "needs a dataset" in refusal(tmp_path, "bert-mini", tokenizer="anything")
 
 
 def test_a_decoder_without_padding_gets_one_for_classification(tmp_path: Path) -> None:
