@@ -11,7 +11,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from autotune import __version__
 from autotune.environment import installed_versions
 from autotune.errors import InvalidRequest
 from autotune.own_arguments import own_arguments
@@ -68,7 +67,7 @@ def request_fingerprint(request: TuningRequest) -> str:
     facts = {
         "request": {name: value for name, value in told.items() if name != "output_dir"},
         "files": {name: _stamps(told[name]) for name in PLACES if told[name]},
-        "versions": {**installed_versions(), "autotune": __version__},
+        "versions": installed_versions(),
         "machine": [platform.machine(), _processor(), len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES")],
         "cards": [] if request.device == "cpu" else [card.uuid for card in device.visible_cards()],
         "variables": {name: os.environ.get(name) for name in VARIABLES},
