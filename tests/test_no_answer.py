@@ -21,11 +21,11 @@ LACKING = out_of_memory(configuration())
 
 
 def test_only_memory_is_called_nothing_fits_and_the_leanest_is_named() -> None:
-    leaner = replace(LACKING, held_bytes=1100 * MIB, refused_bytes=1 * MIB)
+    leaner = replace(LACKING, held_bytes=1009 * MIB, refused_bytes=1 * MIB)
     error = error_of(replace(LACKING, held_bytes=3000 * MIB), leaner, ended(Outcome.UNSUPPORTED))
     assert isinstance(error, NothingFits)
     assert error.exit_code == 3
-    assert "wanted at least 1101 MiB" in error.message
+    assert "wanted at least 1010 MiB" in error.message
     assert "--memory-limit" in error.advice
 
 
