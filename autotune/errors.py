@@ -90,9 +90,6 @@ class TracingFailed(AutotuneError):
 class TimeIsOver(AutotuneError):
     """The time given with --timeout was over before the baseline was measured."""
 
-    def __init__(self, what: str, advice: str = "Give a longer --timeout; the same command resumes.") -> None:
-        super().__init__(f"The time given was over before {what}.", advice)
-
 
 class SearchFailed(AutotuneError):
     """The baseline crashed, the same crash came three times running, or no trial completed for another reason than memory."""

@@ -23,6 +23,7 @@ from autotune.rehearsal import Rehearsal
 from autotune.rehearsing import rehearse
 from autotune.study import confirm_finalists, missing_rounds, progress
 from autotune.study_folder import reporting_storage
+from autotune.time_limit import too_late
 from autotune.trial import Trial
 from autotune.units import format_seconds
 
@@ -109,7 +110,7 @@ def _train(
     within = study.plan.time.cut(deadline_s)
     answer, failure = train(kind, configuration, folder, within, request)
     if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:
-        raise TimeIsOver(f"the {kind} was done")
+        raise too_late(f"the {kind} was done")
     return answer, failure
 
 

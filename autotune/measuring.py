@@ -18,6 +18,7 @@ from autotune.plan import Plan
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.study_folder import probe_folder, reporting_storage
+from autotune.time_limit import too_late
 from autotune.trial import Trial
 
 LONGEST_BASELINE_S = 1800.0
@@ -57,17 +58,17 @@ def measure(
     best_so_far = None if confirmation else bar
     first = next((trial.measurement for trial in trials if trial.number == number), None)
     place = probe_folder(folder, number, confirmation)
-    too_late = TimeIsOver(f"trial {number} was measured" if number else "your own settings were measured")
+    error = too_late(f"trial {number} was measured" if number else "your own settings were measured")
 
     def once() -> Measurement:
         left = until - time.monotonic()
         if left <= 0:
-            raise too_late
+            raise error
         options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far)
         got = replace(probe(configuration, options), training_steps=plan.training_steps)
         if got.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             (place / ANSWER).unlink(missing_ok=True)
-            raise too_late
+            raise error
         return replace(got, compile_s=first.compile_s) if first and confirmation else got
 
     with reporting_storage(folder):

@@ -13,6 +13,11 @@ CLOSING_S, CLOSING = 3.0, 0.1
 """What is left for the report and for ending processes: seconds, and the share of the limit that they are at the most."""
 
 
+def too_late(what: str) -> TimeIsOver:
+    """The error that says that the time was over before `what`, as in `the losses were compared`; not raised here."""
+    return TimeIsOver(f"The time given was over before {what}.", "Give a longer --timeout; the same command resumes.")
+
+
 @dataclass(frozen=True)
 class TimeLimit:
     """How long a command may take. seconds: in all; None: as long as it needs. started: when it began (monotonic clock)."""
@@ -38,9 +43,9 @@ class TimeLimit:
         return max(0.0, self.started + self.seconds - closing - time.monotonic())
 
     def check(self, what: str, seconds: float = 0.0) -> None:
-        """Raise TimeIsOver where the limit is reached, or will be before so many seconds. what: as in TimeIsOver."""
+        """Raise TimeIsOver where the limit is reached, or will be before so many seconds. what: as in `too_late`."""
         if self.is_over or seconds > self.seconds_left():
-            raise TimeIsOver(what)
+            raise too_late(what)
 
     def cut(self, deadline_s: float) -> float:
         """The deadline in seconds of what begins now: this one, but no later than shortly after the limit."""

@@ -833,7 +833,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
 
 
 def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(TimeIsOver, match=r"your own settings were measured\..*--timeout"):
+    with pytest.raises(TimeIsOver, match=r"your own settings were measured\..*timeout="):
         timed(tmp_path, 30.0, each_taking(100.0))
     with pytest.raises(TimeIsOver):
         timed(tmp_path, 0.0, each_taking(1.0))
