@@ -2,15 +2,17 @@
 
 import os
 import sys
+import time
 
 
 def main() -> None:
     """Run the command line; where nobody reads on, as behind `| head -1`, it ends with exit code 1 and says nothing."""
+    started = time.monotonic()
     from autotune.cli import app
 
     try:
         try:
-            app(prog_name="autotune")
+            app(prog_name="autotune", obj=started)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:

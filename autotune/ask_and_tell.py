@@ -14,6 +14,7 @@ from autotune.ending import could_still_win, nothing_to_win, out_of_budget
 from autotune.interruption import Wish
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import value
+from autotune.pacing import time_for_a_probe
 from autotune.physics import PhysicsSampler, taught
 from autotune.plan import Plan
 from autotune.proposals import configuration_of, distributions, parameters
@@ -23,6 +24,9 @@ from autotune.search_space import SearchSpace
 from autotune.study_folder import keep_prospect, probe_folder
 from autotune.trial import Trial
 from autotune.units import finite
+
+PROBES = "further probes"
+"""What a search leaves out whose time is over before its other budget."""
 
 KNOWN_IN_A_ROW = 200
 """Proposals in a row that are already answered after which everything counts as known."""
@@ -48,6 +52,7 @@ class Study:
     answered_at_once: int = 0
     could_win: float | None = None
     wish: Wish = field(default_factory=Wish)
+    left_out: list[str] = field(default_factory=list)
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
@@ -60,13 +65,14 @@ class Study:
 Asked = tuple[int, optuna.Trial, Configuration]
 
 
-def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
+def ask(study: Study) -> tuple[Asked | None, str]:
     """(the next configuration that nothing answers for yet, the queue's first; or None and why the search ends).
 
-    A proposal that is known or settled is told at once, marked, and not counted. seconds: since this run began. What the
-    untried could still win is written beside the last trial.
+    A proposal that is known or settled is told at once, marked, and not counted. What the untried could still win is
+    written beside the last trial.
     """
-    sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, seconds)
+    out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials)
+    sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Choice | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
@@ -76,6 +82,7 @@ def ask(study: Study, seconds: float) -> tuple[Asked | None, str]:
     study.could_win = finite(choice.any_could_win) if choice else None
     if over:
         known = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
+        study.left_out += [PROBES] if out_of_time and not known else []
         return None, known or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:
         configuration = study.queue.pop(0)

@@ -1,6 +1,7 @@
 """`autotune search`: a thin door on `autotune.workflow`."""
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ Option = typer.Option
 
 
 def search(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -67,10 +69,23 @@ def search(
     ] = None,
     headroom: Annotated[str, Option(help="Share of the limit that must stay free.")] = "5%",
     n_trials: Annotated[str, Option(help="Probes in all, the baseline's among them, confirmations not.")] = "20",
-    timeout: Annotated[str | None, Option(help="Stop searching after this long, as 90s, 10m or 1h.")] = None,
+    timeout: Annotated[
+        str | None,
+        Option(
+            help="Time of the whole command, as 90s, 10m or 1h: start, probes, confirmation and checks. "
+            "What it is too short for is left out and named."
+        ),
+    ] = None,
     probe_timeout: Annotated[
         str | None, Option(help="Deadline of one probe. Default: 10 x the baseline's, at least 60 s.")
     ] = None,
+    confirmation_rounds: Annotated[
+        str,
+        Option(
+            help="Rounds in which the best trials and the baseline are measured again; up to twice as many while it is "
+            "open which one is faster."
+        ),
+    ] = "3",
     sampler: Annotated[
         str,
         Option(
@@ -126,16 +141,17 @@ def search(
     options = {
         name: value
         for name, value in locals().items()
-        if name not in ("model", "global_batch_size", "as_json", "quiet") and value is not None
+        if name not in ("context", "model", "global_batch_size", "as_json", "quiet") and value is not None
     }
+    started = context.obj or time.monotonic()
     with plain_errors(as_json) as answer:
         options |= {
             name: whole(name, options[name])
-            for name in ("n_trials", "seed", "sequence_length", "training_steps")
+            for name in ("n_trials", "confirmation_rounds", "seed", "sequence_length", "training_steps")
             if name in options
         }
         size = whole("global_batch_size", global_batch_size)
-        result = _run_search(model, size, options, answer, as_json, quiet)
+        result = _run_search(model, size, options | {"started": started}, answer, as_json, quiet)
         if as_json:
             answer.json(result.to_dict())
         else:
@@ -145,6 +161,11 @@ def search(
 def _run_search(
     model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool, quiet: bool
 ) -> "TuningResult":
+    from autotune.finished import finished_answer
+
+    # Before anything heavy is loaded: the same command on a finished study answers at once.
+    if known := finished_answer(model, global_batch_size, {k: v for k, v in options.items() if k != "started"}):
+        return known
     from rich.console import Console
 
     from autotune.limits import check_request

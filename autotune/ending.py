@@ -12,13 +12,16 @@ LEAST_PROBES = 3
 """Probes before which nothing is concluded from a model that was fitted to them."""
 
 
-def out_of_budget(plan: Plan, trials: list[Trial], seconds: float) -> str:
-    """Why to stop by what was spent, or nothing. seconds: since this run of the search began."""
+def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> str:
+    """Why to stop by what was spent, or nothing. out_of_time: whether there is no time for another probe."""
     if len(trials) >= plan.n_trials:
         return f"the budget of {plan.n_trials} trials is used"
-    if trials and plan.timeout_s is not None and seconds >= plan.timeout_s:
-        return f"the time of {format_seconds(plan.timeout_s)} is over"
-    return ""
+    return time_is_over(plan) if out_of_time else ""
+
+
+def time_is_over(plan: Plan) -> str:
+    """What is said of a search that its time ended."""
+    return f"the time of {format_seconds(plan.time.seconds or 0.0)} is over"
 
 
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice, space_size: int) -> str:

@@ -1,10 +1,25 @@
 """Environment: what is known of the device and the software, as plain facts."""
 
+import contextlib
 import hashlib
+import importlib.metadata
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
+"""Packages whose versions make an environment another one."""
+
+
+def installed_versions() -> dict[str, str]:
+    """Library, python among them -> its version; without those that are not installed."""
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions | {"python": platform.python_version()}
 
 
 @dataclass(frozen=True)

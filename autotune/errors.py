@@ -9,7 +9,8 @@ AutotuneError              1    something went wrong that is nobody's typing
 ├── StorageFailed          1    the report folder cannot be written
 ├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
 ├── TracingFailed          1    the memory of a model cannot be estimated
-└── SearchFailed           1    the baseline crashed, or one crash came three times running
+├── TimeIsOver             1    the time given was over before the baseline was measured
+└── SearchFailed           1    the baseline crashed, one crash came three times running, or no trial completed
 """
 
 from collections.abc import Iterable
@@ -86,8 +87,12 @@ class TracingFailed(AutotuneError):
     """The memory of a model cannot be estimated: its step cannot be traced."""
 
 
+class TimeIsOver(AutotuneError):
+    """The time given with --timeout was over before the baseline was measured."""
+
+
 class SearchFailed(AutotuneError):
-    """The search cannot go on: its baseline crashed, or the same crash came three times running."""
+    """The baseline crashed, the same crash came three times running, or no trial completed for another reason than memory."""
 
 
 FEW = 30

@@ -14,7 +14,7 @@ from autotune.found import Found
 from autotune.live import saying
 from autotune.measurement import Measurement
 from autotune.objective import speed_up
-from autotune.plan import CONFIRMATION_ROUNDS, Plan
+from autotune.plan import Plan
 from autotune.probe import Probe, ProbeOptions, device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
@@ -22,12 +22,11 @@ from autotune.probe.order import read_json, write_json
 from autotune.reasons import alternatives, bound
 from autotune.reckoning import Explanation
 from autotune.report.files import write_explanation
+from autotune.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.retracing import Again, Retraced, retrace
 from autotune.saved import fields_of_saved
 from autotune.study_folder import EXPLANATION, locked, probe_folder, reporting_storage
 from autotune.verify import check_trainable, differing_facts, environment_here
-
-MOST_ROUNDS = 20
 
 Dissect = Callable[[Mapping[str, Configuration]], Anatomy]
 Watch = Callable[[str], None]

@@ -1,5 +1,7 @@
 """What follows the confirmation: do the finalists learn as float32 does, and does the winner evaluate and save."""
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,28 +10,32 @@ from typing import Any
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
 from autotune.confirmation import MOST_GROUPS
+from autotune.errors import TimeIsOver
+from autotune.measurement import Outcome
 from autotune.numerics import STEPS, Numerics
 from autotune.objective import best_trial
-from autotune.parity import check_numerics, predicted_seconds
+from autotune.pacing import CHECKED_STEPS, losses_seconds, sanity_check_seconds
+from autotune.parity import check_numerics, has_losses, predicted_seconds
 from autotune.plan import Watch
 from autotune.probe import Probe
 from autotune.probe.failures import Failure
 from autotune.rehearsal import Rehearsal
 from autotune.rehearsing import rehearse
-from autotune.study import confirm_finalists, progress
+from autotune.study import confirm_finalists, missing_rounds, progress
 from autotune.study_folder import reporting_storage
+from autotune.time_limit import too_late
 from autotune.trial import Trial
 from autotune.units import format_seconds
 
 NUMERICS_MOST_S = 300.0
-"""Seconds that comparing losses may be foreseen to take, and no longer than the search's own timeout: unless parity is
-required, those of the answer alone are compared where all finalists' take longer, and none where that does."""
+"""Seconds that comparing losses may be expected to take: unless parity is required, those of the answer alone are compared
+where all finalists' take longer, and none where that does. Parity or not, none that the time left is too short for."""
 
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
 
-REHEARSED_STEPS = 10
-"""Steps that a rehearsal is foreseen to take at the most, its evaluation and checkpoint counted as some."""
+LOSSES, SANITY_CHECK = "losses", "evaluation and checkpoint"
+"""What is left out where the time is too short."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
 """(kind of order, configuration, folder for its files, deadline in seconds, its own options) -> (answer, failure)."""
@@ -40,9 +46,9 @@ def finish(
 ) -> tuple[Numerics | None, Rehearsal | None]:
     """Compare the finalists' losses with float32's, and rehearse the winner; None, None where nothing fits.
 
-    With require_parity a finalist that is flagged is barred, and the next ones are confirmed in its place. What was
-    done before an interruption is read from the study's folder. weights: where the model's come from, for people.
-    Raises StorageFailed where the disk refuses.
+    With require_parity a finalist that is flagged is barred, and the next ones are confirmed in its place. What there is
+    no time for is None and noted in the study. What was done before an interruption is read from the study's folder.
+    weights: where the model's come from, for people. Raises StorageFailed where the disk refuses.
     """
     numerics = None
     for _ in range(MOST_GROUPS):
@@ -50,33 +56,62 @@ def finish(
         if best is None:
             return numerics, None
         numerics = _numerics(study, best, train, weights, watch, require_parity)
-        if not require_parity or not _bar(study.trials, numerics):
+        if not require_parity or numerics is None or not _bar(study.trials, numerics):
             break
         confirm_finalists(study, probe, watch)
     best = best_trial(study.trials, study.plan.objective)
-    return numerics, None if best is None else _rehearsal(study, best, train, watch)
+    rehearsal = None if best is None else _rehearsal(study, best, train, watch)
+    missing = {missing_rounds(study): True, LOSSES: numerics is None, SANITY_CHECK: best and rehearsal is None}
+    study.left_out += [what for what, is_missing in missing.items() if what and is_missing]
+    return numerics, rehearsal
 
 
-def _numerics(study: Study, best: Trial, train: Train, weights: str, watch: Watch, require_parity: bool) -> Numerics:
-    others = [trial.number for trial in study.trials if trial.confirmed and trial.number != best.number]
-    finalists = [best.number, *others]
-    foreseen = predicted_seconds(study.trials, finalists)
-    most = min(NUMERICS_MOST_S, study.plan.timeout_s or NUMERICS_MOST_S)
-    if foreseen > most and not require_parity:  # of all: the answer alone
-        finalists = finalists[:1]
-        foreseen = predicted_seconds(study.trials, finalists)
-    if foreseen > most and not require_parity:
-        said = f"{STEPS} steps of each would take about {format_seconds(foreseen)}; --require-parity takes the time"
+def _numerics(
+    study: Study, best: Trial, train: Train, weights: str, watch: Watch, require_parity: bool
+) -> Numerics | None:
+    """None where there is no time."""
+    others = [trial for trial in study.trials if trial.confirmed and trial.number != best.number]
+    finalists, time = [best.number, *(trial.number for trial in others)], study.plan.time
+    place = study.folder / "numerics"
+    seconds, most = predicted_seconds(study.trials, finalists), math.inf if require_parity else NUMERICS_MOST_S
+    if seconds > most or losses_seconds(study.trials, finalists) > time.seconds_left():  # of all: the answer alone
+        finalists = [best.number, *(trial.number for trial in others if has_losses(trial, study.trials[0], place))]
+        seconds = predicted_seconds(study.trials, finalists)
+    if seconds > most:
+        said = f"{STEPS} steps of each would take about {format_seconds(seconds)}; --require-parity takes the time"
         return Numerics(problem=said)
-    watch(progress(study, "finishing", message=f"comparing losses with fp32's over {STEPS} steps"))
+    has_begun = False
 
     def attempt(configuration: Configuration, seed: int, folder: Path) -> tuple[Any, Failure | None]:
-        study.wish.check()
+        nonlocal has_begun
+        if not has_begun:
+            time.check("the losses were compared", losses_seconds(study.trials, finalists))
+            watch(progress(study, "finishing", message=f"comparing losses with fp32's over {STEPS} steps"))
+        has_begun = True
         request = {"steps": STEPS, "seed": seed}
-        return train("numerics", configuration, folder, DEADLINE_S + 10 * foreseen, request)
+        return _train(study, train, "numerics", configuration, folder, DEADLINE_S + 10 * seconds, request)
 
-    with reporting_storage(study.folder):
-        return check_numerics(study.trials, finalists, attempt, study.folder / "numerics", weights)
+    with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
+        return check_numerics(study.trials, finalists, attempt, place, weights)
+    return None
+
+
+def _train(
+    study: Study,
+    train: Train,
+    kind: str,
+    configuration: Configuration,
+    folder: Path,
+    deadline_s: float,
+    request: Mapping[str, Any],
+) -> tuple[Any, Failure | None]:
+    """One training within its deadline; raises TimeIsOver where the search's own came first, KeyboardInterrupt if wished."""
+    study.wish.check()
+    within = study.plan.time.cut(deadline_s)
+    answer, failure = train(kind, configuration, folder, within, request)
+    if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:
+        raise too_late(f"the {kind} was done")
+    return answer, failure
 
 
 def _bar(trials: list[Trial], numerics: Numerics) -> bool:
@@ -86,13 +121,15 @@ def _bar(trials: list[Trial], numerics: Numerics) -> bool:
     return before != [trial.barred for trial in trials]
 
 
-def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehearsal:
-    watch(progress(study, "finishing", message="one evaluation batch and one checkpoint at the winner's settings"))
-    deadline = DEADLINE_S + 10 * REHEARSED_STEPS * (best.final.step_time_s or 0.0)
+def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehearsal | None:
+    """None where there is no time."""
+    deadline = DEADLINE_S + 10 * CHECKED_STEPS * (best.final.step_time_s or 0.0)
 
     def attempt(configuration: Configuration, folder: Path) -> tuple[Any, Failure | None]:
-        study.wish.check()
-        return train("rehearsal", configuration, folder, deadline, {})
+        study.plan.time.check("evaluation and checkpoint were tried", sanity_check_seconds(best))
+        watch(progress(study, "finishing", message="one evaluation batch and one checkpoint at the winner's settings"))
+        return _train(study, train, "rehearsal", configuration, folder, deadline, {})
 
-    with reporting_storage(study.folder):
+    with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
         return rehearse(best.configuration, attempt, study.folder / "rehearsal")
+    return None

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.environment import Environment
-from autotune.errors import InvalidRequest, NothingFits
+from autotune.errors import InvalidRequest
 from autotune.interval import Interval
 from autotune.memory_peak import MemoryPeak
+from autotune.no_answer import why_no_answer
 from autotune.numerics import Numerics
 from autotune.objective import best_trial, pareto_front, speed_up
 from autotune.probe.shapes import BUILT_IN
@@ -41,7 +42,9 @@ class Found:
     came to its end. memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
     space_size: configurations that could be proposed. ruled_out: values that were never probed, with the reason.
     notes: what else a reader should know, a sentence each. doubts: what speaks against every number of the study.
-    answered_at_once: proposals that earlier trials already answered. identity: what makes this study itself,
+    answered_at_once: proposals that earlier trials already answered. left_out: what there was no time for. finished:
+    fingerprint of the request that this answers with nothing left to do; empty where something is.
+    identity: what makes this study itself,
     as plain data. numerics: loss curves of the finalists and of fp32; rehearsal: the winner's evaluation batch and
     checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the
     untried could still win after it. estimated_peaks: trial number -> what its memory is for, by the estimate, where it
@@ -60,6 +63,8 @@ class Found:
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
     answered_at_once: int = 0
+    left_out: Sequence[str] = ()
+    finished: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
     numerics: Numerics | None = None
     rehearsal: Rehearsal | None = None
@@ -71,10 +76,10 @@ class Found:
 
     @property
     def best(self) -> Trial:
-        """The recommended trial. Raises NothingFits where no configuration is feasible."""
+        """The recommended trial. Raises NothingFits where no configuration is feasible, SearchFailed where none completed."""
         best = best_trial(self.trials, self.request.objective)
         if best is None:
-            raise NothingFits("No configuration that was tried fits.", "Raise --memory-limit or lower the headroom.")
+            raise why_no_answer(self.trials, self.allowed_bytes)
         return best
 
     @property
@@ -88,13 +93,16 @@ class Found:
     def speedup(self) -> Interval | None:
         """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`.
 
-        Raises NothingFits as `best` does, InvalidRequest as `baseline` does.
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
         return speed_up(self.best, self.baseline, self.request.objective)[0]
 
     @property
     def speedup_reason(self) -> str:
-        """Why there is no speed-up; empty where there is one. Raises NothingFits and InvalidRequest as `speedup` does."""
+        """Why there is no speed-up; empty where there is one.
+
+        Raises NothingFits, SearchFailed and InvalidRequest as `speedup` does.
+        """
         return speed_up(self.best, self.baseline, self.request.objective)[1]
 
     @property
@@ -105,8 +113,10 @@ class Found:
     def training_argument_fields(self) -> dict[str, Any]:
         """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
 
-        With the evaluation's batch size that was checked, where one was. Raises NothingFits as `best` does, and InvalidRequest,
-        as every form of the answer does, for a study of another version whose levers are unknown here.
+        With the evaluation's batch size that was checked, where one was.
+
+        Raises NothingFits and SearchFailed as `best` does, and InvalidRequest, as every form of the answer does, for
+        a study of another version whose levers are unknown here.
         """
         fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
         checked = self.rehearsal.eval_batch_size if self.rehearsal else None
@@ -115,44 +125,47 @@ class Found:
     def model_arguments(self) -> dict[str, Any]:
         """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model.
 
-        Raises NothingFits as `best` does.
+        Raises NothingFits and SearchFailed as `best` does.
         """
         return model_arguments(self.best.configuration, self.environment)
 
     def environment_variables(self) -> dict[str, str]:
-        """Variables to set before the training starts; mostly none. Raises NothingFits as `best` does."""
+        """Variables to set before the training starts; mostly none. Raises NothingFits and SearchFailed as `best` does."""
         best = self.best.configuration
         return host_environment(best, self.environment) | process_environment(best, self.environment)
 
     def processes(self) -> int:
         """How many processes the launcher must start, one a rank: `torchrun --nproc-per-node`.
 
-        Raises NothingFits as `best` does.
+        Raises NothingFits and SearchFailed as `best` does.
         """
         return processes(self.best.configuration, self.environment)
 
     def data_arguments(self) -> dict[str, Any]:
         """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers.
 
-        Raises NothingFits as `best` does.
+        Raises NothingFits and SearchFailed as `best` does.
         """
         return data_arguments(self.best.configuration, self.environment)
 
     def torch_switches(self) -> dict[str, bool]:
         """Functions of `torch.backends.cuda` -> what to call them with before the training; mostly none.
 
-        Raises NothingFits as `best` does.
+        Raises NothingFits and SearchFailed as `best` does.
         """
         return torch_switches(self.best.configuration, self.environment)
 
     def adapter_arguments(self) -> dict[str, Any]:
-        """Fields for `peft.LoraConfig`; empty where all weights are trained. Raises NothingFits as `best` does."""
+        """Fields for `peft.LoraConfig`; empty where all weights are trained.
+
+        Raises NothingFits and SearchFailed as `best` does.
+        """
         return adapter_arguments(self.best.configuration, self.environment, self.workload.task)
 
     def for_other_tools(self) -> Answer:
         """The answer as `autotune.report.exports` makes files of it.
 
-        Raises NothingFits as `best` does, InvalidRequest for a study of another version.
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version.
         """
         hidden = self.workload.model_config.get("hidden_size")
         return Answer(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from autotune.errors import SearchFailed
+from autotune.errors import SearchFailed, TimeIsOver
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
@@ -55,7 +55,7 @@ def statement_of(ended: BaseException) -> str:
     """Why a search ended that did not come to its end."""
     if isinstance(ended, KeyboardInterrupt):
         return f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
-    if isinstance(ended, SearchFailed):
+    if isinstance(ended, (SearchFailed, TimeIsOver)):
         said = " ".join(ended.written[0].split()).rstrip(".")
         return said[:1].lower() + said[1:]
     return f"the search failed with {type(ended).__name__}"

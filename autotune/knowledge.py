@@ -21,6 +21,7 @@ from autotune.probe.launcher import ProbeHost
 from autotune.rates import known_rates
 from autotune.search_space import SearchSpace
 from autotune.study_folder import keep_peaks, reporting_storage
+from autotune.time_limit import TimeLimit
 from autotune.tracing import traced
 from autotune.trial import Trial
 from autotune.workload import Workload
@@ -28,6 +29,9 @@ from autotune.workload import Workload
 UNTOUCHED_BYTES = 34 << 20
 """Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
 RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
+
+ESTIMATED = 0.2
+"""Share of the time left that measuring the device's rates may take, and tracing after it: probes tell more."""
 
 TRACED = 500
 """Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
@@ -41,9 +45,14 @@ def gather(
     base: Mapping[str, Any],
     allowed_bytes: int,
     past: Sequence[Calibration] = (),
+    time_limit: TimeLimit | None = None,
 ) -> Knowledge:
-    """What the sampler `physics` starts from. past: what other studies on this device taught."""
-    rates = known_rates(host, environment)
+    """What the sampler `physics` starts from. past: what other studies on this device taught.
+
+    time_limit: of the whole command, of which only a share is spent on this.
+    """
+    time_limit = time_limit or TimeLimit()
+    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left())
     effects = expected_effects(space, environment, workload)
     prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
     if environment.is_cpu:
@@ -51,7 +60,7 @@ def gather(
     estimate: Callable[[Configuration], float] | None = None
     unknown, model = "", None
     try:
-        model = traced(host, workload, environment, _needs(space), base)
+        model = traced(host, workload, environment, _needs(space), base, seconds=ESTIMATED * time_limit.seconds_left())
         estimate = estimates(model, space, workload)
         if model.arithmetic and "fp32" in rates:
             kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S

@@ -1,11 +1,15 @@
 """How one trial is measured: within its deadline, once more where it was disturbed, and kept on disk."""
 
+import contextlib
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.configuration import Configuration
 from autotune.dominance import NEVER_PROBED
+from autotune.errors import TimeIsOver
 from autotune.interruption import Wish
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
@@ -14,6 +18,7 @@ from autotune.plan import Plan
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.study_folder import probe_folder, reporting_storage
+from autotune.time_limit import too_late
 from autotune.trial import Trial
 
 LONGEST_BASELINE_S = 1800.0
@@ -21,6 +26,9 @@ LONGEST_BASELINE_S = 1800.0
 
 REPEATS = 2
 """How often a disturbed measurement is made anew at the most."""
+
+REPEATED = 0.1
+"""Share of the time left that a repeat may take where that is limited."""
 
 STAYS_DISTURBED = 3
 """Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
@@ -35,30 +43,44 @@ def measure(
     number: int,
     confirmation: int = 0,
     wish: Wish | None = None,
+    seconds: float = math.inf,
 ) -> Measurement:
     """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
 
     What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
-    out: it is measured again, unless the user wishes to stop. Raises StorageFailed where the disk refuses.
+    out: it is measured again, unless the user wishes to stop. seconds: that it may take in all. Raises StorageFailed
+    where the disk refuses, TimeIsOver where it was not done in these seconds; then nothing of it is kept.
     """
+    until = time.monotonic() + seconds
     best = best_trial(trials, plan.objective)
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
     deadline = _deadline_s(plan, trials, configuration, confirmation)
-    options = ProbeOptions(number, deadline, confirmation, None if confirmation else bar)
+    best_so_far = None if confirmation else bar
     first = next((trial.measurement for trial in trials if trial.number == number), None)
+    place = probe_folder(folder, number, confirmation)
+    error = too_late(f"trial {number} was measured" if number else "your own settings were measured")
 
     def once() -> Measurement:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise error
+        options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far)
         got = replace(probe(configuration, options), training_steps=plan.training_steps)
+        if got.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
+            (place / ANSWER).unlink(missing_ok=True)
+            raise error
         return replace(got, compile_s=first.compile_s) if first and confirmation else got
 
     with reporting_storage(folder):
         measurement = once()
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
-            if not _disturbed(measurement) or (wish and wish.to_stop):
+            in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
+            if not _disturbed(measurement) or not in_time or (wish and wish.to_stop):
                 break
             said = (*measurement.repeated_because, *measurement.observed_doubts)
-            measurement = replace(once(), repeated_because=said)
-        keep(probe_folder(folder, number, confirmation), configuration, measurement)
+            with contextlib.suppress(TimeIsOver):
+                measurement = replace(once(), repeated_because=said)
+        keep(place, configuration, measurement)
     return measurement
 
 

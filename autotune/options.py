@@ -9,6 +9,7 @@ OPTIONS = FLAGS | {
     *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer", "space"),
     *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
     *(
+        "confirmation-rounds",
         "training-steps",
         "objective",
         "seed",

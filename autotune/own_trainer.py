@@ -14,7 +14,7 @@ from autotune.plan import Watch
 from autotune.probe.launcher import ProbeHost
 from autotune.random_state import kept_random_state
 from autotune.rebuilding import Itself, rebuilt
-from autotune.request import OPTIONS
+from autotune.request import CONFIRMATION_ROUNDS, OPTIONS
 from autotune.result import TuningResult
 from autotune.sending import Sent, can_be_sent, sent
 from autotune.workflow import search
@@ -44,6 +44,7 @@ def tune(
     n_trials: int = 20,
     timeout: str | float | None = None,
     probe_timeout: str | float | None = None,
+    confirmation_rounds: int = CONFIRMATION_ROUNDS,
     sampler: str = "physics",
     margin: str | float = 0.01,
     training_steps: int | None = None,

@@ -56,7 +56,7 @@ def check_numerics(
     curves = {
         number: first
         if configuration == reference
-        else _train(configuration, SEEDS[0], attempt, folder / f"trial-{number:04d}")[0]
+        else _train(configuration, SEEDS[0], attempt, _place(folder, number))[0]
         for number, configuration in zip(finalists, chosen, strict=True)
     }
     numerics = replace(numerics, curves=curves)
@@ -103,6 +103,17 @@ def _train(configuration: Configuration, seed: int, attempt: Attempt, folder: Pa
     write_json(folder / KEPT, {"configuration": configuration.to_dict(), "seed": seed, "curve": curve.to_dict()})
     (folder / CHILD_ANSWER).unlink(missing_ok=True)
     return curve, None
+
+
+def has_losses(trial: Trial, baseline: Trial, folder: Path) -> bool:
+    """Whether `check_numerics` need not train this trial: it did so in this folder, or it is float32's own."""
+    if trial.configuration == in_float32(baseline.configuration):
+        return True
+    return kept(trial.configuration, SEEDS[0], _place(folder, trial.number)) is not None
+
+
+def _place(folder: Path, number: int) -> Path:
+    return folder / f"trial-{number:04d}"
 
 
 def kept(configuration: Configuration, seed: int, folder: Path) -> Curve | None:

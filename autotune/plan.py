@@ -1,28 +1,29 @@
 """How far a search goes, and what it tells those who watch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.configuration import Configuration
+from autotune.request import CONFIRMATION_ROUNDS
+from autotune.time_limit import TimeLimit
 from autotune.trial import Trial
-
-CONFIRMATION_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How far to search. n_trials: probes in all, the baseline's among them. timeout_s: for this run of the search.
+    """How far to search. n_trials: probes in all, the baseline's among them. time: of the whole command.
 
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
+    confirmation_rounds: of the finalists and the baseline at the least, up to twice as many while it is open who is faster.
     """
 
     n_trials: int
     objective: str
     memory_limit_bytes: int
     allowed_bytes: int
-    timeout_s: float | None = None
+    time: TimeLimit = field(default_factory=TimeLimit)
     probe_timeout_s: float | None = None
     sampler: str = "physics"
     seed: int = 0

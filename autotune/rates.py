@@ -1,6 +1,7 @@
 """What the device can do at its best, measured once and kept."""
 
 import contextlib
+import math
 from collections.abc import Collection, Mapping
 from itertools import chain
 
@@ -26,17 +27,17 @@ def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, floa
     return _without_failed(_measured(host, environment, ()))
 
 
-def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
+def known_rates(host: ProbeHost, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
     """The same, from the cache where this device and this software were measured before.
 
-    What failed is kept too, as null, and not tried again.
+    What failed is kept too, as null, and not tried again. seconds: that measuring may take.
     """
     place = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
     known: Mapping[str, float | None] = {}
     with contextlib.suppress(OSError, ValueError):
         known = read_json(place)
     if not set(chain(*_wanted(environment))) <= known.keys():
-        found = _measured(host, environment, known)
+        found = _measured(host, environment, known, seconds)
         known = {**known, **found}
         if found:
             with contextlib.suppress(OSError):
@@ -45,13 +46,15 @@ def known_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float
     return _without_failed(known)
 
 
-def _measured(host: ProbeHost, environment: Environment, known: Collection[str]) -> Mapping[str, float | None]:
+def _measured(
+    host: ProbeHost, environment: Environment, known: Collection[str], seconds: float = math.inf
+) -> Mapping[str, float | None]:
     """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _wanted(environment))
     order = Order(
         kind="rates",
         folder=str(host.scratch_folder()),
-        deadline_s=DEADLINE_S + FIRST_STEP_S * len(optimizers),
+        deadline_s=min(seconds, DEADLINE_S + FIRST_STEP_S * len(optimizers)),
         environment=environment,
         request={"precisions": precisions, "optimizers": optimizers},
     )

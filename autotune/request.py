@@ -23,6 +23,9 @@ TASKS = (
 SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
+CONFIRMATION_ROUNDS = 3
+MOST_ROUNDS = 20
+"""Of measuring the same again; above it a number is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20
 """Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
 LARGEST_SEED = 2**31 - 1
@@ -47,8 +50,9 @@ class TuningRequest:
     """What a search is asked to find; build it with `tuning_request()`, which reads and checks people's spellings.
 
     memory_limit_bytes: device memory the training may use (None: what is free at the start).
-    headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, None for no limit and for
-    the default (10 x the baseline's time, at least 60 s). fix, only: lever -> value, lever -> values.
+    headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, of the whole command and of one
+    probe, None for no limit and for the default (10 x the baseline's time, at least 60 s). confirmation_rounds: of the
+    finalists and the baseline at the least. fix, only: lever -> value, lever -> values.
     training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
     n_trials: probes in all, the baseline's among them, confirmations not. require_parity: what does not learn as fp32
     does over its first steps cannot win. margin: the sampler `physics` ends once nothing untried can beat the best by a
@@ -76,6 +80,7 @@ class TuningRequest:
     n_trials: int = 20
     timeout_s: float | None = None
     probe_timeout_s: float | None = None
+    confirmation_rounds: int = CONFIRMATION_ROUNDS
     sampler: str = "physics"
     margin: float = 0.01
     training_steps: int | None = None
@@ -170,6 +175,7 @@ def _check(request: TuningRequest) -> None:
         if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
             raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
     _whole("n-trials", request.n_trials)
+    _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
     if request.training_steps is not None:
         _whole("training-steps", request.training_steps)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.objective import best_trial
-from autotune.plan import CONFIRMATION_ROUNDS
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
-from autotune.report.files import write_table
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import doubts, headline, speed_line
+from autotune.request import CONFIRMATION_ROUNDS
 from autotune.saved import fields_of_saved, save
 from autotune.telling import facts_of
 
@@ -35,7 +34,8 @@ class TuningResult(Found):
     def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
         """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides.
 
-        Raises NothingFits as `best` does, InvalidRequest for a study of another version whose levers are unknown here.
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
+        unknown here.
         """
         from transformers import TrainingArguments
 
@@ -130,6 +130,8 @@ class TuningResult(Found):
 
         Raises InvalidRequest for another format and where Excel's library is missing, StorageFailed where the disk refuses.
         """
+        from autotune.report.files import write_table
+
         return write_table(Path(path), self.to_frame(), format)
 
     def __repr__(self) -> str:

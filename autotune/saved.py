@@ -11,7 +11,6 @@ from autotune.found import Found
 from autotune.numerics import Numerics
 from autotune.probe.order import ORDER, read_json
 from autotune.rehearsal import Rehearsal
-from autotune.report.files import write_question, write_report
 from autotune.report.plain import launch_lines, speedup_fields
 from autotune.request import TuningRequest
 from autotune.scrubbing import named, scrubbed
@@ -23,6 +22,8 @@ from autotune.workload import Workload
 
 def begin(result: Found, folder: str | Path) -> None:
     """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
+    from autotune.report.files import write_question  # loads pandas, which reading a study does without
+
     record = {
         "request": _without_places(result.request.to_dict()),
         "workload": _told(result.workload),
@@ -33,12 +34,15 @@ def begin(result: Found, folder: str | Path) -> None:
         "ruled_out": [asdict(one) | {"reason": scrubbed(one.reason)} for one in result.ruled_out],
         "notes": [scrubbed(one) for one in result.notes],
         "doubts": list(result.doubts),
+        "finished": result.finished,
     }
     write_question(Path(folder), record, result.environment.to_dict())
 
 
 def save(result: Found, folder: str | Path) -> Path:
     """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts_of`."""
+    from autotune.report.files import write_report
+
     facts = facts_of(result)
     ended = {
         "statement": result.statement,
@@ -47,6 +51,7 @@ def save(result: Found, folder: str | Path) -> Path:
         **speedup_fields(facts),
         "launch": launch_lines(facts),
         "answered_at_once": result.answered_at_once,
+        "left_out": list(result.left_out),
         "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
@@ -81,7 +86,9 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "notes": record["notes"],
             "doubts": tuple(record.get("doubts", ())),
             "identity": record["identity"],
+            "finished": record.get("finished", ""),
             "answered_at_once": ended.get("answered_at_once", 0),
+            "left_out": tuple(ended.get("left_out", ())),
             "numerics": Numerics.from_dict(numerics) if numerics else None,
             "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,

@@ -7,8 +7,8 @@
 """
 
 import contextlib
+import math
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +17,16 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from autotune.ask_and_tell import Study, ask, begin, propose, tell
+from autotune.ask_and_tell import PROBES, Study, ask, begin, propose, tell
 from autotune.configuration import Configuration
 from autotune.confirmation import confirm
-from autotune.errors import SearchFailed
+from autotune.ending import time_is_over
+from autotune.errors import SearchFailed, TimeIsOver
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
 from autotune.measuring import keep, measure, unsupported
-from autotune.objective import best_trial, speed_up
+from autotune.objective import best_trial, finalists, speed_up
+from autotune.pacing import finishing_seconds, reserved_seconds
 from autotune.physics import Knowledge, PhysicsSampler
 from autotune.plan import Plan, Progress, Watch
 from autotune.probe import Probe
@@ -149,47 +151,50 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     statement why it ended.
 
     Raises SearchFailed where the baseline crashes or one crash comes three times running, StorageFailed where the disk
-    refuses, KeyboardInterrupt when the user interrupts or wished to: everything so far is kept.
+    refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts or wished
+    to: everything so far is kept.
     """
-    begun = time.monotonic()
     if study.trials:
-        watch(progress(study, "resumed", begun, message=f"going on with {len(study.trials)} trial(s)"))
+        watch(progress(study, "resumed", message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
-    statement = _probe_on(study, probe, watch, begun)
+    statement = _probe_on(study, probe, watch)
     while True:
         probed = len(study.trials)
-        confirm_finalists(study, probe, watch, begun)
+        confirm_finalists(study, probe, watch)
         if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
             break
         # Rounds tell more than one probe, and may have shown that it was a lucky one.
-        statement = _probe_on(study, probe, watch, begun)
+        statement = _probe_on(study, probe, watch)
         if len(study.trials) == probed:
             break
-    watch(progress(study, "done", begun, message=statement))
+    watch(progress(study, "done", message=statement))
     return statement
 
 
-def _probe_on(study: Study, probe: Probe, watch: Watch, begun: float) -> str:
+def _probe_on(study: Study, probe: Probe, watch: Watch) -> str:
     """Ask, probe, tell, until there is a reason to end, which is returned."""
+    study.left_out.clear()
     while True:
         study.wish.check()
         with reporting_storage(study.folder):
-            asked, statement = ask(study, time.monotonic() - begun)
+            asked, statement = ask(study)
         if asked is None:
             return statement
         number, running, configuration = asked
-        watch(progress(study, "probing", begun, number=number, configuration=configuration))
-        measurement = _measure(study, probe, configuration, number)
+        watch(progress(study, "probing", number=number, configuration=configuration))
+        try:
+            measurement = _measure(study, probe, configuration, number)
+        except TimeIsOver:
+            if not study.trials:
+                raise
+            study.left_out.append(PROBES)
+            return time_is_over(study.plan)
         with reporting_storage(study.folder):
             tell(study, running, configuration, measurement)
         trial = Trial(number, configuration, measurement)
         study.trials.append(trial)
-        watch(progress(study, "trial", begun, number=number, configuration=configuration, trial=trial))
+        watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
         _stop_where_it_crashes(study)
-
-
-def _time_is_over(study: Study, begun: float) -> bool:
-    return study.plan.timeout_s is not None and time.monotonic() - begun >= study.plan.timeout_s
 
 
 def _measure(
@@ -197,7 +202,11 @@ def _measure(
 ) -> Measurement:
     if number == 0 and study.space.baseline_problem:
         return unsupported(study.folder, configuration, study.space.baseline_problem)
-    return measure(study.folder, study.plan, study.trials, probe, configuration, number, confirmation, study.wish)
+    plan, trials = study.plan, study.trials
+    seconds = plan.time.cut(math.inf)
+    if trials and not confirmation:
+        seconds = plan.time.seconds_left() - reserved_seconds(plan, trials)
+    return measure(study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds)
 
 
 def _stop_where_it_crashes(study: Study) -> None:
@@ -226,29 +235,38 @@ def _last_line(text: str | Path) -> str:
     return ""
 
 
-def confirm_finalists(
-    study: Study, probe: Probe, watch: Watch = lambda progress: None, begun: float | None = None
-) -> None:
-    """Confirm the finalists and the baseline, as far as they are not yet; begun: when the search did (monotonic clock)."""
-    plan, begun = study.plan, time.monotonic() if begun is None else begun
+def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> None:
+    """Confirm the finalists and the baseline, as far as they are not yet and there is time."""
+    plan = study.plan
 
     def once_more(trial: Trial, one_round: int) -> Measurement:
         study.wish.check()
-        watch(progress(study, "confirming", begun, number=trial.number, configuration=trial.configuration))
+        watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration))
         measurement = _measure(study, probe, trial.configuration, trial.number, one_round)
         done = replace(trial, confirmations=(*trial.confirmations, measurement))
-        told = progress(study, "confirmed", begun, number=trial.number, configuration=trial.configuration, trial=done)
-        watch(told)
+        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=done))
         return measurement
 
-    confirm(
-        study.trials,
-        plan.objective,
-        plan.confirmation_rounds,
-        once_more,
-        lambda: _time_is_over(study, begun),
-        lambda: _expected_speeds(study),
-    )
+    with contextlib.suppress(TimeIsOver):
+        confirm(
+            study.trials,
+            plan.objective,
+            plan.confirmation_rounds,
+            once_more,
+            plan.time.seconds_left,
+            lambda: finishing_seconds(study.trials, plan.objective),
+            lambda: _expected_speeds(study),
+        )
+
+
+def missing_rounds(study: Study) -> str:
+    """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
+    best, needed = best_trial(study.trials, study.plan.objective), study.plan.confirmation_rounds
+    if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
+        return ""
+    if best.number == 0 and len(finalists(study.trials, study.plan.objective)) <= 1:
+        return ""
+    return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
 
 
 def _expected_speeds(study: Study) -> dict[int, Interval] | None:
@@ -260,12 +278,9 @@ def _expected_speeds(study: Study) -> dict[int, Interval] | None:
 # Small things --------------------------------------------------------------------------------------------------
 
 
-def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -> Progress:
-    """Where the study stands, for those who watch; begun: when the search did (monotonic clock)."""
+def progress(study: Study, kind: str, **what: Any) -> Progress:
+    """Where the study stands, for those who watch."""
     plan = study.plan
-    left = None
-    if plan.timeout_s is not None and begun is not None:
-        left = max(0.0, plan.timeout_s - (time.monotonic() - begun))
     best = best_trial(study.trials, plan.objective)
     return Progress(
         kind,
@@ -274,7 +289,7 @@ def progress(study: Study, kind: str, begun: float | None = None, **what: Any) -
         speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
         could_win=study.could_win,
         probes_left=max(0, plan.n_trials - len(study.trials)),
-        seconds_left=left,
+        seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
         folder=study.folder,
         **what,
     )

@@ -54,6 +54,7 @@ def facts_of(result: Found) -> Facts:
         notes=[scrubbed(one) for one in (*result.notes, *workload.notes)],
         doubts=[scrubbed(one) for one in result.doubts],
         answered_at_once=result.answered_at_once,
+        left_out=result.left_out,
         device_note=_device_note(environment, result.processes() if best else 1),
         numerics=result.numerics,
         rehearsal=result.rehearsal,

@@ -1,5 +1,6 @@
 """Asks a child for the traces that a set of configurations needs: their peaks before any probe."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,11 +24,13 @@ def traced(
     configurations: Iterable[Configuration],
     base: Mapping[str, Any],
     context_bytes: int | None = None,
+    seconds: float = math.inf,
 ) -> MemoryModel:
     """The model of memory that knows these configurations and all others with the same values at other micro-batches.
 
     environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
-    from the defaults. context_bytes: default the environment's. Raises TracingFailed where tracing itself fails, and for a
+    from the defaults. context_bytes: default the environment's. seconds: for all of it, after half of which
+    no further combination is traced. Raises TracingFailed where tracing itself fails, and for a
     caller's own model, which has no config to build it from.
     """
     if workload.user_objects:
@@ -38,9 +41,9 @@ def traced(
     order = Order(
         kind="trace",
         folder=str(host.scratch_folder()),
-        deadline_s=TRACING_S,
+        deadline_s=min(TRACING_S, seconds),
         workload=workload,
-        request=wanted.request(),
+        request=wanted.request() | ({"seconds": seconds / 2} if math.isfinite(seconds) else {}),
     )
     answer, failure = host.attempt(order)
     if failure is not None:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.calibration import calibrated
 from autotune.environment import Environment
-from autotune.errors import NothingFits
+from autotune.finished import finished_study, request_fingerprint
 from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.identity import study_identity
@@ -17,8 +18,6 @@ from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_request, least_bytes, memory_limit
 from autotune.live import following
 from autotune.loggers.guarded import Guarded
-from autotune.measurement import Outcome
-from autotune.objective import best_trial
 from autotune.own_arguments import OwnArguments, left_out, own_arguments
 from autotune.physics import Knowledge
 from autotune.plan import Plan, Progress, Watch
@@ -28,7 +27,7 @@ from autotune.probe.live import LiveProbe
 from autotune.random_state import kept_random_state
 from autotune.rebuilding import ITSELF, MODEL_INIT
 from autotune.report import FILES
-from autotune.request import OPTIONS, TuningRequest, tuning_request
+from autotune.request import CONFIRMATION_ROUNDS, OPTIONS, TuningRequest, tuning_request
 from autotune.result import TuningResult
 from autotune.saved import begin
 from autotune.search_space import SearchSpace
@@ -39,8 +38,8 @@ from autotune.study import search as run_study
 from autotune.study_folder import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.survey import read_environment, read_workload
 from autotune.tiles import advice
+from autotune.time_limit import TimeLimit
 from autotune.training_arguments import check_fields, what_differs
-from autotune.units import format_bytes
 from autotune.workload import Workload
 
 
@@ -65,6 +64,7 @@ def search(
     n_trials: int = 20,
     timeout: str | float | None = None,
     probe_timeout: str | float | None = None,
+    confirmation_rounds: int = CONFIRMATION_ROUNDS,
     sampler: str = "physics",
     margin: str | float = 0.01,
     training_steps: int | None = None,
@@ -85,6 +85,7 @@ def search(
     processing_class: Any = None,
     trainer_class: type | None = None,
     probes: Callable[[bytes], ProbeHost] | None = None,
+    started: float | None = None,
     base_arguments: OwnArguments = None,
     training_args: OwnArguments = None,
 ) -> TuningResult:
@@ -102,8 +103,9 @@ def search(
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
     - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
       that must stay free, as 0.05 or `"5%"`.
-    - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: seconds, or as `"10m"`, after
-      which the search ends. `probe_timeout`: of one probe; by default 10 times the baseline's, at least 60 s.
+    - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: of the whole call, in
+      seconds or as `"10m"`; what it is too short for is left out and named. `probe_timeout`: of one probe; by default 10
+      times the baseline's, at least 60 s. `confirmation_rounds`: of the best trials and the baseline at the least.
     - `sampler`: `physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; `seed`: of it. `margin`: share by which something
       untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
       that cannot save its own time over them ends.
@@ -120,9 +122,9 @@ def search(
     - `train_dataset`, `data_collator`, `processing_class`, `trainer_class`: as the Trainer takes them, with a `model` that is
       made by you.
     - `probes`: makes what starts probes from the caller's pickled objects; by default a `ProbeHost`, with processes on this
-      machine.
+      machine. `started`: reading of the monotonic clock from which the timeout counts, by default this call's.
 
-    Raises InvalidRequest for what cannot be done as asked, NothingFits, StudyInUse, StorageFailed, SearchFailed;
+    Raises InvalidRequest for what cannot be done as asked, NothingFits, TimeIsOver, StudyInUse, StorageFailed, SearchFailed;
     KeyboardInterrupt passes: at the first Ctrl-C once the running probe is done, at the second at once; from the first
     probe on the report of what is known was written before.
     """
@@ -134,7 +136,12 @@ def search(
         brought.name, global_batch_size, training_args=own.fields, **{option: given[option] for option in OPTIONS}
     )
     notes = (*([left_out(own.unsent)] if own.unsent else []), *brought.notes)
-    return _begin(request, own.source, probes or ProbeHost, brought.pickled, notes, brought.doubts, fresh, watch)
+    limit = TimeLimit(request.timeout_s, time.monotonic() if started is None else started)
+    fingerprint = "" if brought.pickled else request_fingerprint(request)
+    if fingerprint and not fresh and (known := finished_study(request, fingerprint)):
+        return known
+    pickled, doubts = brought.pickled, brought.doubts
+    return _begin(request, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch, limit, fingerprint)
 
 
 def _begin(
@@ -146,12 +153,16 @@ def _begin(
     doubts: tuple[str, ...],
     fresh: bool,
     watch: Watch | bool | None,
+    time_limit: TimeLimit,
+    fingerprint: str,
 ) -> TuningResult:
     """Read device, model and data, and search in the study's folder. source: of the user's own
-    arguments, for people. pickled: the caller's own objects."""
+    arguments, for people. pickled: the caller's own objects.
+    fingerprint: of the request, empty where another one cannot be told from it."""
     base = request.training_args
     card = check_request(request, own_data=bool(pickled))
     with probes(pickled) as host, following(watch) as told:
+        host.time_limit = time_limit
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)
         base = what_differs(base, environment)
@@ -164,7 +175,9 @@ def _begin(
         with locked(unmeasured.folder):
             if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
-            return _search(unmeasured, space, host, card, told, fresh)
+            result = _search(unmeasured, space, host, card, told, fresh, time_limit, fingerprint)
+            result.best  # noqa: B018  (raises where there is none)
+            return result
 
 
 def _search(
@@ -174,8 +187,11 @@ def _search(
     card: device.Card | None,
     watch: Watch,
     fresh: bool,
+    time_limit: TimeLimit,
+    fingerprint: str,
 ) -> TuningResult:
-    """Run the study in its locked folder; the report is written however it ends."""
+    """Run the study in its locked folder; the report is written however it ends. fingerprint: of the request, empty
+    where another one cannot be told from it."""
     request, folder = unmeasured.request, unmeasured.folder
     assert folder is not None
     check_identity(folder, unmeasured.identity)
@@ -185,10 +201,11 @@ def _search(
         objective=request.objective,
         memory_limit_bytes=unmeasured.memory_limit_bytes,
         allowed_bytes=unmeasured.allowed_bytes,
-        timeout_s=request.timeout_s,
+        time=time_limit,
         probe_timeout_s=request.probe_timeout_s,
         sampler=request.sampler,
         seed=request.seed,
+        confirmation_rounds=request.confirmation_rounds,
         margin=request.margin,
         training_steps=request.training_steps,
     )
@@ -198,7 +215,7 @@ def _search(
     knowledge = Knowledge(allowed)
     if request.sampler == "physics":
         watch(Progress("preparing", (), probes_left=request.n_trials, message="estimating memory before any probe"))
-        knowledge = gather(host, environment, workload, space, base, allowed, past.others)
+        knowledge = gather(host, environment, workload, space, base, allowed, past.others, time_limit)
         if knowledge.unknown:
             unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
     study = open_study(folder, space, plan, knowledge)
@@ -236,14 +253,12 @@ def _search(
             with study.wish.held_back():
                 known |= {"notes": (*unmeasured.notes, *loggers.problems)}
                 known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+                known |= {"left_out": tuple(study.left_out)}
+                known |= {"finished": fingerprint if known.get("complete") and not study.left_out else ""}
                 known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
                 result = dataclasses.replace(unmeasured, **known)
                 result.save(folder)
             loggers.finish(result.facts(), result.complete)
-    if best_trial(result.trials, request.objective) is None:
-        raise NothingFits(
-            _why_nothing_fits(result), "Raise --memory-limit, lower --headroom, or shorten --sequence-length."
-        )
     return result
 
 
@@ -294,19 +309,6 @@ def _unmeasured(
 def _learning(space: SearchSpace) -> tuple[str, ...]:
     names = ", ".join(space.learns_differently)
     return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
-
-
-def _why_nothing_fits(result: TuningResult) -> str:
-    tried = [trial for trial in result.trials if trial.measurement.outcome is Outcome.OUT_OF_MEMORY]
-    if not tried:
-        ends = ", ".join(sorted({trial.final.outcome.value for trial in result.trials}))
-        return f"None of {len(result.trials)} trial(s) completed ({ends}): see {result.folder}/summary.md."
-    least = min(tried, key=lambda trial: (trial.measurement.held_bytes or 0) + (trial.measurement.refused_bytes or 0))
-    wanted = (least.measurement.held_bytes or 0) + (least.measurement.refused_bytes or 0)
-    return (
-        f"Nothing fits into {format_bytes(result.allowed_bytes)}: the leanest of {len(result.trials)} trial(s) "
-        f"({least.configuration}) wanted at least {format_bytes(wanted)}."
-    )
 
 
 __all__ = ["Progress", "search"]

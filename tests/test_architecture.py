@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "autotune"
 
 FLOORS = (
-    ("errors", "options", "units", "cache", "variables", "scrubbing", "random_state", "parsing"),
+    ("errors", "options", "units", "cache", "variables", "scrubbing", "random_state", "parsing", "time_limit"),
     (
         "cards",
         "request",
@@ -37,6 +37,7 @@ FLOORS = (
         "training_arguments",
         "launch",
         "objective",
+        "no_answer",
         "dominance",
         "prior",
         "cost_model",
@@ -74,6 +75,7 @@ FLOORS = (
         "history",
         "knowledge",
         "survey",
+        "pacing",
         "confirmation",
         "measuring",
         "rehearsing",
@@ -92,6 +94,7 @@ FLOORS = (
     ),
     (
         "workflow",
+        "finished",
         "own_trainer",
         "applying",
         "result",

@@ -88,7 +88,7 @@ def test_a_pipe_gets_colours_only_where_they_are_forced(
     assert ("\x1b" in done.stdout) is bool(variables.get("FORCE_COLOR"))
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+@pytest.mark.parametrize("columns", [42, 60, 80, 200])
 def test_help_fits_the_terminal(columns: int, tmp_path: Path) -> None:
     with terminal(["search", "--help"], tmp_path, columns, NO_COLOR="1") as shown:
         assert shown.end() == 0

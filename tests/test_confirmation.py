@@ -1,5 +1,6 @@
 """Confirmation: who is measured again, in which order, how often, and when it is enough."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from autotune.confirmation import EQUAL, FURTHER, MOST_GROUPS, SPEED_UP_WIDTH, c
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial, speed_up
 from autotune.trial import Trial
+from tests.clocks import SimulatedTime
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 
 SPEED = "samples_per_second"
@@ -29,12 +31,12 @@ def steady(speeds: dict[int, float] | None = None, spread: float = 1e-4) -> Worl
     return world
 
 
-def restless(spread: float = 0.2, seed: int = 0) -> World:
-    """Every round at another speed."""
+def restless(spread: float = 0.2, seed: int = 0, speed: float = 10.0) -> World:
+    """Every round at another speed, around this one."""
     chance = random.Random(seed)
 
     def world(one: Trial, _: int) -> Measurement:
-        return completed(one.configuration, 10 * chance.uniform(1 - spread, 1 + spread))
+        return completed(one.configuration, speed * chance.uniform(1 - spread, 1 + spread))
 
     return world
 
@@ -54,7 +56,8 @@ def confirmed(
     world: World | None = None,
     rounds: int = 2,
     objective: str = SPEED,
-    out_of_time: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] = lambda: math.inf,
+    spare_s: float = 0.0,
 ) -> list[tuple[int, int]]:
     """Confirm the trials in place; the (number, round) of every measurement, in their order."""
     asked: list[tuple[int, int]] = []
@@ -65,7 +68,7 @@ def confirmed(
         assert len(asked) < 200, "the confirmation does not end"
         return world(one, one_round)
 
-    confirm(trials, objective, rounds, measure, out_of_time)
+    confirm(trials, objective, rounds, measure, seconds_left, lambda: spare_s)
     return asked
 
 
@@ -189,12 +192,6 @@ def test_further_rounds_end_once_the_speed_up_is_known() -> None:
     assert EQUAL < SPEED_UP_WIDTH
 
 
-def test_no_further_round_begins_when_the_time_is_over() -> None:
-    trials = [trial(0, 10.0), trial(1, 10.0)]
-    confirmed(trials, restless(), rounds=2, out_of_time=lambda: True)
-    assert rounds_of(trials) == [2, 2], "those that are needed are run all the same"
-
-
 def test_no_further_round_begins_when_the_group_has_taken_as_long_as_the_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,10 +258,68 @@ def test_a_finalist_that_comes_out_slower_is_measured_against_those_behind_it() 
     assert best_trial(trials, SPEED) is trials[2]
 
 
-def test_when_the_time_is_over_the_first_group_is_confirmed_and_no_other() -> None:
-    trials = [trial(0, 1.0), trial(1, 50.0), trial(2, 30.0)]
-    confirmed(trials, steady({1: 10.0}), out_of_time=lambda: True)
-    assert rounds_of(trials) == [2, 2, 0]
+# With little time ------------------------------------------------------------------------------------------------
+
+
+def in_seconds(
+    seconds: float, trials: list[Trial], world: World | None = None, rounds: int = 3, spare_s: float = 0.0
+) -> list[tuple[int, int]]:
+    """Confirm in so many seconds, of which every measurement takes ten."""
+    time = SimulatedTime(seconds)
+
+    def measured(one: Trial, one_round: int) -> Measurement:
+        time.spend(10.0)
+        return replace((world or steady())(one, one_round), probe_seconds=10.0)
+
+    asked = confirmed(trials, measured, rounds, seconds_left=time.seconds_left, spare_s=spare_s)
+    assert time.passed[0] <= seconds
+    return asked
+
+
+def rivals(*speeds: float) -> list[Trial]:
+    """Trials of these speeds, whose probes took ten seconds, nearly none of them in steps."""
+    return [trial(number, rate, probe_seconds=10.0) for number, rate in enumerate(speeds)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "confirmed_rounds"),
+    [
+        (19, [0, 0, 0, 0, 0]),  # not even the best and the baseline
+        (21, [1, 1, 0, 0, 0]),
+        (31, [1, 1, 1, 0, 0]),
+        (91, [3, 3, 3, 0, 0]),
+        (121, [3, 3, 3, 3, 0]),
+        (151, [3, 3, 3, 3, 3]),
+    ],
+)
+def test_there_are_as_many_finalists_and_rounds_as_there_is_time_for(
+    seconds: float, confirmed_rounds: list[int]
+) -> None:
+    trials = rivals(5e6, 10e6, 10e6, 10e6, 10e6)
+    in_seconds(seconds, trials)
+    assert rounds_of(trials) == confirmed_rounds
+
+
+def test_time_to_spare_is_for_what_follows_and_not_for_more_finalists_or_rounds() -> None:
+    trials = rivals(5e6, 10e6, 10e6, 10e6)
+    in_seconds(185, trials, restless(speed=15e6), spare_s=70)
+    assert rounds_of(trials) == [3, 3, 3, 0]
+    trials = rivals(5e6, 10e6, 10e6, 10e6)
+    in_seconds(185, trials, restless(speed=15e6), spare_s=10)
+    assert rounds_of(trials) == [4, 4, 4, 4]
+
+
+def test_a_baseline_without_a_rival_is_not_confirmed_against_nobody() -> None:
+    trials = rivals(10e6, 5e6)
+    assert in_seconds(1000, trials) == []
+
+
+def test_a_round_that_the_next_run_of_the_search_finds_missing_is_the_first_to_be_run() -> None:
+    trials = rivals(5e6, 10e6, 10e6)
+    in_seconds(31, trials)
+    assert rounds_of(trials) == [1, 1, 1]
+    assert (0, 1) not in in_seconds(61, trials)
+    assert rounds_of(trials) == [3, 3, 3]
 
 
 # Going on -------------------------------------------------------------------------------------------------------

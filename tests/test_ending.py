@@ -6,9 +6,10 @@ from dataclasses import replace
 from autotune.choosing import Choice
 from autotune.ending import could_still_win, nothing_to_win, out_of_budget
 from autotune.plan import Plan
+from autotune.time_limit import TimeLimit
 from tests.makers import ALLOWED, configuration, trial
 
-PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, timeout_s=60.0)
+PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, time=TimeLimit(60.0))
 TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
 NEXT = configuration(16)
 SIZE = 4
@@ -24,10 +25,9 @@ def announced(steps: int) -> Plan:
 
 
 def test_a_budget_ends_it() -> None:
-    assert out_of_budget(PLAN, TRIALS, 30.0) == ""
-    assert out_of_budget(PLAN, TRIALS * 3, 30.0) == "the budget of 10 trials is used"
-    assert out_of_budget(PLAN, TRIALS, 61.0) == "the time of 1 min 0 s is over"
-    assert out_of_budget(PLAN, [], 61.0) == "", "the baseline is always probed"
+    assert out_of_budget(PLAN, TRIALS, out_of_time=False) == ""
+    assert out_of_budget(PLAN, TRIALS * 3, out_of_time=True) == "the budget of 10 trials is used"
+    assert out_of_budget(PLAN, TRIALS, out_of_time=True) == "the time of 1 min 0 s is over"
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:

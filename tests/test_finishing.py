@@ -5,18 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
 from autotune.finishing import NUMERICS_MOST_S, finish
 from autotune.measurement import Measurement, Outcome
 from autotune.numerics import STEPS, Curve, Numerics
 from autotune.objective import best_trial
-from autotune.parity import predicted_seconds
+from autotune.pacing import finishing_seconds, losses_seconds
 from autotune.plan import Plan
 from autotune.probe.failures import Failure
 from autotune.probe.replay import ReplayProbe
 from autotune.rehearsal import Rehearsal
 from autotune.study import open_study, search
+from autotune.time_limit import GRACE
+from tests.clocks import SimulatedTime, TimedTrainings
 from tests.makers import ALLOWED, MIB, completed, machine, out_of_memory, space
 
 World = Callable[[Configuration], Measurement]
@@ -32,7 +36,6 @@ class Trainings:
     def __call__(
         self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
     ) -> tuple[Any, Failure | None]:
-        assert deadline_s >= 60
         self.asked.append((kind, configuration))
         if kind == "rehearsal":
             return Rehearsal(eval_batch_size=configuration.micro_batch_size).to_dict(), None
@@ -133,27 +136,51 @@ def test_losses_that_would_take_too_long_are_left_out_and_said_so_unless_parity_
     assert not numerics.problem
 
 
-def test_where_all_finalists_losses_would_take_too_long_the_answers_alone_are_compared(tmp_path: Path) -> None:
+def test_where_there_is_no_time_for_all_finalists_losses_the_answers_alone_are_compared(tmp_path: Path) -> None:
     study, probe = searched(tmp_path, lambda one: completed(one, 10.0 + one.micro_batch_size / 100))
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     others = [trial.number for trial in study.trials if trial.confirmed and trial != best]
     assert len(others) > 1
-    all_of_them = predicted_seconds(study.trials, [best.number, *others])
-    study.plan = replace(study.plan, timeout_s=0.999 * all_of_them)
+    in_all = losses_seconds(study.trials, [best.number, *others])
+    study.plan = replace(study.plan, time=SimulatedTime(0.999 * in_all))
     numerics, _ = finished(study, probe, Trainings())
     assert numerics is not None
     assert (set(numerics.curves), numerics.problem) == ({best.number}, "")
 
 
-def test_losses_are_not_compared_for_longer_than_the_search_was_given(tmp_path: Path) -> None:
+def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path: Path) -> None:
     study, probe = searched(tmp_path)
-    study.plan = replace(study.plan, timeout_s=1e-3)
+    study.plan = replace(study.plan, time=SimulatedTime(1e-3))
     train = Trainings()
+    assert finished(study, probe, train, require_parity=True) == (None, None)
+    assert not train.asked
+    assert study.left_out == ["losses", "evaluation and checkpoint"]
+    study.left_out.clear()
+    study.plan = replace(study.plan, time=SimulatedTime(1e6))
     numerics, rehearsal = finished(study, probe, train)
     assert numerics is not None
-    assert "would take about" in numerics.problem
-    assert not train.of("numerics")
+    assert rehearsal is not None
+    assert study.left_out == []
+    study.plan = replace(study.plan, time=SimulatedTime(1e-3))
+    assert finished(study, probe, Trainings()) == (numerics, rehearsal), "what is there needs no time"
+
+
+@pytest.mark.parametrize("seconds", [50.0, 1000.0])
+def test_a_training_that_outlasts_the_time_is_ended_and_tried_again_by_the_next_run(
+    tmp_path: Path, seconds: float
+) -> None:
+    study, probe = searched(tmp_path)
+    time = SimulatedTime(1.2 * finishing_seconds(study.trials, "samples_per_second"))
+    study.plan = replace(study.plan, time=time)
+    train = TimedTrainings(time, Trainings(), seconds)
+    assert finish(study, probe, train, "random weights", lambda progress: None, False)[0] is None
+    assert study.left_out[:1] == ["losses"]
+    assert time.passed[0] <= (1 + GRACE) * (time.seconds or 0.0)
+    study.plan = replace(study.plan, time=SimulatedTime(1e6))
+    numerics, rehearsal = finished(study, probe, Trainings())
+    assert numerics is not None
+    assert not numerics.problem
     assert rehearsal is not None
 
 

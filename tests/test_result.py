@@ -13,6 +13,7 @@ from autotune.errors import InvalidRequest, NothingFits
 from autotune.measurement import Outcome
 from autotune.memory_peak import MemoryPeak, MemorySplit
 from autotune.numerics import Curve, Numerics
+from autotune.own_arguments import read_training_args
 from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
 from autotune.report.summary import doubts
@@ -21,7 +22,6 @@ from autotune.result import TuningResult
 from autotune.search_space import RuledOut
 from autotune.study_folder import PROSPECT, REQUEST
 from autotune.trial import Trial
-from autotune.workflow import read_training_args
 from tests.makers import configuration, cpu, ended, out_of_memory, result, trial, workload
 
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.ask_and_tell import Asked, Study, ask
 from autotune.configuration import Configuration
 from autotune.ending import nothing_to_win
-from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
+from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.measurement import Measurement, Outcome
 from autotune.objective import best_trial
 from autotune.plan import Plan, Progress
@@ -27,7 +27,7 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
-from autotune.study import adopt, open_study, search
+from autotune.study import adopt, missing_rounds, open_study, search
 from autotune.study_folder import (
     REQUEST,
     check_identity,
@@ -37,8 +37,10 @@ from autotune.study_folder import (
     read_trial,
     remove_study,
 )
+from autotune.time_limit import GRACE
 from autotune.trial import Trial
 from tests import makers
+from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 
 WORST_MEMORY = 1100 * MIB
@@ -280,12 +282,6 @@ def test_a_baseline_that_loads_with_more_workers_than_cores_rules_nothing_else_o
     among = space(baseline, precision=("fp32", "bf16"), workers=(0,), baseline_problem="more workers than cores")
     study, _ = run(tmp_path, replay(), among, n_trials=50, sampler="brute-force")
     assert {"fp32", "bf16"} == {trial.configuration.values["precision"] for trial in study.trials if trial.feasible}
-
-
-def test_time_that_is_over_ends_the_search_after_the_baseline(tmp_path: Path) -> None:
-    study, statement = run(tmp_path, replay(), timeout_s=1e-6)
-    assert len(study.trials) == 1
-    assert statement == "the time of 0 s is over"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -577,13 +573,6 @@ def test_rounds_are_added_while_the_speeds_are_uncertain_and_all_are_on_disk(tmp
     assert nobody == []
 
 
-def test_time_that_is_over_leaves_out_further_rounds_but_none_that_is_needed(tmp_path: Path) -> None:
-    speeds = iter(range(10, 100))
-    probe, asked = confirming(lambda configuration, options: completed(configuration, next(speeds), spread=1e-4))
-    run(tmp_path, probe, n_trials=5, confirmation_rounds=2, timeout_s=1e-6)
-    assert asked == [(0, 1), (0, 2)]
-
-
 def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
     """The second probe is lucky, and what is expected to be fast is slow; what is said at the end counts with the rounds."""
     kinds: list[str] = []
@@ -610,11 +599,11 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
 def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(tmp_path: Path) -> None:
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=3, confirmation_rounds=1)
-        asked: list[float] = []
+        asked: list[Study] = []
 
-        def counting(study: Study, seconds: float) -> tuple[Asked | None, str]:
-            asked.append(seconds)
-            return ask(study, seconds)
+        def counting(study: Study) -> tuple[Asked | None, str]:
+            asked.append(study)
+            return ask(study)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("autotune.study.ask", counting)
@@ -793,3 +782,83 @@ def test_a_study_is_unmeasured_until_a_trial_is(tmp_path: Path) -> None:
     assert is_unmeasured(tmp_path)
     write_json(tmp_path / "probes" / "0000" / ANSWER, {})
     assert not is_unmeasured(tmp_path)
+
+
+# A limited time -------------------------------------------------------------------------------------------------
+
+
+def timed(
+    folder: Path, seconds: float, world: Callable[[Configuration, ProbeOptions], Measurement], **plan: Any
+) -> tuple[Study, str, TimedProbe]:
+    """Search for so many seconds of a world whose measurements say what they take."""
+    time = SimulatedTime(seconds)
+    probe = TimedProbe(time, world)
+    with locked(folder):
+        study = opened(folder, time=time, confirmation_rounds=3, **{"n_trials": 20, "sampler": "random"} | plan)
+        return study, search(study, probe), probe
+
+
+def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _: False) -> Any:
+    """Probes and rounds of so many seconds, and of a thousand those of what is slow."""
+    return lambda configuration, _: taking(machine(configuration), 1000.0 if slow(configuration) else seconds)
+
+
+@pytest.mark.parametrize("seconds", [25.0, 60.0, 200.0])
+@pytest.mark.parametrize("sampler", ["random", "physics"])
+def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, seconds: float, sampler: str) -> None:
+    study, statement, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.confirmed == study.trials[0].confirmed == (best.number != 0)
+    assert best.number != 0 or seconds == 25.0
+    assert probe.time.passed[0] <= seconds
+    assert not probe.killed
+    if seconds == 25.0:
+        assert statement.startswith("the time of 25 s is over")
+        assert study.left_out == ["further probes"]
+
+
+def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_path: Path) -> None:
+    study, statement, probe = timed(tmp_path, 60.0, each_taking(4.0, lambda one: one.micro_batch_size == 8))
+    assert len(probe.killed) == 1
+    lost = probe.killed[0][0]
+    assert probe.time.passed[0] <= 60 * (1 + GRACE)
+    assert statement == "the time of 1 min 0 s is over"
+    assert lost not in [trial.number for trial in study.trials]
+    assert not (study.probe_folder(lost) / ANSWER).exists()
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.confirmed, "there was time left for it, however slow the rival"
+    again, _, probe = timed(tmp_path, 10_000.0, each_taking(4.0))
+    assert probe.asked[0] == (lost, 0), "the next run begins with it"
+    assert study.trials[-1] in [replace(one, confirmations=study.trials[-1].confirmations) for one in again.trials]
+
+
+def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(TimeIsOver, match=r"your own settings were measured\..*timeout="):
+        timed(tmp_path, 30.0, each_taking(100.0))
+    with pytest.raises(TimeIsOver):
+        timed(tmp_path, 0.0, each_taking(1.0))
+    study, _, _ = timed(tmp_path, 300.0, each_taking(4.0))
+    assert study.trials[0].number == 0
+
+
+def test_where_no_round_has_time_left_the_probes_are_the_answer_and_the_rounds_come_with_the_next_run(
+    tmp_path: Path,
+) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        return taking(alike(configuration, options), 20.0)
+
+    study, _, probe = timed(tmp_path, 50.0, world)
+    assert probe.rounds == []
+    assert len(study.trials) == 2
+    assert missing_rounds(study) == "3 of 3 confirmation rounds"
+    study, _, probe = timed(tmp_path, 200.0, world, n_trials=2)
+    assert probe.asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)]
+    assert missing_rounds(study) == ""
+
+
+def test_without_a_limit_no_round_is_missing(tmp_path: Path) -> None:
+    study, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=0)
+    assert missing_rounds(study) == ""
+    assert study.left_out == []

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes.util
 import dataclasses
-import importlib.metadata
 import inspect
 import os
 import platform
@@ -15,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from autotune.environment import Environment
+from autotune.environment import Environment, installed_versions
 from autotune.errors import InvalidRequest
 from autotune.levers.checkpointing import OPTIONS
 from autotune.levers.optimizer import ORDINARY
@@ -26,8 +25,6 @@ from autotune.variables import PRELOAD, READ
 
 PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
 """Library -> the names of its files, the leanest first."""
-
-VERSIONS = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 
 
 def read(order: Order) -> Environment:
@@ -48,7 +45,7 @@ def read(order: Order) -> Environment:
         device_uuid=uuid,
         cpu_count=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        versions=_versions(),
+        versions=installed_versions(),
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
         checkpointing_options=_checkpointing_options(),
@@ -76,14 +73,6 @@ def _checkpointing_options() -> tuple[str, ...]:
     """Those that this transformers' models take, by the signature of what switches checkpointing on."""
     enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
     return tuple(name for name in OPTIONS if name in inspect.signature(enable).parameters)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in VERSIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions | {"python": platform.python_version()}
 
 
 def _libraries() -> dict[str, str]:

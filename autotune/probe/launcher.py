@@ -31,6 +31,7 @@ from autotune.probe.order import (
     remove_unfinished,
     write_json,
 )
+from autotune.time_limit import TimeLimit
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
@@ -56,10 +57,11 @@ class ProbeHost:
     """The process that forks probes; starts itself when first asked and again where it died. Use as a context.
 
     An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
-    beside this one to the end. Still only one probe runs at a time.
+    beside this one to the end. Still only one probe runs at a time. time_limit: of the command; no order outlasts it.
     """
 
     def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
+        self.time_limit = TimeLimit()
         self._objects = objects
         self._variables = dict(variables or {})
         self._others: dict[tuple[tuple[str, str], ...], ProbeHost] = {}
@@ -100,10 +102,11 @@ class ProbeHost:
             )
         self._channel = ours
         self._buffer = b""
-        ready = self._receive(START_S)
+        ready = self._receive(self.time_limit.cut(START_S))
         if ready is None or "ready" not in ready or "refused" in ready:
             output = self._output_end()
             self.close()
+            self.time_limit.check("anything could be measured")
             raise _not_started(ready, output)
         self._pid = ready["pid"]
         message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
@@ -130,6 +133,7 @@ class ProbeHost:
         if self._process is None:
             self.start()
         assert self._channel is not None
+        order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ANSWER).unlink(missing_ok=True)
@@ -160,13 +164,14 @@ class ProbeHost:
 
     def _run_elsewhere(self, order: Order) -> Account:
         """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
-        variables = dict(order.host_environment)
-        other = self._others.setdefault(tuple(sorted(variables.items())), ProbeHost(self._objects, variables))
+        own = dict(order.host_environment)
+        other = self._others.setdefault(tuple(sorted(own.items())), ProbeHost(self._objects, own))
+        other.time_limit = self.time_limit
         begun = time.monotonic()
         try:
             return other.run(order)
         except ProbeHostFailed as error:
-            said = " ".join(f"{name}={value}" for name, value in variables.items())
+            said = " ".join(f"{name}={value}" for name, value in own.items())
             reason = f"no process can be started with {said}: {error.written[0]}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
@@ -188,6 +193,7 @@ class ProbeHost:
         try:
             answer = read_json(folder / CHILD_ANSWER)
         except (OSError, ValueError):
+            self.time_limit.check("device, model and data were read")
             output = log_tail(folder)
             failure = failure_of(account, 0, output)
             what = "device" if order.kind == "capabilities" else "model and data"

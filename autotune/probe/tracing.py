@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,9 @@ from autotune.workload import Workload
 FLOAT32 = "float32"
 """The weights' dtype where nobody says otherwise."""
 
+NOT_IN_TIME = {"error": "there was no time to trace it"}
+"""The answer for a step that was not traced before the time was over."""
+
 SIZES = (1, 2, 3)
 """Micro-batch sizes that are traced: one by itself (a batch of one sample is copied less), two for a line through both."""
 
@@ -42,7 +46,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     that name an optimizer, with the weights' `dtype` and the `adapter` among them;
     `on_cuda`: whose ways the kernels have. Where they are there:
     `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
-    data); `foreach` and `embeddings_in_8_bits`: see `trace_update`.
+    data); `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `arithmetic` (see `count_arithmetic`, or None),
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
@@ -57,7 +61,8 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     padded = bool(request.get("padded", workload.data))
     subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded, on_cuda)
     notes: list[str] = []
-    steps = [subject.step(one, notes) for one in request["steps"]]
+    until = started + request.get("seconds", math.inf)
+    steps = [subject.step(one, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for one in request["steps"]]
     ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
     ways = {"foreach": on_cuda, **ways}
     updates = [trace_update(subject.of_dtype(one.get("dtype")), one, scratch, **ways) for one in request["updates"]]

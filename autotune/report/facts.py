@@ -21,7 +21,7 @@ class Facts:
     launcher starts, one a rank. elsewhere: the same as other tools are told it; None where nothing fits.
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
-    estimated_peaks: trial number -> what its memory is for, by the estimate.
+    estimated_peaks: trial number -> what its memory is for, by the estimate. left_out: what there was no time for.
     logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
     surroundings: what else is known of the device, as (label, text).
     """
@@ -48,6 +48,7 @@ class Facts:
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
     answered_at_once: int = 0
+    left_out: Sequence[str] = ()
     device_note: str = ""
     processes: int = 1
     numerics: Numerics | None = None

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable, Sequence
 
+from autotune.errors import NothingFits
 from autotune.interval import Interval
 from autotune.launch import accelerate_line, launch_line
 from autotune.levers import LEVERS
 from autotune.measurement import Outcome
+from autotune.no_answer import why_no_answer
 from autotune.objective import pays_from, speed_up
 from autotune.report.evidence import (
     input_bound_text,
@@ -29,6 +31,9 @@ SHORT = 8
 def headline(facts: Facts) -> str:
     """One sentence: the answer against the baseline."""
     if facts.best is None:
+        error = why_no_answer(facts.trials, facts.allowed_bytes)
+        if not isinstance(error, NothingFits):
+            return error.message
         return f"Nothing fits: none of {len(facts.trials)} trial(s) stayed within {format_bytes(facts.allowed_bytes)}."
     if facts.speedup is None:
         return f"Your own settings cannot be compared: {facts.speedup_reason}."
@@ -121,6 +126,8 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
     parts += [("losses", line) for line in numerics_lines(facts.numerics, facts.best)]
     parts += [("also", line) for line in rehearsal_lines(facts.rehearsal)]
     parts += [("doubt", doubt) for doubt in doubts(facts)]
+    if facts.left_out:
+        parts.append(("left out", f"{', '.join(facts.left_out)}: no time left; the same command goes on with it"))
     if learned := changed_learning(facts):
         parts.append(("note", f"learns differently from your settings: {learned}"))
     if facts.device_note:

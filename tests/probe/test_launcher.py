@@ -8,6 +8,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from autotune.environment import Environment
-from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed
+from autotune.errors import InvalidRequest, ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.measurement import Outcome
 from autotune.probe import ProbeOptions, launcher, live
 from autotune.probe.answers import read_answer
@@ -25,6 +26,7 @@ from autotune.probe.live import LiveProbe
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing, read_json
 from autotune.request import tuning_request
 from autotune.sending import sent
+from autotune.time_limit import TimeLimit
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
@@ -491,3 +493,22 @@ def test_tokens_are_counted_padding_included(
     assert speed is not None
     assert tokens is not None
     assert float(tokens) == pytest.approx(16 * float(speed))
+
+
+# A limited time -------------------------------------------------------------------------------------------------
+
+
+def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
+    order = Order(kind="capabilities", folder=str(tmp_path / "order"), deadline_s=300.0, request={"device": "cpu"})
+    with ProbeHost() as host:
+        host.start()
+        host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
+        begun = time.monotonic()
+        with pytest.raises(TimeIsOver, match="timeout="):
+            host.ask(order)
+        assert time.monotonic() - begun < 10
+    with ProbeHost() as slow:
+        slow.time_limit = TimeLimit(0.1)
+        with pytest.raises(TimeIsOver):
+            slow.start()
+        assert slow.pid is None
