@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.configuration import Configuration
-from autotune.request import CONFIRMATION_ROUNDS
+from autotune.request import CONFIRMATION_ROUNDS, TuningRequest
 from autotune.time_limit import TimeLimit
 from autotune.trial import Trial
 
@@ -30,6 +30,23 @@ class Plan:
     confirmation_rounds: int = CONFIRMATION_ROUNDS
     margin: float = 0.01
     training_steps: int | None = None
+
+
+def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int) -> Plan:
+    """The plan of a search with this request."""
+    return Plan(
+        n_trials=request.n_trials,
+        objective=request.objective,
+        memory_limit_bytes=memory_limit_bytes,
+        allowed_bytes=allowed_bytes,
+        time=time,
+        probe_timeout_s=request.probe_timeout_s,
+        sampler=request.sampler,
+        seed=request.seed,
+        confirmation_rounds=request.confirmation_rounds,
+        margin=request.margin,
+        training_steps=request.training_steps,
+    )
 
 
 @dataclass(frozen=True)

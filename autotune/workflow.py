@@ -20,7 +20,7 @@ from autotune.live import following
 from autotune.loggers.guarded import Guarded
 from autotune.own_arguments import OwnArguments, left_out, own_arguments
 from autotune.physics import Knowledge
-from autotune.plan import Plan, Progress, Watch
+from autotune.plan import Progress, Watch, plan_of
 from autotune.probe import device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
@@ -196,19 +196,7 @@ def _search(
     assert folder is not None
     check_identity(folder, unmeasured.identity)
     begin(unmeasured, folder)
-    plan = Plan(
-        n_trials=request.n_trials,
-        objective=request.objective,
-        memory_limit_bytes=unmeasured.memory_limit_bytes,
-        allowed_bytes=unmeasured.allowed_bytes,
-        time=time_limit,
-        probe_timeout_s=request.probe_timeout_s,
-        sampler=request.sampler,
-        seed=request.seed,
-        confirmation_rounds=request.confirmation_rounds,
-        margin=request.margin,
-        training_steps=request.training_steps,
-    )
+    plan = plan_of(request, time_limit, unmeasured.memory_limit_bytes, unmeasured.allowed_bytes)
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     allowed = unmeasured.allowed_bytes
