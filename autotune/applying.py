@@ -9,10 +9,12 @@ from typing import Any
 
 from autotune import lifted
 from autotune.callbacks import add_callbacks
+from autotune.collators import WithoutFullMask
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.launch import launch_line
+from autotune.levers.attention_mask import FIELD as MASK
 from autotune.levers.optimizer import OWN, own_name
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.own_arguments import fields_of
@@ -60,6 +62,8 @@ def applied(found: Found, trainer: Any) -> Any:
     if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
         made._skip_prepare_dataset = trainer._skip_prepare_dataset
     _pad(found, made.data_collator)
+    if found.data_arguments().get(MASK):
+        made.data_collator = WithoutFullMask(made.data_collator)
     add_callbacks(made, lifted.own_callbacks(trainer))
     _set_process(found)
     return made
@@ -101,9 +105,20 @@ def _arguments(found: Found, args: Any) -> Any:
         changed[FINDER] = False
     changed |= lifted.prepared_fields(args)
     changed = {name: copy.deepcopy(value) for name, value in changed.items()}
+    forget_tf32()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set, and has heard of
         return dataclasses.replace(args, **changed)
+
+
+def forget_tf32() -> None:
+    """Have the next `TrainingArguments` of this process set TF32 as they say.
+
+    transformers remembers having switched it either way, and does not do so again after the other was switched to.
+    """
+    from transformers.utils import import_utils
+
+    getattr(getattr(import_utils, "enable_tf32", None), "cache_clear", lambda: None)()
 
 
 def _differs(one: Any, other: Any) -> bool:

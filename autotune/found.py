@@ -142,7 +142,8 @@ class Found:
         return processes(self.best.configuration, self.environment)
 
     def data_arguments(self) -> dict[str, Any]:
-        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers.
+        """How samples become a batch: `pad_to_multiple_of` of the collator, `packing`, and `drop_full_attention_mask` of batches
+        in which it hides nothing; empty without such levers.
 
         Raises NothingFits and SearchFailed as `best` does.
         """

@@ -39,6 +39,9 @@ class TuningResult(Found):
         """
         from transformers import TrainingArguments
 
+        from autotune.applying import forget_tf32
+
+        forget_tf32()
         return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
 
     def apply(self, trainer: Any) -> Any:

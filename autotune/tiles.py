@@ -5,8 +5,9 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
+from autotune.levers.precision import ALIKE
 
-SIXTEEN_BITS = ("fp16", "bf16", "bf16_weights")
+SIXTEEN_BITS = ("fp16", "bf16", *ALIKE)
 """Precisions whose matrix products have factors of 16 bits."""
 
 SMALLEST, LARGEST = 8, 64

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer, DataCollatorWithPadding, EarlyStoppingCallback
+from transformers import (
+    ByT5Tokenizer,
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
 from autotune.applying import NotApplied
 from autotune.configuration import Value
@@ -99,6 +105,36 @@ def test_a_copy_of_the_collator_pads_as_the_answer_says(tmp_path: Path) -> None:
     made = found(padding="16").apply(built(tmp_path, data_collator=collator))
     assert made.data_collator.pad_to_multiple_of == 16
     assert collator.pad_to_multiple_of is None
+
+
+def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothing(tmp_path: Path) -> None:
+    trainer = built(tmp_path, data_collator=default_data_collator)
+    made = found(user_objects=False, attention_mask="where_needed").apply(trainer)
+    row = {"input_ids": [1, 2], "attention_mask": [1, 1]}
+    assert "attention_mask" not in made.data_collator([row])
+    assert "attention_mask" in made.data_collator([row, {**row, "attention_mask": [1, 0]}])
+    assert trainer.data_collator is default_data_collator
+
+
+@pytest.mark.parametrize("way", ["apply", "training_arguments"])
+def test_tf32_is_as_the_answer_says_also_where_this_process_had_it_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    before = torch.backends.fp32_precision
+    try:
+        trainer = built(tmp_path)
+        for tf32 in (True, False):
+            TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", tf32=tf32)
+            assert torch.backends.fp32_precision == ("tf32" if tf32 else "ieee")
+        answer = found(8, precision="tf32")
+        if way == "apply":
+            answer.apply(trainer)
+        else:
+            answer.training_arguments(str(tmp_path))
+        assert torch.backends.fp32_precision == "tf32"
+    finally:
+        torch.backends.fp32_precision = before
 
 
 def test_switches_are_set_and_what_a_process_must_be_started_with_is_said(tmp_path: Path) -> None:

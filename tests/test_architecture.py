@@ -61,6 +61,7 @@ FLOORS = (
         "lifted",
         "off_device",
         "deepspeed_config",
+        "collators",
         "ladder",
         "attribution",
         "reasons",

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from autotune.levers.precision import ALIKE
 from autotune.probe.order import Order
 from autotune.probe.trying import made_optimizer
 
@@ -26,7 +27,7 @@ MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
 """An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-DTYPES["bf16_weights"] = DTYPES["bf16"]
+DTYPES |= {value: DTYPES[alike] for value, alike in ALIKE.items()}
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:

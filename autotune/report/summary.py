@@ -20,7 +20,7 @@ from autotune.report.evidence import (
 from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
-from autotune.report.script_lines import adapter_text, collator_text, paste_lines
+from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 
@@ -117,6 +117,8 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
         parts.append(("compiling", compiling_text(facts.best, facts.trials)))
     if collator := collator_text(facts.task, facts.data_answer):
         parts.append(("batches", f"data_collator={collator}"))
+    if mask_lines(facts.data_answer):
+        parts.append(("batches", WITHOUT_MASK))
     if facts.switches:
         parts.append(("switches", ", ".join(switch_lines(facts.switches))))
     if facts.adapter:
