@@ -17,7 +17,7 @@ from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import doubts, headline, speed_line
 from autotune.request import CONFIRMATION_ROUNDS
 from autotune.saved import fields_of_saved, save
-from autotune.telling import facts_of
+from autotune.telling import facts_of, utilizations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ class TuningResult(Found):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials)
+        return frame(self.trials, utilizations(self))
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.

@@ -53,6 +53,7 @@ FLOORS = (
         "memory_tape",
         "allocator_model",
         "tiles",
+        "utilization",
         "own_arguments",
         "identity",
         "sending",
