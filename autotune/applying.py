@@ -1,10 +1,11 @@
 """The answer put into a Trainer: a new one that shares the model and runs as it was measured."""
 
+import contextlib
 import copy
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune import lifted
@@ -15,6 +16,7 @@ from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.launch import launch_line
 from autotune.levers.attention_mask import FIELD as MASK
+from autotune.levers.compile import REGIONAL
 from autotune.levers.optimizer import OWN, own_name
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.own_arguments import fields_of
@@ -56,7 +58,8 @@ def applied(found: Found, trainer: Any) -> Any:
     takes = lifted.accepted(type(trainer))
     _prepare_model(found, trainer)
     parts = {name: one for name, one in everything.items() if one is not None and name in takes}
-    made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
+    with _compiled_as_asked(found):
+        made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
     for name in lifted.prepared_fields(args):
         setattr(made.args, name, getattr(trainer.args, name))
     if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
@@ -174,6 +177,20 @@ def _prepare_model(found: Found, trainer: Any) -> None:
         _warn(f"the model's weights are {dtype}: from_pretrained(..., dtype={asked['dtype']!r})")
 
 
+@contextlib.contextmanager
+def _compiled_as_asked(found: Found) -> Iterator[None]:
+    """A Trainer takes up how much is compiled at once when it is built, from a variable alone."""
+    own, asked = os.environ.pop(REGIONAL, None), found.environment_variables().get(REGIONAL)
+    if asked is not None:
+        os.environ[REGIONAL] = asked
+    try:
+        yield
+    finally:
+        os.environ.pop(REGIONAL, None)
+        if own is not None:
+            os.environ[REGIONAL] = own
+
+
 def _set_process(found: Found) -> None:
     """Set in this process what can still be set, and say what it has to be started with."""
     import torch
@@ -181,6 +198,7 @@ def _set_process(found: Found) -> None:
     for name, allowed in found.torch_switches().items():
         getattr(torch.backends.cuda, name)(allowed)
     variables = found.environment_variables()
+    variables.pop(REGIONAL, None)
     if threads := variables.pop(THREADS, None):
         torch.set_num_threads(int(threads))
     missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}

@@ -47,9 +47,10 @@ class TuningResult(Found):
     def apply(self, trainer: Any) -> Any:
         """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
 
-        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads as the
-        answer says. It shares the model with the Trainer that is given, which is otherwise left as it is (build that one
-        with a `model_init` to have a new model). Switches of torch and the number of threads are set in this process.
+        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
+        out a mask that hides nothing, as the answer says. It shares the model with the Trainer that is given, which is
+        otherwise left as it is (build that one with a `model_init` to have a new model). Switches of torch and the number
+        of threads are set in this process.
 
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
         where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks.

@@ -13,6 +13,7 @@ from typing import Any
 from autotune.cards import Card, card_of
 from autotune.configuration import Configuration
 from autotune.environment import Environment
+from autotune.errors import InvalidRequest
 from autotune.levers import LEVERS
 from autotune.levers.precision import ALIKE
 from autotune.training_arguments import adapter_arguments, model_arguments
@@ -93,10 +94,13 @@ def utilization(
 ) -> Utilization | None:
     """Of this trial; None where its speed or its operations are not known. base: the user's own arguments."""
     configuration, speed = trial.configuration, trial.samples_per_second
-    counted = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
+    try:
+        counted = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
+        precision = _precision(configuration, environment, workload, base)
+    except InvalidRequest:  # it holds a lever or a value of another version
+        return None
     if counted is None or not speed:
         return None
-    precision = _precision(configuration, environment, workload, base)
     flops = counted.of(_mean_share(trial, workload))
     done = flops * float(speed) / configuration.data_parallel_size
     card = None if environment.is_cpu else card_of(environment.device_name, environment.total_memory_bytes)

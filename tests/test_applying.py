@@ -1,6 +1,7 @@
 """A result goes into a Trainer: a new one, the user's own in all but what was tuned."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import (
     default_data_collator,
 )
 
-from autotune.applying import NotApplied
+from autotune.applying import NotApplied, forget_tf32
 from autotune.configuration import Value
 from autotune.errors import InvalidRequest
 from autotune.result import TuningResult
@@ -122,6 +123,7 @@ def test_tf32_is_as_the_answer_says_also_where_this_process_had_it_either_way(
 ) -> None:
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
     before = torch.backends.fp32_precision
+    forget_tf32()  # what other tests had it switched to
     try:
         trainer = built(tmp_path)
         for tf32 in (True, False):
@@ -135,6 +137,20 @@ def test_tf32_is_as_the_answer_says_also_where_this_process_had_it_either_way(
         assert torch.backends.fp32_precision == "tf32"
     finally:
         torch.backends.fp32_precision = before
+
+
+@pytest.mark.parametrize(("value", "own"), [("regional", None), ("default", "true"), ("regional", "false")])
+def test_blocks_are_compiled_as_the_answer_says_whatever_the_process_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, own: str | None
+) -> None:
+    name = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+    monkeypatch.setenv(name, own) if own else monkeypatch.delenv(name, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotApplied)
+        made = found(8, compile=value).apply(built(tmp_path))
+    plugin = made.accelerator.state.dynamo_plugin
+    assert (plugin.backend.value.lower(), plugin.use_regional_compilation) == ("inductor", value == "regional")
+    assert os.environ.get(name) == own
 
 
 def test_switches_are_set_and_what_a_process_must_be_started_with_is_said(tmp_path: Path) -> None:

@@ -78,6 +78,12 @@ def test_a_cpu_has_no_sheet_and_what_was_not_counted_is_unknown() -> None:
     assert found(arithmetic=Arithmetic()).utilization(study.best) is None
 
 
+def test_of_a_trial_of_another_version_nothing_is_known() -> None:
+    study = found()
+    of = configuration(16, precision="bf16", lever_of_later="on")
+    assert study.utilization(trial(2, 450.0, of=of)) is None
+
+
 def test_each_rank_computes_its_share() -> None:
     study = found()
     alone, two = study.best, study.best
