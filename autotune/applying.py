@@ -1,18 +1,22 @@
 """The answer put into a Trainer: a new one that shares the model and runs as it was measured."""
 
+import contextlib
 import copy
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune import lifted
 from autotune.callbacks import add_callbacks
+from autotune.collators import WithoutFullMask
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.launch import launch_line
+from autotune.levers.attention_mask import FIELD as MASK
+from autotune.levers.compile import REGIONAL
 from autotune.levers.optimizer import OWN, own_name
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.own_arguments import fields_of
@@ -54,12 +58,15 @@ def applied(found: Found, trainer: Any) -> Any:
     takes = lifted.accepted(type(trainer))
     _prepare_model(found, trainer)
     parts = {name: one for name, one in everything.items() if one is not None and name in takes}
-    made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
+    with _compiled_as_asked(found):
+        made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
     for name in lifted.prepared_fields(args):
         setattr(made.args, name, getattr(trainer.args, name))
     if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
         made._skip_prepare_dataset = trainer._skip_prepare_dataset
     _pad(found, made.data_collator)
+    if found.data_arguments().get(MASK):
+        made.data_collator = WithoutFullMask(made.data_collator)
     add_callbacks(made, lifted.own_callbacks(trainer))
     _set_process(found)
     return made
@@ -101,9 +108,20 @@ def _arguments(found: Found, args: Any) -> Any:
         changed[FINDER] = False
     changed |= lifted.prepared_fields(args)
     changed = {name: copy.deepcopy(value) for name, value in changed.items()}
+    forget_tf32()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set, and has heard of
         return dataclasses.replace(args, **changed)
+
+
+def forget_tf32() -> None:
+    """Have the next `TrainingArguments` of this process set TF32 as they say.
+
+    transformers remembers having switched it either way, and does not do so again after the other was switched to.
+    """
+    from transformers.utils import import_utils
+
+    getattr(getattr(import_utils, "enable_tf32", None), "cache_clear", lambda: None)()
 
 
 def _differs(one: Any, other: Any) -> bool:
@@ -159,6 +177,20 @@ def _prepare_model(found: Found, trainer: Any) -> None:
         _warn(f"the model's weights are {dtype}: from_pretrained(..., dtype={asked['dtype']!r})")
 
 
+@contextlib.contextmanager
+def _compiled_as_asked(found: Found) -> Iterator[None]:
+    """A Trainer takes up how much is compiled at once when it is built, from a variable alone."""
+    own, asked = os.environ.pop(REGIONAL, None), found.environment_variables().get(REGIONAL)
+    if asked is not None:
+        os.environ[REGIONAL] = asked
+    try:
+        yield
+    finally:
+        os.environ.pop(REGIONAL, None)
+        if own is not None:
+            os.environ[REGIONAL] = own
+
+
 def _set_process(found: Found) -> None:
     """Set in this process what can still be set, and say what it has to be started with."""
     import torch
@@ -166,6 +198,7 @@ def _set_process(found: Found) -> None:
     for name, allowed in found.torch_switches().items():
         getattr(torch.backends.cuda, name)(allowed)
     variables = found.environment_variables()
+    variables.pop(REGIONAL, None)
     if threads := variables.pop(THREADS, None):
         torch.set_num_threads(int(threads))
     missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}

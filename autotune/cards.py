@@ -14,6 +14,10 @@ from autotune.errors import InvalidRequest
 
 GIB = 2**30
 
+SAME_MEMORY = 0.1
+"""Share by which the memory that a device shows may differ from a card's: drivers keep other amounts for themselves, and error
+correction that can be switched off a sixteenth."""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -94,14 +98,26 @@ _ROWS = (
     _Row("RTX 4090", 24, 23.64, (8, 9), 82.6, 82.6, 165.2, "NVIDIA Ada architecture white paper, 2022"),
     _Row("RTX 5090", 32, 31.36, (12, 0), 104.8, 104.8, 209.5, "NVIDIA RTX Blackwell architecture white paper, 2025"),
     _Row("RTX A6000", 48, 44.4, (8, 6), 38.7, 77.4, 154.8, "NVIDIA Ampere GA102 architecture white paper, 2021"),
-    _Row("RTX 6000 Ada", 48, 44.4, (8, 9), 91.1, 182.1, 364.2, "NVIDIA Ada architecture white paper, 2022"),
+    _Row(
+        "RTX 6000 Ada",
+        48,
+        44.4,
+        (8, 9),
+        91.1,
+        182.1,
+        364.2,
+        "NVIDIA Ada architecture white paper, 2022",
+        also=("RTX 6000 Ada Generation",),
+    ),
     _Row("A10", 24, 22.0, (8, 6), 31.2, 62.5, 125, "NVIDIA A10 data sheet, 2021"),
     _Row("A10G", 24, 22.0, (8, 6), 31.5, 35, 70, "NVIDIA A10G product brief, 2021"),
     _Row("A40", 48, 44.4, (8, 6), 37.4, 74.8, 149.7, "NVIDIA A40 data sheet, 2021"),
     _Row("L4", 24, 22.0, (8, 9), 30.3, 60, 121, "NVIDIA L4 data sheet, 2023 (halved: with sparsity)"),
     _Row("L40S", 48, 44.4, (8, 9), 91.6, 183, 362, "NVIDIA L40S data sheet, 2023"),
-    _Row("A100-40GB", 40, 39.4, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021"),
-    _Row("A100-80GB", 80, 79.15, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021", also=("A100",)),
+    _Row("A100-40GB", 40, 39.4, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021", also=("A100-PCIE-40GB",)),
+    _Row(
+        "A100-80GB", 80, 79.15, (8, 0), 19.5, 156, 312, "NVIDIA A100 data sheet, 2021", also=("A100", "A100 80GB PCIe")
+    ),
     _Row("H100 PCIe", 80, 79.1, (9, 0), 51, 378, 756, "NVIDIA H100 data sheet, 2022 (halved: with sparsity)"),
     _Row("H100", 80, 79.1, (9, 0), 67, 494.5, 989.5, "NVIDIA H100 data sheet (SXM), 2023 (halved: with sparsity)"),
     _Row("H200", 141, 139.8, (9, 0), 67, 494.5, 989.5, "NVIDIA H200 data sheet (SXM), 2024 (halved: with sparsity)"),
@@ -159,6 +175,20 @@ def find_card(name: str) -> Card:
         f"There is no card {name!r} in the list.",
         f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory 24GiB.",
     )
+
+
+def card_of(device_name: str, total_memory_bytes: int) -> Card | None:
+    """The card that torch or NVML calls so and that has about as much memory; None where the list has none of both.
+
+    A slice of a card, a laptop's, or another form of it computes less than its sheet says: none of them is guessed.
+    """
+    try:
+        named = find_card(device_name)
+    except InvalidRequest:
+        return None
+    alike = [card for card in CARDS.values() if _without_size(card) == _without_size(named)]
+    near = [card for card in alike if abs(total_memory_bytes / card.memory_bytes - 1) <= SAME_MEMORY]
+    return min(near, key=lambda card: abs(total_memory_bytes - card.memory_bytes), default=None)
 
 
 def _no_such_size(card: Card, size: str) -> InvalidRequest:

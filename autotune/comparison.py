@@ -15,6 +15,7 @@ from autotune.scrubbing import named
 from autotune.study_folder import study_folder
 from autotune.trial import Trial
 from autotune.units import parse_price
+from autotune.utilization import Utilization
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
@@ -121,11 +122,11 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "probe_seconds": sum(trial.probe_seconds for trial in result.trials),
         "allowed_bytes": result.allowed_bytes,
         "baseline_configuration": str(baseline.configuration) if baseline else "",
-        **_speed("baseline", baseline, price),
+        **_speed("baseline", baseline, price, facts.utilization),
         "best_trial": best and best.number,
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
-        **_speed("best", best, price),
+        **_speed("best", best, price, facts.utilization),
         "confirmed": best is not None and best.confirmed,
         **_interval("speedup", facts.speedup),
         "why_no_speedup": facts.speedup_reason,
@@ -135,11 +136,15 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
     }
 
 
-def _speed(kind: str, trial: Trial | None, price: Price | None) -> dict[str, Any]:
+def _speed(
+    kind: str, trial: Trial | None, price: Price | None, utilization: Mapping[int, Utilization]
+) -> dict[str, Any]:
+    use = utilization.get(trial.number) if trial and trial.feasible else None
     speed = trial.samples_per_second if trial and trial.feasible else None
     return {
         **_interval(f"{kind}_samples_per_second", speed),
         f"{kind}_peak_bytes": trial and trial.peak_bytes,
+        f"{kind}_mfu": use and use.mfu,
         f"{kind}_cost_per_million_samples": price[0] / HOUR_S / speed.value * MILLION if price and speed else None,
     }
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def explained(
         again = Again(place, _plan(result), result.trials, probe, watch)
         retraced = retrace(baseline.configuration, best.configuration, again, rounds)
     anatomy = dissect_these({"baseline": baseline.configuration, "answer": best.configuration})
+    counted = replace(result, arithmetic=anatomy.arithmetic)
+    used = {"baseline": counted.utilization(baseline), "answer": counted.utilization(best)}
     confirmed, reason = speed_up(best, baseline, objective)
     if confirmed is not None and not best.confirmed:
         reason = "the speed-up is that of single probes: it was not confirmed"
@@ -84,9 +87,10 @@ def explained(
         retraced=retraced,
         confirmed=confirmed,
         confirmed_reason=reason,
-        bound=bound(best, result.trials, anatomy.utilization("answer", best)),
-        bound_before=bound(baseline, result.trials, anatomy.utilization("baseline", baseline)),
+        bound=bound(best, result.trials, used["answer"]),
+        bound_before=bound(baseline, result.trials, used["baseline"]),
         anatomy=anatomy,
+        utilization=used,
         alternatives=alternatives(best, result.trials, result.ruled_out, objective),
         fixed=tuple(result.request.fix),
         notes=_notes(result, place, retraced),

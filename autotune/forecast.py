@@ -11,7 +11,7 @@ from autotune.environment import Environment
 from autotune.errors import InvalidRequest, NothingFits
 from autotune.levers import LEVERS
 from autotune.levers.optimizer import NAMES
-from autotune.levers.precision import WEIGHTS
+from autotune.levers.precision import ALIKE
 from autotune.memory_estimate import MemoryModel, NotTraced
 from autotune.memory_peak import MemoryPeak
 from autotune.memory_wanted import step_key, update_key
@@ -269,7 +269,7 @@ def device_meant(here: Environment, card: Card | None) -> Environment:
 
 def _precisions(card: Card) -> set[str]:
     """Values of the lever that it has units for: weights in bfloat16 need no others than bfloat16."""
-    return {*card.flops, *([WEIGHTS] if "bf16" in card.flops else [])}
+    return {*card.flops, *(value for value, alike in ALIKE.items() if alike in card.flops)}
 
 
 def _rows(

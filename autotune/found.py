@@ -30,6 +30,7 @@ from autotune.training_arguments import (
     training_arguments,
 )
 from autotune.trial import Trial
+from autotune.utilization import Arithmetic, Utilization, utilization
 from autotune.workload import Workload
 
 
@@ -48,7 +49,8 @@ class Found:
     as plain data. numerics: loss curves of the finalists and of fp32; rehearsal: the winner's evaluation batch and
     checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the
     untried could still win after it. estimated_peaks: trial number -> what its memory is for, by the estimate, where it
-    could be traced. folder: where the report is, if saved.
+    could be traced. arithmetic: operations of a sample, and of the device's fastest products. folder: where the report is, if
+    saved.
     """
 
     request: TuningRequest
@@ -71,6 +73,7 @@ class Found:
     verification: Mapping[str, Any] | None = None
     prospects: Mapping[int, Prospect] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
     folder: Path | None = None
     complete: bool = True
 
@@ -110,6 +113,10 @@ class Found:
         """Trials that no other beats in both speed and memory, fastest first."""
         return pareto_front(self.trials)
 
+    def utilization(self, trial: Trial) -> Utilization | None:
+        """How much of the device's arithmetic the trial uses; None where its speed or its operations are not known."""
+        return utilization(trial, self.arithmetic, self.environment, self.workload, self.request.training_args)
+
     def training_argument_fields(self) -> dict[str, Any]:
         """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
 
@@ -142,7 +149,8 @@ class Found:
         return processes(self.best.configuration, self.environment)
 
     def data_arguments(self) -> dict[str, Any]:
-        """How samples become a batch: `pad_to_multiple_of` of the collator and `packing`; empty without such levers.
+        """How samples become a batch: `pad_to_multiple_of` of the collator, `packing`, and `drop_full_attention_mask` of batches
+        in which it hides nothing; empty without such levers.
 
         Raises NothingFits and SearchFailed as `best` does.
         """

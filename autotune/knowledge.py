@@ -18,12 +18,14 @@ from autotune.physics import Knowledge, expected_work
 from autotune.plan import Progress, Watch
 from autotune.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.probe.launcher import ProbeHost
-from autotune.rates import known_rates
+from autotune.rates import head_seconds, known_rates
 from autotune.search_space import SearchSpace
 from autotune.study_folder import keep_peaks, reporting_storage
+from autotune.tiles import output_layer
 from autotune.time_limit import TimeLimit
 from autotune.tracing import traced
 from autotune.trial import Trial
+from autotune.utilization import Arithmetic, SampleFlops
 from autotune.workload import Workload
 
 UNTOUCHED_BYTES = 34 << 20
@@ -77,7 +79,50 @@ def gather(
         unknown=unknown,
         untouched_bytes=untouched,
         peak=partial(_peak, model),
+        arithmetic=arithmetic_of(model, rates),
     )
+
+
+def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arithmetic:
+    """What is known of the model's operations, and of the device's."""
+    samples = model.sample_flops if model is not None else {}
+    products = {name: rates[name] for name in map(str, LEVERS["precision"].values) if name in rates}
+    return Arithmetic({key: SampleFlops(**one) for key, one in samples.items()}, products)
+
+
+def count_operations(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    base: Mapping[str, Any],
+    time_limit: TimeLimit,
+) -> Arithmetic:
+    """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
+    adapted = [name for name in ("lora", "lora_targets") if name in space.values]
+    left_s = ESTIMATED * time_limit.seconds_left()
+    try:
+        model = traced(host, workload, environment, [space.baseline, *_combined(space, adapted)], base, seconds=left_s)
+    except TracingFailed:
+        return Arithmetic()
+    return arithmetic_of(model, known_rates(host, environment, ESTIMATED * time_limit.seconds_left()))
+
+
+def worth_of_padding(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    arithmetic: Arithmetic,
+    time_limit: TimeLimit,
+) -> tuple[str, ...]:
+    """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
+    layer = output_layer(workload.model_config, workload.task, environment, space.beside("precision"))
+    seconds = head_seconds(host, environment, layer, ESTIMATED * time_limit.seconds_left()) if layer else {}
+    if layer is None or not seconds:
+        return ()
+    whole = arithmetic.samples[""].whole if "" in arithmetic.samples else None
+    return (layer.worth(seconds, whole, workload.sequence_length),)
 
 
 def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:

@@ -28,8 +28,11 @@ from autotune.memory_tape import (
 from autotune.memory_wanted import StepKey, UpdateKey, Wanted, step_key, update_key
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
-"""What torch keeps for cuBLAS from the first product on, up to compute capability 8 and from 9 on
+"""What torch keeps for a handle of cuBLAS from its first product on, up to compute capability 8 and from 9 on
 (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
+
+CUBLAS_HANDLES = 2
+"""A thread has a handle of its own (ibid.), and autograd runs the backward pass in another thread than the forward."""
 
 TYPICAL_CONTEXT = 512 << 20
 """Bytes of a CUDA context with the kernels a training loads, where none was measured: an assumption, and shown as one."""
@@ -64,7 +67,8 @@ class MemoryModel:
 
     weights, batch: bytes of each parameter and buffer, and of each tensor of one sample. keeps_gradients: they are never
     freed, as where `zero_grad` writes zeros. arithmetic: `flops` of one sample's forward and backward and `kernels` of a
-    micro-step, None where they could not be counted. failures: what could not be traced, and why.
+    micro-step, None where they could not be counted; sample_flops: adapter -> fields of `SampleFlops`. failures: what could
+    not be traced, and why.
     """
 
     environment: Environment
@@ -78,6 +82,7 @@ class MemoryModel:
     context_bytes: int = 0
     keeps_gradients: bool = False
     arithmetic: Mapping[str, float] | None = None
+    sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _wasted: dict[Any, int] = field(default_factory=dict)
     _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
@@ -109,18 +114,18 @@ class MemoryModel:
         split, where = max(moments, key=lambda one: sum(one[0].values()))
         split["weights"] += sum(map(self._block, self._weights_of(step)))
         split["activations"] += accumulation * sum(self._block(micro_batch_size * one) for one in self.batch)
-        split["temporary"] += self.workspace_bytes + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
+        split["temporary"] += sum(self.workspaces) + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
         found = MemorySplit(**{name: int(size) for name, size in split.items()}, context=self.context_bytes)
         wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
         return MemoryPeak(found, found.total - found.context + wasted, where)
 
     @property
-    def workspace_bytes(self) -> int:
-        """What cuBLAS keeps; nothing on a CPU."""
+    def workspaces(self) -> list[int]:
+        """Bytes that cuBLAS keeps, for each of its handles; none on a CPU."""
         if self.environment.is_cpu:
-            return 0
+            return []
         major = (self.environment.compute_capability or (8, 0))[0]
-        return CUBLAS_WORKSPACE_HOPPER if major >= 9 else CUBLAS_WORKSPACE
+        return [CUBLAS_WORKSPACE_HOPPER if major >= 9 else CUBLAS_WORKSPACE] * CUBLAS_HANDLES
 
     def simulate(
         self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulates: bool
@@ -131,7 +136,7 @@ class MemoryModel:
             step.tapes[step.at(micro_batch_size)],
             self.updates[optimizer],
             micro_batch_size,
-            lasting=[*self._weights_of(step), self.workspace_bytes],
+            lasting=[*self._weights_of(step), *self.workspaces],
             batch=[one * micro_batch_size for one in self.batch],
             micro_steps=1 + accumulates,
             keeps_gradients=self.keeps_gradients,
@@ -219,6 +224,7 @@ def memory_model(
         context_bytes,
         keeps_gradients,
         answer.get("arithmetic"),
+        answer.get("sample_flops", {}),
     )
 
 

@@ -44,6 +44,7 @@ class Wanted:
                 {**one["training_arguments"], "adapter": one["adapter"], "dtype": dtype}
                 for (_, dtype, _), one in self.updates.items()
             ],
+            "adapters": [one["adapter"] for one in self.steps.values()],
             "on_cuda": self.on_cuda,
         }
 

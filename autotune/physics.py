@@ -27,6 +27,7 @@ from autotune.proposals import configuration_of, distributions, every_value, par
 from autotune.search_space import SearchSpace
 from autotune.stages import stages
 from autotune.trial import Trial
+from autotune.utilization import Arithmetic
 
 OBSERVED, ENDED = "observed", "ended"
 """Names under which a finished trial carries what it taught, and its measurement where it did not complete."""
@@ -43,7 +44,7 @@ class Knowledge:
     allowed_bytes: what a peak may reach. untouched_bytes: what counts against the limit and is no part of a peak.
     estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
-    peak: the estimate with what it is for, where the configuration was traced.
+    peak: the estimate with what it is for, where the configuration was traced. arithmetic: of the model and the device.
     core_probes: that a space's core levers may take before all the others are tried (`autotune.stages`).
     training_steps: of the run that is tuned for, over which what it spends at its start is spread.
     """
@@ -58,6 +59,7 @@ class Knowledge:
     training_steps: int | None = None
     untouched_bytes: int = 0
     peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed

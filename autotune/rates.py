@@ -4,11 +4,13 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping
 from itertools import chain
+from typing import Any
 
 from autotune.cache import cache_folder
 from autotune.environment import Environment
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.order import Order, read_json, write_json
+from autotune.tiles import OutputLayer
 
 DEADLINE_S, FIRST_STEP_S = 60.0, 30.0
 """For all, and for each optimizer whose first step may have to be compiled (torchao: 26 s on two cores)."""
@@ -46,18 +48,32 @@ def known_rates(host: ProbeHost, environment: Environment, seconds: float = math
     return _without_failed(known)
 
 
+def head_seconds(
+    host: ProbeHost, environment: Environment, layer: OutputLayer, seconds: float = math.inf
+) -> dict[int, float]:
+    """Size of the vocabulary, as it is and padded -> seconds of the output layer's products; empty where they fail."""
+    request = {
+        "precisions": [],
+        "sizes": [layer.size, layer.padded],
+        "width": layer.width,
+        "precision": layer.precision,
+    }
+    answer, failure = host.attempt(_order(host, environment, min(seconds, DEADLINE_S), request))
+    return {} if failure is not None else {int(size): each for size, each in answer.items()}
+
+
+def _order(host: ProbeHost, environment: Environment, deadline_s: float, request: Mapping[str, Any]) -> Order:
+    folder = str(host.scratch_folder())
+    return Order(kind="rates", folder=folder, deadline_s=deadline_s, environment=environment, request=request)
+
+
 def _measured(
     host: ProbeHost, environment: Environment, known: Collection[str], seconds: float = math.inf
 ) -> Mapping[str, float | None]:
     """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _wanted(environment))
-    order = Order(
-        kind="rates",
-        folder=str(host.scratch_folder()),
-        deadline_s=min(seconds, DEADLINE_S + FIRST_STEP_S * len(optimizers)),
-        environment=environment,
-        request={"precisions": precisions, "optimizers": optimizers},
-    )
+    deadline_s = min(seconds, DEADLINE_S + FIRST_STEP_S * len(optimizers))
+    order = _order(host, environment, deadline_s, {"precisions": precisions, "optimizers": optimizers})
     answer, failure = host.attempt(order)
     return {} if failure is not None else answer
 

@@ -13,6 +13,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.search_space import RuledOut
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_duration
+from autotune.utilization import Utilization
 
 TOLD = 0.02
 """Changes of a part by less than this share of the step, and of the peak by less of the peak, are not told as a reason."""
@@ -36,11 +37,11 @@ class Alternative:
 # What bounds it ---------------------------------------------------------------------------------------------------
 
 
-def bound(of: Trial, trials: Sequence[Trial], utilization: float | None = None) -> tuple[str, str]:
+def bound(of: Trial, trials: Sequence[Trial], utilization: Utilization | None = None) -> tuple[str, str]:
     """(`input`, `memory`, `compute`, `optimizer` or `overhead`, a sentence why); empty where no step was timed.
 
     Input-bound as `Measurement.input_bound` says; memory-bound where a value that needs more memory ran out of it in
-    the trials; else by the part of the step that takes most. utilization: of the device's arithmetic, where it is known.
+    the trials; else by the part of the step that takes most. utilization: where it is known.
     """
     final = of.final
     if not final.feasible:
@@ -52,8 +53,8 @@ def bound(of: Trial, trials: Sequence[Trial], utilization: float | None = None) 
     shares = {part: seconds / (final.step_time_s or 1.0) for part, seconds in parts(final).items()}
     busy = f"{shares['micro-steps']:.0%} of a step is forward and backward"
     busy += f", {shares['optimizer']:.0%} clipping and optimizer, {shares['data wait']:.0%} waiting for data"
-    if utilization is not None:
-        busy += f"; arithmetic at {utilization:.0%} of the device's fastest matrix product"
+    if utilization is not None and utilization.text:
+        busy += f"; arithmetic at {utilization.text}"
     if crowded := _kept_out(of, trials):
         return "memory", f"memory-bound: {crowded} did not fit{f' ({free})' if free else ''}; {busy}"
     most = max(("micro-steps", "optimizer", "Trainer"), key=lambda part: shares[part])

@@ -3,7 +3,7 @@
 confirmed speed-up  ~  gain x gain x gain of the path's legs;  beside it each lever taken back alone, and why
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from autotune.report.summary import outcome_text, speed_line
 from autotune.retracing import Retraced
 from autotune.trial import Trial
 from autotune.units import finite
+from autotune.utilization import Utilization
 
 ORDER = (
     "first what the answer does not run without (what saves memory must come before what needs it), then by what the "
@@ -31,7 +32,8 @@ class Explanation:
     baseline, best: the study's trials. retraced: what was measured again, None where the baseline is the answer.
     confirmed: the study's own speed-up, None with the reason where there is none. bound, bound_before: of answer and
     baseline, its kind and a sentence; empty where no step was timed.
-    alternatives: the values that the answer does not have. fixed: levers that were not searched.
+    utilization: of baseline and answer. alternatives: the values that the answer does not have. fixed: levers that were not
+    searched.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Explanation:
     bound: tuple[str, str] = ("", "")
     bound_before: tuple[str, str] = ("", "")
     anatomy: Anatomy = field(default_factory=Anatomy)
+    utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     alternatives: Sequence[Alternative] = ()
     fixed: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -134,10 +137,8 @@ class Explanation:
             "step": {"baseline": step_split(self.baseline.final), "answer": step_split(self.best.final)},
             "memory": dict(self.anatomy.peaks),
             "memory_problems": list(self.anatomy.problems),
-            "utilization": {
-                "baseline": self.anatomy.utilization("baseline", self.baseline),
-                "answer": self.anatomy.utilization("answer", self.best),
-            },
+            "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
+            "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
             "levers": self._levers(),
             "alternatives": [
                 {"lever": one.lever, "value": one.value, "trial": one.trial, "why": one.why}

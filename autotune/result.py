@@ -17,7 +17,7 @@ from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import doubts, headline, speed_line
 from autotune.request import CONFIRMATION_ROUNDS
 from autotune.saved import fields_of_saved, save
-from autotune.telling import facts_of
+from autotune.telling import facts_of, utilizations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,14 +39,18 @@ class TuningResult(Found):
         """
         from transformers import TrainingArguments
 
+        from autotune.applying import forget_tf32
+
+        forget_tf32()
         return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
 
     def apply(self, trainer: Any) -> Any:
         """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
 
-        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads as the
-        answer says. It shares the model with the Trainer that is given, which is otherwise left as it is (build that one
-        with a `model_init` to have a new model). Switches of torch and the number of threads are set in this process.
+        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
+        out a mask that hides nothing, as the answer says. It shares the model with the Trainer that is given, which is
+        otherwise left as it is (build that one with a `model_init` to have a new model). Switches of torch and the number
+        of threads are set in this process.
 
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
         where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks.
@@ -123,7 +127,7 @@ class TuningResult(Found):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials)
+        return frame(self.trials, utilizations(self))
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.

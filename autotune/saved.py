@@ -17,6 +17,7 @@ from autotune.scrubbing import named, scrubbed
 from autotune.search_space import RuledOut
 from autotune.study_folder import REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
 from autotune.telling import facts_of
+from autotune.utilization import Arithmetic
 from autotune.workload import Workload
 
 
@@ -35,6 +36,7 @@ def begin(result: Found, folder: str | Path) -> None:
         "notes": [scrubbed(one) for one in result.notes],
         "doubts": list(result.doubts),
         "finished": result.finished,
+        "arithmetic": result.arithmetic.to_dict(),
     }
     write_question(Path(folder), record, result.environment.to_dict())
 
@@ -94,6 +96,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
             "prospects": read_prospects(folder),
             "estimated_peaks": read_peaks(folder),
+            "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
             "folder": folder,
         }
     except FileNotFoundError as error:

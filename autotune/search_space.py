@@ -100,7 +100,7 @@ class SearchSpace:
                 )
         # A lever of the user's own arguments that is none of the space rules out what it meets there.
         of_values = {*values, *({ACCUMULATION} if MICRO in values else ())}
-        asked = [name for name in told if name in LEVERS]
+        asked = [name for name in told if name in LEVERS and _means(name, told.get(self._decided_by(name)))]
         return next((f"{name} {told[name]}: {why}" for name in asked if (why := _conflict(name, told, of_values))), "")
 
     def beside(self, name: str) -> tuple[Value, ...]:

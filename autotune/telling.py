@@ -11,6 +11,7 @@ from autotune.report.logs import log_tails
 from autotune.request import TuningRequest
 from autotune.scrubbing import named, scrubbed
 from autotune.units import format_parameters
+from autotune.utilization import Utilization
 from autotune.workload import Workload
 
 
@@ -61,10 +62,17 @@ def facts_of(result: Found) -> Facts:
         verification=result.verification,
         prospects=result.prospects,
         estimated_peaks=result.estimated_peaks,
+        utilization=utilizations(result),
         elsewhere=result.for_other_tools() if best else None,
         logs=log_tails(result.trials, result.folder),
         surroundings=[(label, scrubbed(text)) for label, text in device_parts(environment)],
     )
+
+
+def utilizations(result: Found) -> dict[int, Utilization]:
+    """Trial number -> how much of the device's arithmetic it uses, where that is known."""
+    every = {trial.number: result.utilization(trial) for trial in result.trials}
+    return {number: one for number, one in every.items() if one is not None}
 
 
 def _data_text(request: TuningRequest, workload: Workload) -> str:

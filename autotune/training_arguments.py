@@ -96,7 +96,7 @@ def processes(configuration: Configuration, environment: Environment) -> int:
 
 
 def data_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
-    """How samples become a batch: `pad_to_multiple_of` (None: no such padding) and `packing`, where levers say so."""
+    """How samples become a batch, where levers say so: see `Settings.data_arguments`."""
     return dict(_settings(configuration, environment).data_arguments)
 
 

@@ -18,12 +18,20 @@ class Verification:
     """What a study promised, and what a plain training of its answer got.
 
     promised: the recommended trial. got: the plain training; of its steps only time, data wait and samples are known,
-    and one that did not complete says why. notes: what to bear in mind when comparing the two.
+    and one that did not complete says why. notes: what to bear in mind when comparing the two. promised_mfu: share of the card's
+    data-sheet peak that was promised; None where unknown.
     """
 
     promised: Trial
     got: Measurement
     notes: tuple[str, ...] = ()
+    promised_mfu: float | None = None
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of that peak that was got: the same work at another speed."""
+        promised, got = self.promised.samples_per_second, self.got.samples_per_second
+        return self.promised_mfu * got.value / promised.value if self.promised_mfu and promised and got else None
 
     def __repr__(self) -> str:
         """One line: speed got and promised, and whether that was held."""
@@ -71,7 +79,8 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
-        promised, got = _figures(self.promised.final, self.promised.peak_bytes), _figures(self.got, self.got.peak_bytes)
+        promised = _figures(self.promised.final, self.promised.peak_bytes) | {"mfu": self.promised_mfu}
+        got = _figures(self.got, self.got.peak_bytes) | {"mfu": self.mfu}
         compared = [name for name in promised if not name.endswith(("_low", "_high"))]
         return {
             "sentence": self.sentence,
@@ -100,6 +109,7 @@ def verification_lines(verification: Verification) -> list[str]:
         ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
         ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
         ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
+        *([("MFU", "{:.1%}".format, verification.promised_mfu, verification.mfu)] if verification.mfu else []),
     ]
     lines = [_row("", "promised", "got", "difference")]
     lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]

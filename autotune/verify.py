@@ -58,7 +58,8 @@ def verify_study(
         here = environment_here(result.environment)
         with ProbeHost() as host:
             got = _trained(host, result, here, {"steps": steps, "seconds": seconds}, 20 * predicted + 600)
-        verification = Verification(best, got, _notes(result, here))
+        use = result.utilization(best)
+        verification = Verification(best, got, _notes(result, here), use.mfu if use else None)
         with reporting_storage(folder):
             times = [step.seconds for step in got.steps]
             write_json(folder / VERIFICATION, verification.to_dict() | {"step_times_s": times})

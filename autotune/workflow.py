@@ -13,7 +13,7 @@ from autotune.finishing import finish
 from autotune.history import Remembered, recall, remember
 from autotune.identity import study_identity
 from autotune.interruption import patient, statement_of
-from autotune.knowledge import gather, keeping_peaks
+from autotune.knowledge import count_operations, gather, keeping_peaks, worth_of_padding
 from autotune.levers import LEVERS
 from autotune.limits import check_model_fits, check_request, least_bytes, memory_limit
 from autotune.live import following
@@ -206,6 +206,12 @@ def _search(
         knowledge = gather(host, environment, workload, space, base, allowed, past.others, time_limit)
         if knowledge.unknown:
             unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
+    elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
+        knowledge = dataclasses.replace(
+            knowledge, arithmetic=count_operations(host, environment, workload, space, base, time_limit)
+        )
+    notes = (*unmeasured.notes, *worth_of_padding(host, environment, workload, space, knowledge.arithmetic, time_limit))
+    unmeasured = dataclasses.replace(unmeasured, notes=notes, arithmetic=knowledge.arithmetic)
     study = open_study(folder, space, plan, knowledge)
     watch = keeping_peaks(watch, knowledge, folder)
     if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):

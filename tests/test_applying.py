@@ -1,14 +1,21 @@
 """A result goes into a Trainer: a new one, the user's own in all but what was tuned."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer, DataCollatorWithPadding, EarlyStoppingCallback
+from transformers import (
+    ByT5Tokenizer,
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
-from autotune.applying import NotApplied
+from autotune.applying import NotApplied, forget_tf32
 from autotune.configuration import Value
 from autotune.errors import InvalidRequest
 from autotune.result import TuningResult
@@ -99,6 +106,51 @@ def test_a_copy_of_the_collator_pads_as_the_answer_says(tmp_path: Path) -> None:
     made = found(padding="16").apply(built(tmp_path, data_collator=collator))
     assert made.data_collator.pad_to_multiple_of == 16
     assert collator.pad_to_multiple_of is None
+
+
+def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothing(tmp_path: Path) -> None:
+    trainer = built(tmp_path, data_collator=default_data_collator)
+    made = found(user_objects=False, attention_mask="where_needed").apply(trainer)
+    row = {"input_ids": [1, 2], "attention_mask": [1, 1]}
+    assert "attention_mask" not in made.data_collator([row])
+    assert "attention_mask" in made.data_collator([row, {**row, "attention_mask": [1, 0]}])
+    assert trainer.data_collator is default_data_collator
+
+
+@pytest.mark.parametrize("way", ["apply", "training_arguments"])
+def test_tf32_is_as_the_answer_says_also_where_this_process_had_it_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
+    before = torch.backends.fp32_precision
+    forget_tf32()  # what other tests had it switched to
+    try:
+        trainer = built(tmp_path)
+        for tf32 in (True, False):
+            TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", tf32=tf32)
+            assert torch.backends.fp32_precision == ("tf32" if tf32 else "ieee")
+        answer = found(8, precision="tf32")
+        if way == "apply":
+            answer.apply(trainer)
+        else:
+            answer.training_arguments(str(tmp_path))
+        assert torch.backends.fp32_precision == "tf32"
+    finally:
+        torch.backends.fp32_precision = before
+
+
+@pytest.mark.parametrize(("value", "own"), [("regional", None), ("default", "true"), ("regional", "false")])
+def test_blocks_are_compiled_as_the_answer_says_whatever_the_process_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, own: str | None
+) -> None:
+    name = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+    monkeypatch.setenv(name, own) if own else monkeypatch.delenv(name, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotApplied)
+        made = found(8, compile=value).apply(built(tmp_path))
+    plugin = made.accelerator.state.dynamo_plugin
+    assert (plugin.backend.value.lower(), plugin.use_regional_compilation) == ("inductor", value == "regional")
+    assert os.environ.get(name) == own
 
 
 def test_switches_are_set_and_what_a_process_must_be_started_with_is_said(tmp_path: Path) -> None:

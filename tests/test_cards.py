@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.cards import CARDS, GIB, find_card
+from autotune.cards import CARDS, GIB, card_of, find_card
 from autotune.errors import InvalidRequest
 
 
@@ -99,3 +99,30 @@ def test_a_card_s_figures_are_possible_and_have_a_source(name: str) -> None:
 def test_they_are_listed_from_the_smallest_memory_to_the_largest() -> None:
     sizes = [card.memory_bytes for card in CARDS.values()]
     assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("device_name", "gib", "name"),
+    [
+        ("NVIDIA H200", 139.72, "H200"),
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100"),
+        ("NVIDIA H100 PCIe", 79.1, "H100 PCIe"),
+        ("NVIDIA A100-SXM4-80GB", 79.25, "A100-80GB"),
+        ("NVIDIA A100 80GB PCIe", 79.25, "A100-80GB"),
+        ("Tesla V100-SXM2-16GB", 15.77, "V100-16GB"),
+        ("NVIDIA GeForce RTX 3080", 9.77, "RTX 3080"),
+        ("NVIDIA GeForce RTX 3080", 11.75, "RTX 3080 12GB"),
+        ("NVIDIA RTX 6000 Ada Generation", 47.4, "RTX 6000 Ada"),
+        ("NVIDIA H200 NVL", 139.7, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 15.7, None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4.75, None),
+        ("NVIDIA H100 80GB HBM3", 40.0, None),
+        ("NVIDIA H100 96GB HBM3", 95.0, None),
+        ("AMD EPYC", 100.0, None),
+    ],
+)
+def test_a_device_is_a_card_of_the_list_by_name_and_memory_or_none(
+    device_name: str, gib: float, name: str | None
+) -> None:
+    card = card_of(device_name, int(gib * GIB))
+    assert (card and card.name) == name

@@ -31,6 +31,7 @@ from autotune.result import TuningResult
 from autotune.search_space import RuledOut
 from autotune.study_folder import EXPLANATION
 from autotune.trial import Trial
+from autotune.utilization import Arithmetic, SampleFlops
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, step, trial
 
 World = Callable[[Configuration], Measurement]
@@ -370,7 +371,8 @@ def kept(tmp_path: Path) -> Path:
     explain._begin(folder / EXPLANATION, TuningResult.load(folder), fresh=False)
     told(TuningResult.load(folder), folder / EXPLANATION)
     peak = {"split": {"weights": 10 * MIB, "context": 0}, "peak_bytes": 90 * MIB, "where": "optimizer step"}
-    anatomy = Anatomy({"baseline": peak, "answer": None}, 1e9, {"answer": 1e12}, ("it cannot be traced",))
+    counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
+    anatomy = Anatomy({"baseline": peak, "answer": None}, counted, ("it cannot be traced",))
     write_json(folder / EXPLANATION / "anatomy.json", anatomy.to_dict())
     return folder
 
@@ -381,6 +383,7 @@ def test_a_second_explanation_answers_from_the_first_and_writes_its_files(kept: 
     assert data == json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert data["product"] == pytest.approx(data["total"], rel=1e-12)
     assert data["utilization"]["answer"] == pytest.approx(float(found.best.samples_per_second or 0) * 1e-3)
+    assert data["mfu"] == {"baseline": None, "answer": None}, "a CPU"
     page = (kept / "explanation.md").read_text(encoding="utf-8")
     assert page == explanation_markdown(found.to_dict())
     assert "| weights | 10 MiB | - |" in page

@@ -1,5 +1,7 @@
 """Peaks of configurations from traces by hand: phases, accumulation, optimizer, rounding and what is not traced."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.configuration import Configuration
@@ -91,10 +93,19 @@ def test_a_batch_of_one_is_known_by_its_own_trace() -> None:
     assert model(told=told).peak(configuration(2, 1)).split.activations == 22 * MIB
 
 
+@pytest.mark.parametrize(("capability", "each"), [((7, 0), 8320 << 10), ((8, 0), 8320 << 10), ((9, 0), 32 << 20)])
+def test_forward_and_backward_have_a_workspace_of_cublas_each(capability: tuple[int, int], each: int) -> None:
+    card = replace(GPU, compute_capability=capability)
+    assert model(card).peak(configuration(4, 1)).split.temporary == 2 * each
+    allocator = model(card).simulate(step_key(configuration(), card), UpdateKey("adamw_torch"), 4, False)
+    without = model(CPU).peak(configuration(4, 1)).allocated_bytes
+    assert allocator.peak_allocated == pytest.approx(without + 2 * each, abs=4 * MIB)
+
+
 def test_on_a_gpu_there_are_context_workspace_and_whole_segments() -> None:
     peak = model(GPU).peak(configuration(4, 1))
     assert peak.split.context == TYPICAL_CONTEXT
-    assert peak.split.temporary == CUBLAS_WORKSPACE
+    assert peak.split.temporary == 2 * CUBLAS_WORKSPACE
     assert peak.reserved_bytes >= peak.allocated_bytes
     assert peak.reserved_bytes % (2 * MIB) == 0
     assert peak.device_bytes == peak.reserved_bytes + TYPICAL_CONTEXT

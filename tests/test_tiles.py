@@ -1,9 +1,13 @@
 """Which multiples suit a device, and what is said of a model's sizes that are none."""
 
+from typing import Any
+
 import pytest
 
 from autotune.levers.micro_batch_size import tiled
-from autotune.tiles import advice, multiple
+from autotune.probe.launcher import ProbeHost
+from autotune.rates import head_seconds
+from autotune.tiles import OutputLayer, advice, multiple, output_layer
 from tests.makers import cpu, gpu
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12}
@@ -52,6 +56,37 @@ def test_a_vocabulary_that_leaves_tiles_half_empty_is_to_be_padded() -> None:
     assert "pad_to_multiple_of=64" in said
     (older,) = advice(GPT2, gpu(compute_capability=(7, 5)), FORMATS)
     assert older.startswith("vocab_size 50257 is no multiple of 8: padding it to 50264")
+
+
+def test_the_worth_of_padding_is_what_was_measured() -> None:
+    layer = output_layer(GPT2, "causal-lm", gpu(), ("fp32", "bf16_weights"))
+    assert layer == OutputLayer(768, 50257, 50304, "bf16")
+    assert layer is not None
+    seconds = {50257: 0.003, 50304: 0.002}
+    assert "50304 instead of 50257" in layer.worth(seconds, None, 1024)
+    assert "1.50x as fast" in layer.worth(seconds, None, 1024)
+    # 6 x 768 x 50257 x 1024 of 0.876 TFLOP
+    assert layer.worth(seconds, 0.876e12, 1024).endswith("they are 27% of the model's arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "precisions"),
+    [
+        ({**GPT2, "vocab_size": 50304}, "causal-lm", FORMATS),
+        (GPT2, "sequence-classification", FORMATS),
+        (GPT2, "causal-lm", ("fp32",)),
+        ({}, "causal-lm", FORMATS),
+    ],
+)
+def test_nothing_is_measured_where_nothing_is_to_be_padded(config: Any, task: str, precisions: tuple[str, ...]) -> None:
+    assert output_layer(config, task, gpu(), precisions) is None
+    assert output_layer(GPT2, "causal-lm", cpu(), FORMATS) is None
+
+
+def test_the_output_layer_s_products_are_measured_for_real(host: ProbeHost) -> None:
+    """On a CPU: a vocabulary four times as large takes longer."""
+    seconds = head_seconds(host, cpu(), OutputLayer(width=64, size=2048, padded=8192, precision="fp32"))
+    assert 0 < seconds[2048] < seconds[8192]
 
 
 def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:

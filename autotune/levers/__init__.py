@@ -2,6 +2,7 @@
 
 from autotune.levers import (
     attention,
+    attention_mask,
     batching,
     checkpointing,
     compile,
@@ -14,6 +15,7 @@ from autotune.levers import (
     fsdp,
     garbage_threshold,
     liger,
+    logging_nan_inf_filter,
     lora,
     lora_targets,
     micro_batch_size,
@@ -50,9 +52,11 @@ LEVERS: dict[str, Lever] = {
         persistent_workers.LEVER,
         pin_memory.LEVER,
         non_blocking.LEVER,
+        logging_nan_inf_filter.LEVER,
         batching.LEVER,
         packing.LEVER,
         padding.LEVER,
+        attention_mask.LEVER,
         threads.LEVER,
         compile.LEVER,
         compile_backend.LEVER,

@@ -5,14 +5,44 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.levers.lever import ACCUMULATION, Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
 
-MODES = ("default", "reduce_overhead", "max_autotune")
+REGIONAL = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+"""Variable by which accelerate compiles each repeated block by itself (`TorchDynamoPlugin`): the Trainer has no field for it."""
 
-EXPECTED_S = {"default": 60.0, "reduce_overhead": 75.0, "max_autotune": 180.0}
+DEFAULT, BLOCKS, NONE = "default", "regional", "none"
+
+MODES = {
+    "reduce_overhead": "reduce-overhead",
+    "max_autotune": "max-autotune-no-cudagraphs",
+    "max_autotune_graphs": "max-autotune",
+}
+"""Value -> inductor's mode (`torch._inductor.list_mode_options`). `max_autotune_graphs` is for those who set that mode
+themselves: it stands in no search space, because graphs and autotuning are two things."""
+
+_VALUES = {mode: value for value, mode in MODES.items()}
+
+GRAPHS = ("reduce_overhead", "max_autotune_graphs")
+"""Values that record CUDA graphs."""
+
+OVERWRITTEN = "a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep"
+"""`torch/_inductor/cudagraph_trees.py`: "accessing gradient tensor output of CUDAGraphs that has been overwritten"."""
+
+COMPILED = "OptimizedModule"
+"""The class that torch.compile wraps a module in."""
+
+VALUES = (NONE, BLOCKS, DEFAULT, *MODES)
+
+EXPECTED_S = {
+    BLOCKS: 20.0,
+    DEFAULT: 60.0,
+    "reduce_overhead": 75.0,
+    "max_autotune": 180.0,
+    "max_autotune_graphs": 195.0,
+}
 """Seconds of compiling a model of some hundred million parameters: assumptions, of the order that people report. The first
 probe of a value tells its own."""
 
@@ -23,18 +53,22 @@ def is_on(base: Mapping[str, Any]) -> bool:
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return one_of(*MODES)(base.get(MODE) or "default") if is_on(base) else "none"
+    if not is_on(base):
+        return NONE
+    mode = str(base.get(MODE) or DEFAULT)
+    return _VALUES.get(mode) or one_of(DEFAULT, *MODES)(mode)
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
     """Compiling switches TF32 on for the whole process where nobody says otherwise: here somebody does."""
-    if value == "none":
+    if value == NONE:
         return Settings({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
-    if value == "default":
-        return Settings({ON: True}, contradicts=(MODE,), defaults={MODE: None, "tf32": False})
+    if value in (DEFAULT, BLOCKS):
+        variables = {REGIONAL: "true"} if value == BLOCKS else {}
+        return Settings({ON: True}, environment=variables, contradicts=(MODE,), defaults={MODE: None, "tf32": False})
     # A mode is inductor's: no other backend takes it.
-    mode = str(value).replace("_", "-")
-    return Settings({ON: True, MODE: mode}, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
+    fields = {ON: True, MODE: MODES[str(value)]}
+    return Settings(fields, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
 
 
 def backend_of(trainer: Any) -> str:
@@ -46,19 +80,27 @@ def backend_of(trainer: Any) -> str:
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, and in which mode it was told to.
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode it was told to.
 
     Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
     """
     if not observed.graphs or backend_of(observed.trainer) == "no":
-        return "none"
+        return NONE
     plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
-    mode = getattr(plugin, "mode", None) or getattr(observed.trainer.args, MODE, None)
-    return str(mode or "default").replace("-", "_")
+    mode = str(getattr(plugin, "mode", None) or getattr(observed.trainer.args, MODE, None) or DEFAULT)
+    if mode == DEFAULT:
+        return BLOCKS if _in_blocks(getattr(observed.trainer, "model_wrapped", None)) else DEFAULT
+    return _VALUES.get(mode, mode)
+
+
+def _in_blocks(model: Any) -> bool:
+    """Whether parts of the model are compiled and not the model itself."""
+    kinds = [type(module).__name__ for module in model.modules()] if hasattr(model, "modules") else [""]
+    return COMPILED in kinds[1:] and kinds[0] != COMPILED
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value == "none":
+    if value == NONE:
         return None
     if ON not in environment.training_argument_fields:
         return f"this transformers' TrainingArguments has no field {ON}"
@@ -71,14 +113,15 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
 
 LEVER = Lever(
     name="compile",
-    values=("none", *MODES),
+    values=VALUES,
     changes=frozenset({"speed", "memory"}),
     summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
-    read=one_of("none", *MODES),
+    read=one_of(*VALUES),
     own=_own,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
+    conflicts={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
     seconds=lambda value: EXPECTED_S.get(str(value), 0.0),
     traced=False,
 )

@@ -5,8 +5,8 @@ from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
-from autotune.levers.compile import BACKEND, backend_of
-from autotune.levers.lever import Lever, Observed, Settings, one_of
+from autotune.levers.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
+from autotune.levers.lever import ACCUMULATION, Lever, Observed, Settings, one_of
 from autotune.workload import Workload
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
@@ -45,6 +45,7 @@ LEVER = Lever(
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs=("compile", lambda value: value == "default"),
+    conflicts={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},
+    needs=("compile", lambda value: value in (DEFAULT, BLOCKS)),
     traced=False,
 )

@@ -18,7 +18,8 @@ class Settings:
     host: variables that it must be started with, because they are read before its first line (an allocator's).
     contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
     processes: that the launcher starts, one a rank (0: the value says nothing of that).
-    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`.
+    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`,
+    `drop_full_attention_mask`.
     adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
     switches: functions of `torch.backends.cuda` -> what they are called with in the training process.
     A field whose value is a dict joins the user's own dict of that name, and those of other levers.
@@ -49,6 +50,7 @@ class Observed:
     started_with: variables that the process was started with. libraries: names of the library files in it.
     allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
     sdpa_kernels: of scaled dot-product attention that torch may use (`flash`, `efficient`, `cudnn`, `math`).
+    frozen_dtypes: of weights that do not learn, as `bfloat16`; empty for a model of the caller's own, who chose them.
     """
 
     trainer: Any
@@ -61,6 +63,7 @@ class Observed:
     allocator: Mapping[str, Any] = field(default_factory=dict)
     graphs: int = 0
     sdpa_kernels: frozenset[str] = frozenset()
+    frozen_dtypes: frozenset[str] = frozenset()
 
 
 class Work(NamedTuple):

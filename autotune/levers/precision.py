@@ -1,10 +1,11 @@
-"""Precision: the number format of matrix products, and with `bf16_weights` of the weights too."""
+"""Precision: the number format of matrix products, and with `bf16_weights` and `bf16_frozen` of the weights too."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from autotune.configuration import Value
 from autotune.environment import Environment
+from autotune.levers import lora
 from autotune.levers.lever import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
 from autotune.levers.zero import engine_config
 from autotune.workload import Workload
@@ -16,12 +17,20 @@ _FIELDS: dict[str, dict[str, bool | None]] = {
     "fp16": {"fp16": True, "bf16": False, "tf32": None},
     "bf16": {"fp16": False, "bf16": True, "tf32": None},
     "bf16_weights": {"fp16": False, "bf16": False, "tf32": None},
+    "bf16_frozen": {"fp16": False, "bf16": True, "tf32": None},
 }
 VALUES = tuple(_FIELDS)
 
 WEIGHTS = "bf16_weights"
 """Weights, gradients and the states of torch's optimizers in bfloat16, and no autocast: half the bytes. With 8 bits of
 precision an update below 1/256 of a weight is lost (the guides' "pure bf16")."""
+
+FROZEN = "bf16_frozen"
+"""Frozen weights in bfloat16 below an adapter, and autocast to bfloat16: PEFT keeps the adapter in float32 (`get_peft_model`,
+`autocast_adapter_dtype`), and without autocast its products would run in float32 too."""
+
+ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
+"""Value -> the one whose matrix products have the same factors."""
 
 _BF16 = "bfloat16"
 
@@ -32,7 +41,7 @@ def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) 
 
 
 def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(_FIELDS[str(value)], model_arguments={"dtype": "bfloat16"} if value == WEIGHTS else {})
+    return Settings(_FIELDS[str(value)], model_arguments={"dtype": _BF16} if value in (WEIGHTS, FROZEN) else {})
 
 
 _OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
@@ -41,15 +50,15 @@ float32 weights beside it, and needs no autocast."""
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: what left a linear layer of the first micro-step, and whether autocast was on."""
+    """By its effect: what left a linear layer of the first micro-step, whether autocast was on, and what is frozen."""
     of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
     if ((engine_config(observed.trainer) or {}).get(of_engine) or {}).get("enabled") is True:
         return of_engine
     if observed.autocast and observed.linear_dtype == "float16":
         return "fp16"
-    if observed.autocast and observed.linear_dtype == "bfloat16":
-        return "bf16"
-    if observed.linear_dtype == "bfloat16" and not observed.autocast:
+    if observed.autocast and observed.linear_dtype == _BF16:
+        return FROZEN if _BF16 in observed.frozen_dtypes else "bf16"
+    if observed.linear_dtype == _BF16 and not observed.autocast:
         return WEIGHTS
     if observed.linear_dtype != "float32" or observed.autocast:
         return f"{observed.linear_dtype}, autocast {'on' if observed.autocast else 'off'}"
@@ -59,9 +68,17 @@ def _read_back(observed: Observed) -> str:
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
         return "the weights of your model are bfloat16"
-    if value == WEIGHTS and workload.user_objects and workload.weights_dtype != _BF16:
+    if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
         return "the model comes built from your model_init, which chooses the dtype of its weights"
     return from_probe_of_the_device("precisions")(value, environment, workload)
+
+
+def _beside_lora(value: Value, rank: Value) -> str | None:
+    return (
+        f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
+        if (value, rank) == (FROZEN, lora.NONE)
+        else None
+    )
 
 
 LEVER = Lever(
@@ -75,5 +92,7 @@ LEVER = Lever(
     read_back=_read_back,
     unavailable=_unavailable,
     work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
+    learns=lambda value: "bf16" if value == FROZEN else value,
+    conflicts={lora.LEVER.name: _beside_lora},
     differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
 )

@@ -156,7 +156,7 @@ def ending(facts: Facts, folder: Path, complete: bool) -> Ending:
         numbers=known(numbers),
         words=words,
         values=configured(best) if best is not None else {},
-        table=frame(facts.trials),
+        table=frame(facts.trials, facts.utilization),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,
     )

@@ -1,10 +1,12 @@
 """Puts an adapter on a model, and its frozen weights into four bits."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -27,7 +29,31 @@ def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
         return model
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(**adapter)).train()
+    fake = any(isinstance(one, FakeTensor) for one in model.parameters())
+    with _converted_by_replacing() if fake else contextlib.nullcontext():
+        return get_peft_model(model, LoraConfig(**adapter)).train()
+
+
+@contextlib.contextmanager
+def _converted_by_replacing() -> Iterator[None]:
+    """Inside, `Module.to` makes new parameters: those without storage it would swap, which torch refuses for fake ones."""
+
+    def apply(module: torch.nn.Module, convert: Any, recurse: bool = True) -> torch.nn.Module:
+        for inner in module.children() if recurse else ():
+            apply(inner, convert)
+        with torch.no_grad():
+            for name, one in module._parameters.items():
+                module._parameters[name] = one if one is None else torch.nn.Parameter(convert(one), one.requires_grad)
+            for name, one in module._buffers.items():
+                module._buffers[name] = one if one is None else convert(one)
+        return module
+
+    own = torch.nn.Module._apply
+    torch.nn.Module._apply = apply
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = own
 
 
 def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:

@@ -1,6 +1,7 @@
 """Counts what a micro-step computes: floating-point operations, and kernels, on tensors without storage."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -10,29 +11,60 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.initialization import no_init_weights
 
 from autotune.probe import models
+from autotune.probe.adapters import adapted
 from autotune.probe.layers import Repeats
 from autotune.workload import Workload
 
+aten = torch.ops.aten
 
-def count_arithmetic(workload: Workload, config: Any, sample: Mapping[str, Any], repeats: Repeats) -> dict[str, float]:
+
+def attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Of the two products of attention's forward, shapes given: queries by keys, and what comes of it by values."""
+    return int(2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
+
+
+def attention_backward_flops(_gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Of the four products of its backward. Kernels compute a fifth: the scores again, which is no work of the model."""
+    return 2 * attention_flops(query, key, value)
+
+
+KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+ATTENTION = {
+    getattr(aten, f"_scaled_dot_product_{name}{suffix}"): count
+    for name in KERNELS
+    for suffix, count in (("", attention_flops), ("_backward", attention_backward_flops))
+}
+"""Torch's own counter knows no kernel of a CPU, and counts what those of a GPU compute again (`torch.utils.flop_counter`)."""
+
+
+def count_arithmetic(
+    workload: Workload,
+    config: Any,
+    sample: Mapping[str, Any],
+    repeats: Repeats,
+    adapter: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
     """{"flops": of one sample's forward and backward, "kernels": operators called in them, of any batch}.
 
-    Of a model whose layers repeat, one and two are counted and the rest added in a straight line; lists of different
-    lengths are taken as of their mean length each. Raises whatever tracing the model raises.
+    adapter: fields of PEFT's `LoraConfig` where it is trained instead of the weights. Attention is counted whole, also where
+    it is causal. Of a model whose layers repeat, one and two are counted and the rest added in a straight line; lists of
+    different lengths are taken as of their mean length each. Raises whatever tracing the model raises.
     """
     if not repeats.places:
-        return _counted(workload, config, sample)
-    one, two = (_counted(workload, repeats.config(config, layers), sample) for layers in (1, 2))
+        return _counted(workload, config, sample, adapter)
+    one, two = (_counted(workload, repeats.config(config, layers), sample, adapter) for layers in (1, 2))
     more = sum(repeats.counts) / len(repeats.counts) - 1
     return {name: one[name] + more * (two[name] - one[name]) for name in one}
 
 
-def _counted(workload: Workload, config: Any, sample: Mapping[str, Any]) -> dict[str, float]:
+def _counted(
+    workload: Workload, config: Any, sample: Mapping[str, Any], adapter: Mapping[str, Any] | None
+) -> dict[str, float]:
     with FakeTensorMode(allow_non_fake_inputs=True):
         with no_init_weights():
-            model = models.build_model(workload, config)
+            model = adapted(models.build_model(workload, config), adapter or {})
         batch = {name: torch.empty((1, *one.shape), dtype=one.dtype) for name, one in sample.items()}
-        calls, flops = _Calls(), FlopCounterMode(display=False)
+        calls, flops = _Calls(), FlopCounterMode(display=False, custom_mapping=ATTENTION)
         with flops, calls:
             model(**batch).loss.backward()
     return {"flops": float(flops.get_total_flops()), "kernels": float(calls.count)}

@@ -8,6 +8,8 @@ import torch
 
 SAME_LENGTH = "all samples have the same length"
 IMAGES = "images have no padding"
+NEEDED = "samples of many lengths need it"
+OWN = "what a batch is, your own dataset and data collator decide"
 
 NOT_RANDOM = ("group_by_length", "sequential")
 """Strategies of sampling in whose order the first steps are not like the rest."""
@@ -19,10 +21,10 @@ GOLDEN = (5**0.5 - 1) / 2
 def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
     """Argument of the collator -> None where batches can be made so, else why not. varied: lengths of samples differ."""
     if task == "image-classification":
-        return {"pad_to_multiple_of": IMAGES, "packing": IMAGES}
+        return {"pad_to_multiple_of": IMAGES, "packing": IMAGES, "attention_mask": IMAGES}
     if not varied:
-        return {"pad_to_multiple_of": SAME_LENGTH, "packing": SAME_LENGTH}
-    return {"pad_to_multiple_of": None, "packing": _why_not_packed(task, model)}
+        return {"pad_to_multiple_of": SAME_LENGTH, "packing": SAME_LENGTH, "attention_mask": None}
+    return {"pad_to_multiple_of": None, "packing": _why_not_packed(task, model), "attention_mask": NEEDED}
 
 
 def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str | None], int | None]:
@@ -32,8 +34,9 @@ def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str |
     """
     pads = hasattr(collator, "pad_to_multiple_of") or (collator is None and hasattr(processing_class, "pad"))
     why = None if pads else "your data collator has no pad_to_multiple_of"
-    packing = "what a batch is, your own dataset and data collator decide"
-    return {"pad_to_multiple_of": why, "packing": packing}, getattr(collator, "pad_to_multiple_of", None)
+    return {"pad_to_multiple_of": why, "packing": OWN, "attention_mask": OWN}, getattr(
+        collator, "pad_to_multiple_of", None
+    )
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:

@@ -167,7 +167,7 @@ def _wake_cuda() -> None:
         ) from error
     layer = torch.nn.Linear(256, 256, device="cuda")
     convolution = torch.nn.Conv2d(3, 8, 3, device="cuda")
-    optimizer = torch.optim.AdamW(layer.parameters())
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
     for dtype in (torch.float32, torch.float16):
         with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
             out = (
@@ -176,6 +176,8 @@ def _wake_cuda() -> None:
             )
         out.backward()
     optimizer.step()
+    heads = torch.randn(1, 2, 128, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True).sum().backward()
     torch.cuda.synchronize()
-    del layer, convolution, optimizer, out
+    del layer, convolution, optimizer, out, heads
     torch.cuda.empty_cache()

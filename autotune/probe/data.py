@@ -9,6 +9,8 @@ import transformers
 from transformers import AutoTokenizer, default_data_collator
 
 from autotune.cache import cache_folder
+from autotune.collators import WithoutFullMask
+from autotune.levers import attention_mask
 from autotune.probe.configs import image_shape
 from autotune.probe.images import ImageSamples
 from autotune.probe.models import config_of
@@ -64,7 +66,7 @@ def collated_as_asked(collator: Any, asked: Mapping[str, Any]) -> Any:
     inner = getattr(collator, "inner", collator)
     if "pad_to_multiple_of" in asked and hasattr(inner, "pad_to_multiple_of"):
         inner.pad_to_multiple_of = asked["pad_to_multiple_of"]
-    return collator
+    return WithoutFullMask(collator) if asked.get(attention_mask.FIELD) else collator
 
 
 def _collator(task: str, tokenizer: Any) -> Any:

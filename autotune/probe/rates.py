@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from autotune.levers.precision import ALIKE
 from autotune.probe.order import Order
 from autotune.probe.trying import made_optimizer
 
@@ -26,17 +27,21 @@ MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
 """An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-DTYPES["bf16_weights"] = DTYPES["bf16"]
+DTYPES |= {value: DTYPES[alike] for value, alike in ALIKE.items()}
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
-    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails."""
+    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails.
+
+    size of a vocabulary -> seconds of an output layer's three products, for the `sizes` of that `width` and `precision`."""
     environment = order.environment
     assert environment is not None
     if environment.device_uuid:
         os.environ["CUDA_VISIBLE_DEVICES"] = environment.device_uuid
     rates: dict[str, float | None] = {name: _rate(name, environment.device) for name in order.request["precisions"]}
+    for size in order.request.get("sizes", ()):
+        rates[str(size)] = _head_seconds(size, order.request["width"], order.request["precision"], environment.device)
     for name in order.request.get("optimizers", ()):
         rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
@@ -78,6 +83,24 @@ def _rate(precision: str, device: str) -> float:
             torch.cuda.synchronize()
 
     return 2.0 * size**3 / _median_seconds(once)
+
+
+def _head_seconds(size: int, width: int, precision: str, device: str) -> float:
+    """Forward, and the gradients of what came in and of the weights, of as many tokens as `SIZES` says."""
+    on_cuda = device.startswith("cuda")
+    tokens, dtype = SIZES["cuda" if on_cuda else "cpu"], DTYPES[precision]
+    hidden, weight, gradient = (
+        torch.randn(shape, device=device, dtype=dtype) for shape in ((tokens, width), (size, width), (tokens, size))
+    )
+
+    def once() -> None:
+        torch.mm(hidden, weight.t())
+        torch.mm(gradient, weight)
+        torch.mm(gradient.t(), hidden)
+        if on_cuda:
+            torch.cuda.synchronize()
+
+    return _median_seconds(once)
 
 
 def _median_seconds(once: Callable[[], Any]) -> float:

@@ -85,6 +85,7 @@ class ReadBack:
             _allocator(),
             graphs_compiled(),
             _sdpa_kernels(),
+            _frozen_dtypes(self._order, self._trainer.model),
         )
         asked = self._order.configuration.values
         shown = {name: LEVERS[name].read_back(observed) for name in asked}
@@ -135,6 +136,12 @@ def _in_tf32(backend: Any) -> bool:
     with contextlib.suppress(RuntimeError):
         return bool(getattr(backend, "allow_tf32", False))
     return False
+
+
+def _frozen_dtypes(order: Order, model: Any) -> frozenset[str]:
+    if order.workload is None or order.workload.user_objects:
+        return frozenset()
+    return frozenset(str(one.dtype).removeprefix("torch.") for one in model.parameters() if not one.requires_grad)
 
 
 def _sdpa_kernels() -> frozenset[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,8 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
     data); `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
-    `arithmetic` (see `count_arithmetic`, or None),
+    `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
+    none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
     weights are not float32 has its own `weights`; `notes`.
     A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
@@ -67,7 +69,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     ways = {"foreach": on_cuda, **ways}
     updates = [trace_update(subject.of_dtype(one.get("dtype")), one, scratch, **ways) for one in request["updates"]]
     notes += [one.pop("note") for one in updates if "note" in one]
-    arithmetic = _arithmetic(subject, notes)
+    counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in _adapters(request).items()}
     return {
         "weights": _weights(outline),
         "batch": [_bytes(one) for one in subject.sample.values()],
@@ -75,17 +77,34 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
         "steps": steps,
         "updates": updates,
         "notes": list(dict.fromkeys(notes)),
-        "arithmetic": arithmetic,
+        "arithmetic": {name: counted[""][name] for name in ("flops", "kernels")} if counted[""] else None,
+        "sample_flops": {key: {"whole": one["flops"], "half": one["half"]} for key, one in counted.items() if one},
         "seconds": time.monotonic() - started,
     }
 
 
-def _arithmetic(subject: "Subject", notes: list[str]) -> dict[str, float] | None:
-    """See `count_arithmetic`; None where it cannot be counted: then less is known of a step's time."""
+def _adapters(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    asked = [one for one in request.get("adapters", ()) if one]
+    return {"": {}} | {json.dumps(one, sort_keys=True): one for one in asked}
+
+
+def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
+    """See `count_arithmetic`; None where it cannot be counted: then less is known of a step's time.
+
+    `half`: flops of a sample of half the length, where the data has samples of many.
+    """
+    workload, length = subject.workload, subject.workload.sequence_length
     try:
         with _values_guessed(subject.padded):
-            sample = {name: torch.as_tensor(one) for name, one in subject.sample.items()}
-            return count_arithmetic(subject.workload, copy.deepcopy(subject.config), sample, subject.repeats)
+
+            def counted(sample: Mapping[str, Any]) -> dict[str, float]:
+                tensors = {name: torch.as_tensor(one) for name, one in sample.items()}
+                return count_arithmetic(workload, copy.deepcopy(subject.config), tensors, subject.repeats, adapter)
+
+            half = None
+            if workload.longest and length:
+                half = counted(SyntheticSamples(subject.config, workload.task, length // 2, 1, seed=0)[0])["flops"]
+            return counted(subject.sample) | {"half": half}
     except Exception as error:
         notes.append(f"operations not counted: {from_exception(error, 'forward').reason}")
         return None

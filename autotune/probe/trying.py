@@ -25,6 +25,7 @@ def precisions(device: str) -> dict[str, str | None]:
             "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
             "bf16": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
             "bf16_weights": why_not(lambda: _try_weights("cpu", torch.bfloat16)),
+            "bf16_frozen": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
         }
     major, _ = torch.cuda.get_device_capability()
     old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
@@ -35,6 +36,7 @@ def precisions(device: str) -> dict[str, str | None]:
         # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
         "bf16": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
         "bf16_weights": why_not(lambda: _try_weights("cuda", torch.bfloat16)) if major >= 8 else old,
+        "bf16_frozen": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
     }
 
 

@@ -72,6 +72,10 @@ AFTER = (
     Column("barred", TEXT, "Why it cannot win although it fits; else empty."),
     Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS),
     Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
+    Column(
+        "mfu", NUMBER, "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown."
+    ),
+    Column("measured_product_share", NUMBER, "The same as a share of the fastest product measured on the device."),
 )
 
 

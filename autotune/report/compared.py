@@ -53,6 +53,10 @@ COMPARED = (
     Column("baseline_cost_per_million_samples", NUMBER, "What the baseline costs at that price.", COST),
     Column("best_cost_per_million_samples", NUMBER, "What the best configuration costs at that price.", COST),
     Column("doubts", TEXT, "What speaks against the numbers, separated by semicolons; else empty."),
+    Column(
+        "baseline_mfu", NUMBER, "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1."
+    ),
+    Column("best_mfu", NUMBER, "The same of the best configuration; missing where the card's peak is not known."),
 )
 """Later work adds columns and renames none. What is missing is NaN or <NA>; an upper end without bound is infinite."""
 

@@ -14,18 +14,19 @@ Row = dict[str, Any]
 def head(rows: Sequence[Row]) -> list[str]:
     """The headings of `figures`."""
     cost = ["cost of a million samples"] if _priced(rows) else []
-    return ["#", "baseline", "best", "speed-up", "peak", *cost]
+    return ["#", "baseline", "best", "speed-up", "peak", *(["MFU"] if _used(rows) else []), *cost]
 
 
 def figures(rows: Sequence[Row]) -> list[list[str]]:
-    """Number, speeds (samples / second ± half their 95 % interval), speed-up, peak; the cost where a price is known."""
-    priced = _priced(rows)
+    """Number, speeds (samples / second ± half their 95 % interval), speed-up, peak; MFU and cost where they are known."""
+    priced, used = _priced(rows), _used(rows)
     return [
         [
             str(number),
             *(_with_interval(row, f"{kind}_samples_per_second") for kind in ("baseline", "best")),
             _range(row, "speedup"),
             format_bytes(row["best_peak_bytes"]),
+            *(["-" if row["best_mfu"] is None else f"{row['best_mfu']:.1%}"] if used else []),
             *([_cost(row)] if priced else []),
         ]
         for number, row in enumerate(rows, start=1)
@@ -65,6 +66,10 @@ def compared_page(rows: Sequence[Row], picture: str) -> str:
 
 def _priced(rows: Sequence[Row]) -> bool:
     return any(row["price_per_hour"] is not None for row in rows)
+
+
+def _used(rows: Sequence[Row]) -> bool:
+    return any(row["best_mfu"] is not None for row in rows)
 
 
 def _with_interval(row: Row, name: str) -> str:

@@ -8,6 +8,7 @@ from autotune.numerics import STEPS, Numerics
 from autotune.rehearsal import Rehearsal
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_duration
+from autotune.utilization import Utilization
 
 
 def measurement_lines(trial: Trial) -> list[str]:
@@ -31,6 +32,17 @@ def measurement_lines(trial: Trial) -> list[str]:
     if final.skipped_steps:
         lines.append(f"{final.skipped_steps} step(s) skipped by fp16's loss scaling")
     return lines
+
+
+def utilization_lines(use: Utilization | None) -> list[str]:
+    """How much of the device's arithmetic is used, and how that is counted."""
+    if use is None or not use.text:
+        return []
+    source = f"; peak: {use.card.source}" if use.mfu is not None and use.card else ""
+    return [
+        f"{use.text}: {use.sample_flops:.4g} FLOPs a sample, forward and backward, attention counted whole, "
+        f"nothing computed again{source}"
+    ]
 
 
 def input_bound_text(measurement: Measurement) -> str:

@@ -11,6 +11,7 @@ from autotune.prospect import Prospect
 from autotune.rehearsal import Rehearsal
 from autotune.report.exports import Answer
 from autotune.trial import Trial
+from autotune.utilization import Utilization
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Facts:
     data_answer: how samples become a batch. adapter: PEFT's fields. switches: functions of
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
     estimated_peaks: trial number -> what its memory is for, by the estimate. left_out: what there was no time for.
+    utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
     logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
     surroundings: what else is known of the device, as (label, text).
     """
@@ -60,5 +62,6 @@ class Facts:
     switches: Mapping[str, bool] = field(default_factory=dict)
     prospects: Mapping[int, Prospect] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
+    utilization: Mapping[int, Utilization] = field(default_factory=dict)
     logs: Mapping[int, str] = field(default_factory=dict)
     surroundings: Sequence[tuple[str, str]] = ()

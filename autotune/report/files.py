@@ -47,7 +47,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
             else:
                 path.unlink(missing_ok=True)  # an answer that was none
         _write_texts(folder, dict.fromkeys(EXPORTS) | exports(facts.elsewhere))
-        table = frame(facts.trials)
+        table = frame(facts.trials, facts.utilization)
         for name in ("trials.csv", "trials.parquet"):
             write_table(folder / name, table)
         _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))

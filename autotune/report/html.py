@@ -63,7 +63,7 @@ def page(facts: Facts) -> str:
 
     Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
     """
-    table = table_of(facts.trials)
+    table = table_of(facts.trials, facts.utilization)
     against = _against(facts)
     script = _text("page.js")
     shown = {
@@ -138,6 +138,8 @@ def _comparison(against: Sequence[tuple[str, Trial]], table: Table) -> list[Row]
         Row("peak memory", numbers("peak_bytes", [format_bytes(trial.peak_bytes) for trial in trials]), True),
         Row("outcome", [outcome_text(trial) for trial in trials]),
     ]
+    mfu = [table.cell(trial.number, "mfu").text for trial in trials]
+    rows += [Row("MFU", numbers("mfu", mfu), True)] if any(mfu) else []
     values = [_values(trial) for trial in trials]
     for name in dict.fromkeys(name for one in values for name in one):
         said = [one.get(name, "-") for one in values]

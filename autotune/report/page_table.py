@@ -10,10 +10,11 @@ from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval
+from autotune.utilization import Utilization
 
 USUAL = (
     *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps"),
-    *("samples_per_second", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "doubts"),
+    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "doubts"),
 )
 """Columns that are shown at first where they say anything, beside the levers that differ between trials."""
 
@@ -61,9 +62,9 @@ class Table:
         return cells[number][places[column]]
 
 
-def table_of(trials: Sequence[Trial]) -> Table:
-    """The table of these trials; its values are those of `report.table.frame`."""
-    whole = frame(trials)
+def table_of(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> Table:
+    """The table of these trials, and how much of the device each uses; its values are those of `report.table.frame`."""
+    whole = frame(trials, utilization)
     levers = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.levers)}
     said = list(whole.columns[: whole.columns.get_loc("samples_per_second")])
     order = dict.fromkeys([*said, *USUAL, *whole.columns])
@@ -92,6 +93,8 @@ def _title(name: str) -> str:
     """`samples/s`, `peak`, `step time`: the unit stands with each value."""
     if name == "number":
         return "trial"
+    if name == "mfu":
+        return "MFU"
     said = name.replace("_per_second", "/s").replace("_per_", "/").replace("joules/", "J/")
     for unit in ("_bytes", "_s", "_seconds"):
         said = said.removesuffix(unit)
@@ -119,7 +122,7 @@ def _number(name: str, value: float) -> str:
         return str(value)
     if name.endswith("_bytes"):
         return format_bytes(value)
-    if name.endswith("_share"):
+    if name.endswith("_share") or name == "mfu":
         return f"{value:.1%}"
     if name.endswith(("_s", "_seconds")):
         return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"

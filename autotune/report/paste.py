@@ -10,7 +10,7 @@ from autotune.report.exports import YAML_FILE, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.facts import Facts
 from autotune.report.plain import launch_lines
-from autotune.report.script_lines import adapter_text, collator_text, model_lines
+from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, model_lines
 
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
@@ -64,6 +64,8 @@ def _python(facts: Facts) -> str:
         lines += [f"model = get_peft_model(model, {adapter_text(facts.adapter)})"]
     if collator := collator_text(facts.task, facts.data_answer):
         lines += ["", f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
+    if masked := mask_lines(facts.data_answer):
+        lines += ["", *masked]
     if facts.switches:
         lines += ["", "import torch", *switch_lines(facts.switches)]
     return "\n".join(lines)
@@ -96,6 +98,7 @@ def _besides(facts: Facts) -> list[str]:
         *_model_text(facts),
         *([f"get_peft_model(model, {adapter_text(facts.adapter)})"] if facts.adapter else []),
         *([f"data_collator={collator}"] if collator else []),
+        *([WITHOUT_MASK] if mask_lines(facts.data_answer) else []),
         *switch_lines(facts.switches),
     ]
 

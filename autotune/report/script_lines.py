@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune.levers import attention_mask
 from autotune.report.exports import switch_lines
 from autotune.report.facts import Facts
 
@@ -21,6 +22,17 @@ COLLATORS = {
 }
 """The usual collator of a task; of any other one `DataCollatorWithPadding`."""
 
+WITHOUT_MASK = "batches without an attention_mask that hides nothing"
+
+MASK_LINES = [
+    "from transformers import default_data_collator",
+    "def data_collator(samples, collate=default_data_collator):  # or yours",
+    "    batch = collate(samples)",
+    '    if "attention_mask" in batch and (batch["attention_mask"] == 1).all():',
+    '        del batch["attention_mask"]  # it hides nothing',
+    "    return batch",
+]
+
 
 def collator_text(task: str, asked: Mapping[str, Any]) -> str:
     """The collator that makes batches as they were measured; empty where it is the usual one."""
@@ -30,6 +42,11 @@ def collator_text(task: str, asked: Mapping[str, Any]) -> str:
     if not multiple:
         return ""
     return COLLATORS.get(task, "DataCollatorWithPadding(tokenizer, {})").format(f"pad_to_multiple_of={multiple}")
+
+
+def mask_lines(asked: Mapping[str, Any]) -> list[str]:
+    """A collator that leaves a mask out where it hides nothing, as it was measured; none where every batch has its mask."""
+    return MASK_LINES if asked.get(attention_mask.FIELD) else []
 
 
 def adapter_text(adapter: Mapping[str, Any]) -> str:
@@ -84,4 +101,4 @@ def paste_lines(where: str, facts: Facts) -> list[str]:
         ]
     if collator := collator_text(facts.task, facts.data_answer):
         lines += [f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
-    return lines
+    return [*lines, *mask_lines(facts.data_answer)]

@@ -15,12 +15,13 @@ from autotune.report.evidence import (
     measurement_lines,
     numerics_lines,
     rehearsal_lines,
+    utilization_lines,
     verification_lines,
 )
 from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
-from autotune.report.script_lines import adapter_text, collator_text, paste_lines
+from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
 from autotune.trial import Trial
 from autotune.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 
@@ -104,6 +105,8 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
                 f"of {format_bytes(facts.allowed_bytes)} allowed{'' if facts.best.confirmed else '; not confirmed'}",
             ),
         ]
+    if facts.best is not None and (use := facts.utilization.get(facts.best.number)) and use.mfu is not None:
+        parts.append(("uses", use.text))
     if facts.baseline is not None:
         how = f"{speed_text(facts.baseline)} samples/s, peak {format_bytes(facts.baseline.peak_bytes)}"
         if not facts.baseline.feasible:
@@ -117,6 +120,8 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
         parts.append(("compiling", compiling_text(facts.best, facts.trials)))
     if collator := collator_text(facts.task, facts.data_answer):
         parts.append(("batches", f"data_collator={collator}"))
+    if mask_lines(facts.data_answer):
+        parts.append(("batches", WITHOUT_MASK))
     if facts.switches:
         parts.append(("switches", ", ".join(switch_lines(facts.switches))))
     if facts.adapter:
@@ -226,6 +231,7 @@ def evidence_lines(facts: Facts, best: Trial) -> list[str]:
     """What the best trial's numbers stand on: steps, memory, losses, evaluation, a verification."""
     return [
         *measurement_lines(best),
+        *utilization_lines(facts.utilization.get(best.number)),
         *(f"losses: {line}" for line in numerics_lines(facts.numerics, best)),
         *rehearsal_lines(facts.rehearsal),
         *verification_lines(facts.verification),
@@ -233,15 +239,22 @@ def evidence_lines(facts: Facts, best: Trial) -> list[str]:
 
 
 def _trials_table(facts: Facts) -> list[str]:
-    header = "| trial | configuration | outcome | samples/s | data wait | peak | probe | doubts |"
+    known = any(use.mfu is not None for use in facts.utilization.values())
+    header = f"| trial | configuration | outcome | samples/s |{' MFU |' if known else ''} data wait | peak | probe | doubts |"
     rows = [
         f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
         f"| {_cell(_told(trial, facts))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
-        f"| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} | {format_seconds(trial.probe_seconds)} "
-        f"| {_cell(doubts_text(trial))} |"
+        f"{f'| {mfu_text(trial, facts)} ' if known else ''}| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} "
+        f"| {format_seconds(trial.probe_seconds)} | {_cell(doubts_text(trial))} |"
         for trial in facts.trials
     ]
-    return [header, "|---|---|---|---|---|---|---|---|", *rows]
+    return [header, "|---" * (header.count("|") - 1) + "|", *rows]
+
+
+def mfu_text(trial: Trial, facts: Facts) -> str:
+    """`45.2%`, or a dash."""
+    use = facts.utilization.get(trial.number)
+    return "-" if use is None or use.mfu is None else f"{use.mfu:.1%}"
 
 
 def _told(trial: Trial, facts: Facts) -> str:

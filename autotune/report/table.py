@@ -1,16 +1,19 @@
 """Trials -> a pandas DataFrame with stable columns and dtypes, one row a trial."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from autotune.report.columns import BEFORE, dtypes, trial_columns
 from autotune.trial import Trial
+from autotune.utilization import Utilization
 
 
-def frame(trials: Sequence[Trial]) -> pd.DataFrame:
+def frame(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> pd.DataFrame:
     """One row a trial, in the order of the numbers; `autotune.report.columns` says what each column means.
+
+    utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
 
     A confirmed trial's speeds are its confirmation's, its peaks the highest of all its probes. Unknown numbers are
     missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit speaks of.
@@ -18,10 +21,11 @@ def frame(trials: Sequence[Trial]) -> pd.DataFrame:
     sizes = {column.name for column in BEFORE}
     levers = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.levers if name not in sizes)
     columns = dtypes(trial_columns(levers))
-    return pd.DataFrame([_row(trial) for trial in trials], columns=list(columns)).astype(columns)
+    rows = [_row(trial, (utilization or {}).get(trial.number)) for trial in trials]
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
 
-def _row(trial: Trial) -> dict[str, Any]:
+def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
     configuration, final = trial.configuration, trial.final
     speed, tokens, real = final.samples_per_second, final.tokens_per_second, final.non_padding_tokens_per_second
     return {
@@ -64,6 +68,8 @@ def _row(trial: Trial) -> dict[str, Any]:
         "barred": trial.barred,
         "compile_s": trial.measurement.compile_s,
         "peak_bytes": trial.peak_bytes,
+        "mfu": use and use.mfu,
+        "measured_product_share": use and use.of_measured,
     }
 
 

@@ -56,7 +56,7 @@ ASSUMPTIONS = (
     "the Adafactor of today is that of 2022",
     "softmax kept its input beside its result (torch of then: the derivative's formula took `self`)",
     "dropout keeps one byte a value, as on CUDA; autocast casts by CUDA's lists, 16-bit weights are cached in a forward",
-    "the allocator is the one of today at its defaults; cuBLAS's workspace of 8,320 KiB is inside it",
+    "the allocator is the one of today at its defaults; cuBLAS's two workspaces of 8,320 KiB are inside it",
     "context 1,343 MiB, as the guide read it; MB there are MiB",
     "peak = what the allocator has reserved after two steps, and the context: NVML shows what was ever reserved",
 )

@@ -42,6 +42,25 @@ def test_frozen_weights_in_four_bits_train_an_adapter(
     assert packed.peak_bytes < plain.peak_bytes
 
 
+def test_frozen_weights_in_16_bits_train_an_adapter_under_autocast(train: Train, cuda: Environment) -> None:
+    if reason := cuda.precisions["bf16_frozen"]:
+        pytest.skip(reason)
+    frozen, plain = (train("llama-mini", lora="8", precision=value) for value in ("bf16_frozen", "bf16"))
+    assert frozen.peak_bytes is not None
+    assert plain.peak_bytes is not None
+    assert frozen.peak_bytes <= plain.peak_bytes
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_host_waits_in_each_micro_step_or_not(train: Train, value: bool) -> None:
+    train("gpt2-mini", logging_nan_inf_filter=value)
+
+
+@pytest.mark.parametrize("compile", ["none", "default"])
+def test_a_mask_that_hides_nothing_is_left_out(train: Train, compile: str) -> None:
+    train("gpt2-mini", attention_mask="where_needed", compile=compile)
+
+
 @pytest.mark.parametrize("value", [False, True])
 def test_copies_run_beside_the_compute_where_asked_to(train: Train, value: bool) -> None:
     train("gpt2-mini", pin_memory=True, non_blocking=value)

@@ -33,7 +33,7 @@ def test_it_means_something_where_the_default_mode_compiles() -> None:
     assert LEVER.needs is not None
     decides, means = LEVER.needs
     assert decides == "compile"
-    assert [means(value) for value in ("none", "default", "max_autotune")] == [False, True, False]
+    assert [means(value) for value in ("none", "regional", "default", "max_autotune")] == [False, True, True, False]
 
 
 def test_it_is_read_back_from_what_compiles() -> None:

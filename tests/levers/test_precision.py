@@ -17,6 +17,7 @@ from tests.makers import configuration, cpu, gpu, workload
         ("fp16", {"fp16": True, "bf16": False, "tf32": None}),
         ("bf16", {"fp16": False, "bf16": True, "tf32": None}),
         ("bf16_weights", {"fp16": False, "bf16": False, "tf32": None}),
+        ("bf16_frozen", {"fp16": False, "bf16": True, "tf32": None}),
     ],
 )
 def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str, bool | None]) -> None:
@@ -40,6 +41,9 @@ def test_the_user_s_own_is_the_one_that_is_on() -> None:
         ({"autocast": True, "linear_dtype": "bfloat16", "tf32": True}, "bf16"),
         ({"autocast": True, "linear_dtype": "float16"}, "fp16"),
         ({"linear_dtype": "bfloat16"}, "bf16_weights"),
+        ({"autocast": True, "linear_dtype": "bfloat16", "frozen_dtypes": {"float32"}}, "bf16"),
+        ({"autocast": True, "linear_dtype": "bfloat16", "frozen_dtypes": {"bfloat16"}}, "bf16_frozen"),
+        ({"autocast": True, "linear_dtype": "bfloat16", "frozen_dtypes": {"bfloat16", "uint8"}}, "bf16_frozen"),
     ],
 )
 def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> None:
@@ -93,7 +97,7 @@ def test_it_has_no_order_of_hunger() -> None:
 def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is() -> None:
     for value in LEVER.values:
         told = model_arguments(configuration(8, 8, precision=value), gpu())
-        assert told["dtype"] == ("bfloat16" if value == "bf16_weights" else "float32")
+        assert told["dtype"] == ("bfloat16" if value in ("bf16_weights", "bf16_frozen") else "float32")
     assert LEVER.differs("bf16_weights")
     assert not LEVER.differs("bf16")
 
@@ -101,4 +105,17 @@ def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is()
 def test_a_callers_own_model_keeps_its_weights() -> None:
     works = gpu(precisions=dict.fromkeys(LEVER.values))
     assert LEVER.unavailable("bf16_weights", works, workload()) is None
-    assert "model_init" in (LEVER.unavailable("bf16_weights", works, workload(user_objects=True)) or "")
+    own = workload(user_objects=True)
+    assert all("model_init" in (LEVER.unavailable(one, works, own) or "") for one in ("bf16_weights", "bf16_frozen"))
+    of_16_bits = workload(user_objects=True, weights_dtype="bfloat16")
+    usable = {value for value in LEVER.values if LEVER.unavailable(value, works, of_16_bits) is None}
+    assert usable == {"bf16", "bf16_weights"}
+
+
+def test_frozen_weights_in_16_bits_need_an_adapter_and_learn_as_autocast_does() -> None:
+    rule = LEVER.conflicts["lora"]
+    assert rule("bf16_frozen", "none")
+    assert rule("bf16_frozen", "16") is None
+    assert rule("bf16", "none") is None
+    assert LEVER.learns_alike("bf16_frozen", "bf16")
+    assert not LEVER.learns_alike("bf16_frozen", "bf16_weights")

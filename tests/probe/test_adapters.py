@@ -56,6 +56,7 @@ def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measu
         {"lora": "16", "lora_targets": "attention"},
         {"lora": "8", "checkpointing": "full"},
         {"lora": "8", "precision": "bf16"},
+        {"lora": "8", "precision": "bf16_frozen"},
         {"lora": "8", "optimizer": "adamw_bnb_8bit"},
         {"lora": "none", "lora_targets": "attention"},
     ],
@@ -221,6 +222,21 @@ def test_only_the_adapter_has_gradients_and_states(traced: Callable[..., Any], e
     assert splits[2].optimizer_states >= 2 * 0.9 * splits[2].weights
     assert peaks[0].device_bytes < peaks[1].device_bytes < peaks[2].device_bytes
     assert update_key(small, environment, {}) != update_key(whole, environment, {}) == UpdateKey("adamw_torch")
+
+
+def test_frozen_weights_in_16_bits_are_half_as_many_bytes_and_the_adapter_learns_in_float32(
+    traced: Callable[..., Any],
+) -> None:
+    every = [configuration(4, lora="8", precision=value) for value in ("fp32", "bf16", "bf16_frozen")]
+    model = traced(every)
+    assert not model.failures
+    assert not [note for note in model.notes if "real tensors" in note], "without storage, by the device's own kernels"
+    plain, autocast, frozen = (model.peak(one).split for one in every)
+    assert frozen.optimizer_states == autocast.optimizer_states == plain.optimizer_states
+    adapter = plain.optimizer_states / 2  # AdamW's two states are float32, as the adapter
+    # Autocast keeps copies of weights in 16 bits: half as many bytes again, but of those that have 16 bits none.
+    assert autocast.weights > 1.2 * plain.weights
+    assert frozen.weights == pytest.approx((plain.weights - adapter) / 2 + 1.5 * adapter, rel=0.02)
 
 
 def test_a_probe_of_an_adapter_takes_less_memory_than_one_of_all_weights(train: Callable[..., Measurement]) -> None:

@@ -104,7 +104,11 @@ def test_what_cannot_be_packed_or_padded_says_why() -> None:
     ):
         outline = model_outline(AutoConfig.for_model(kind, num_hidden_layers=1), task)
         assert said in (collating(task, True, outline)["packing"] or "")
-    assert set(collating("causal-lm", False, None).values()) == {"all samples have the same length"}
+    same = collating("causal-lm", False, None)
+    assert same.pop("attention_mask") is None
+    assert set(same.values()) == {"all samples have the same length"}
+    model = model_outline(AutoConfig.for_model("gpt2", n_layer=1), "causal-lm")
+    assert "many lengths" in (collating("causal-lm", True, model)["attention_mask"] or "")
 
 
 def test_a_callers_own_collator_pads_where_it_knows_how() -> None:
@@ -116,6 +120,7 @@ def test_a_callers_own_collator_pads_where_it_knows_how() -> None:
     assert own_collating(None, SimpleNamespace(pad=print))[0]["pad_to_multiple_of"] is None
     assert "no pad_to_multiple_of" in (own_collating(print, None)[0]["pad_to_multiple_of"] or "")
     assert "your own" in (own_collating(pads, None)[0]["packing"] or "")
+    assert "your own" in (own_collating(pads, None)[0]["attention_mask"] or "")
 
 
 def test_a_few_spread_steps_stand_for_all_of_a_sorted_order() -> None:

@@ -319,8 +319,10 @@ def test_an_out_of_memory_of_the_optimizer_is_the_optimizers(own: Train) -> None
 # Other ends -----------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train) -> None:
-    measurement = own("nan")
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden by the Trainer", "logged as it is"])
+def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train, hidden: bool) -> None:
+    measurement = own("nan", asked=configuration(4, 2, logging_nan_inf_filter=hidden))
+    assert measurement.settings["logging_nan_inf_filter"] is hidden
     assert (measurement.outcome, measurement.where) == (Outcome.NON_FINITE_LOSS, "forward")
     assert measurement.samples_per_second is None
     assert not measurement.feasible

@@ -1,6 +1,7 @@
 """Lines for a training script: what was measured is what they make."""
 
 import ast
+from typing import Any
 
 import pytest
 
@@ -63,3 +64,12 @@ def test_the_model_s_lines_fit_eighty_columns(of: Workload, levers: dict[str, st
 )
 def test_the_collator_is_told_where_it_is_not_the_usual_one(task: str, asked: dict[str, object], said: str) -> None:
     assert collator_text(task, asked) == said
+
+
+def test_the_collator_that_is_pasted_leaves_out_a_mask_that_hides_nothing() -> None:
+    made: dict[str, Any] = {}
+    exec("\n".join(pasted(BUILT_IN, attention_mask="where_needed")), made)
+    row = {"input_ids": [1, 2], "attention_mask": [1, 1]}
+    assert made["data_collator"]([row]).keys() == {"input_ids"}
+    assert made["data_collator"]([row, {**row, "attention_mask": [1, 0]}]).keys() == row.keys()
+    assert pasted(BUILT_IN, attention_mask="always") == []

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from autotune.levers.compile import REGIONAL
 from autotune.report.exports.answer import Answer
 from autotune.report.exports.commented_yaml import commented_yaml
 
@@ -68,6 +69,7 @@ def _compilation(answer: Answer) -> dict[str, Any]:
             "dynamo_mode": fields.get("torch_compile_mode") or "default",
             "dynamo_use_dynamic": False,
             "dynamo_use_fullgraph": False,
+            "dynamo_use_regional_compilation": answer.variables.get(REGIONAL) == "true",
         }
     }
 
@@ -108,7 +110,7 @@ def _head(answer: Answer) -> list[str]:
 
 
 def _notes(answer: Answer, kind: str) -> list[str]:
-    said = {"ACCELERATE_CPU_AFFINITY"}
+    said = {"ACCELERATE_CPU_AFFINITY", REGIONAL}
     told = [f"set before the start: {name}={value}" for name, value in answer.variables.items() if name not in said]
     if kind == "MULTI_CPU":
         told.append("such a file starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")

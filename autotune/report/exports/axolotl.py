@@ -172,10 +172,10 @@ def _notes(answer: Answer) -> list[str]:
     told = ["no counterpart here: a training on the CPU, as this was measured"] if answer.is_cpu else []
     if answer.attention in OLDER_ATTENTION:
         told.append(f"an older axolotl says {OLDER_ATTENTION[answer.attention]}: true instead of attn_implementation")
-    if answer.mixed_precision != "no":
-        kept = answer.model_arguments.get("dtype", "float32")
+    kept = answer.model_arguments.get("dtype", "float32")
+    if answer.mixed_precision != "no" and kept == "float32":
         told.append(
-            f"measured with {kept} weights; axolotl loads them in 16 bits where bf16 or fp16 is true: less memory, "
+            "measured with float32 weights; axolotl loads them in 16 bits where bf16 or fp16 is true: less memory, "
             "other numerics"
         )
     return told

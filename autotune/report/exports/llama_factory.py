@@ -40,7 +40,7 @@ def llama_factory_yaml(answer: Answer) -> str:
     if answer.checkpointing:
         # The Trainer's default is the non-reentrant kind, LLaMA-Factory's the other.
         values["use_reentrant_gc"] = bool(answer.checkpointing_kwargs.get("use_reentrant", False))
-    if answer.model_arguments.get("dtype") == "bfloat16":
+    if answer.mixed_precision == "no" and answer.model_arguments.get("dtype") == "bfloat16":
         values["pure_bf16"] = True
     if answer.attention in ATTENTION:
         values["flash_attn"] = ATTENTION[answer.attention]

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def test_compilation_is_what_accelerate_launch_takes_over(tmp_path: Path) -> Non
     read = launched(written(tmp_path, EVERY["on a GPU"]))
     assert (read.dynamo_backend, read.dynamo_mode) == ("INDUCTOR", "max-autotune")
     assert launched(written(tmp_path, EVERY["plain"])).dynamo_backend == "no"
+    assert not read.dynamo_use_regional_compilation
+
+
+def test_blocks_are_compiled_where_the_answer_s_variable_says_so(tmp_path: Path) -> None:
+    regional = replace(EVERY["on a GPU"], variables={"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"})
+    assert launched(written(tmp_path, regional)).dynamo_use_regional_compilation is True
 
 
 def test_sharding_is_what_accelerate_launch_takes_over(tmp_path: Path) -> None:

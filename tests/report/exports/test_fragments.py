@@ -86,6 +86,14 @@ def test_every_field_of_the_answer_is_said_or_named_as_missing(kind: str, name: 
         assert field in elsewhere or missing or known[field] == value, field
 
 
+@pytest.mark.parametrize(("bf16", "pure"), [(True, False), (False, True)])
+def test_weights_in_16_bits_are_pure_where_there_is_no_autocast(bf16: bool, pure: bool) -> None:
+    of = answer(FULL | {"bf16": bf16}, model_arguments={"dtype": "bfloat16"})
+    assert values(of, "llama_factory.yaml").get("pure_bf16", False) is pure
+    assert values(of, "axolotl.yaml").get("bfloat16", False) is pure
+    assert "measured with" not in exports(of)["axolotl.yaml"]
+
+
 def test_what_has_no_counterpart_is_said_so() -> None:
     told = exports(answer(FULL))["axolotl.yaml"]
     assert "# no counterpart here: dataloader_persistent_workers = true" in told
