@@ -31,6 +31,7 @@ step() {
     running=$!
     while wait "$running"; code=$?; kill -0 "$running" 2>/dev/null; do :; done
     running=''
+    [ "$name$code" != tests5 ] || code=0 # pytest's: without a card nothing is collected
     echo "== $name: exit $code" | tee -a "$out/$name.txt"
     [ "$status" != 0 ] || status=$code
 }
