@@ -161,13 +161,6 @@ def search(
 def _run_search(
     model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool, quiet: bool
 ) -> "TuningResult":
-    from autotune.finished import finished_answer
-
-    # Before anything heavy is loaded: the same command on a finished study answers at once.
-    if known := finished_answer(model, global_batch_size, {k: v for k, v in options.items() if k != "started"}):
-        return known
-    from rich.console import Console
-
     from autotune.limits import check_request
     from autotune.own_arguments import own_arguments
     from autotune.request import OPTIONS, tuning_request
@@ -176,6 +169,13 @@ def _run_search(
     own = own_arguments(args=options.get("args"), training_args=options.get("training_args")).fields
     words = {name: value for name, value in options.items() if name in OPTIONS}
     check_request(tuning_request(model, global_batch_size, training_args=own, **words))
+
+    from autotune.finished import finished_answer
+
+    # Before anything heavy is loaded: the same command on a finished study answers at once.
+    if known := finished_answer(model, global_batch_size, {k: v for k, v in options.items() if k != "started"}):
+        return known
+    from rich.console import Console
 
     from autotune import workflow
     from autotune.live import watcher

@@ -137,15 +137,19 @@ def search(
     )
     notes = (*([left_out(own.unsent)] if own.unsent else []), *brought.notes)
     limit = TimeLimit(request.timeout_s, time.monotonic() if started is None else started)
+    card = check_request(request, own_data=bool(brought.pickled))
     fingerprint = "" if brought.pickled else request_fingerprint(request)
     if fingerprint and not fresh and (known := finished_study(request, fingerprint)):
         return known
     pickled, doubts = brought.pickled, brought.doubts
-    return _begin(request, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch, limit, fingerprint)
+    return _begin(
+        request, card, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch, limit, fingerprint
+    )
 
 
 def _begin(
     request: TuningRequest,
+    card: device.Card | None,
     source: str,
     probes: Callable[[bytes], ProbeHost],
     pickled: bytes,
@@ -160,7 +164,6 @@ def _begin(
     arguments, for people. pickled: the caller's own objects.
     fingerprint: of the request, empty where another one cannot be told from it."""
     base = request.training_args
-    card = check_request(request, own_data=bool(pickled))
     with probes(pickled) as host, following(watch) as told:
         host.time_limit = time_limit
         environment, card = read_environment(host, request, card)
