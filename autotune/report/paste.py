@@ -98,7 +98,7 @@ def _besides(facts: Facts) -> list[str]:
         *_model_text(facts),
         *([f"get_peft_model(model, {adapter_text(facts.adapter)})"] if facts.adapter else []),
         *([f"data_collator={collator}"] if collator else []),
-        *([WITHOUT_MASK] if mask_lines(facts.data_answer) else []),
+        *([f"batches {WITHOUT_MASK}"] if mask_lines(facts.data_answer) else []),
         *switch_lines(facts.switches),
     ]
 

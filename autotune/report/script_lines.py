@@ -22,7 +22,7 @@ COLLATORS = {
 }
 """The usual collator of a task; of any other one `DataCollatorWithPadding`."""
 
-WITHOUT_MASK = "batches without an attention_mask that hides nothing"
+WITHOUT_MASK = "without an attention_mask that hides nothing"
 
 MASK_LINES = [
     "from transformers import default_data_collator",
