@@ -118,7 +118,14 @@ def search(
     ] = None,
     training_args: Annotated[str | None, Option(help="Former name of --args.", hidden=True)] = None,
     require_parity: Annotated[
-        bool, Option("--require-parity", help="What does not learn as fp32 does over 30 steps cannot win.")
+        bool, Option("--require-parity", help="Compare losses with fp32's over 30 steps, however long it takes.")
+    ] = False,
+    allow_loss_difference: Annotated[
+        bool,
+        Option(
+            "--allow-loss-difference",
+            help="Allow a configuration to win whose losses over 30 steps differ from fp32's. Default: it cannot.",
+        ),
     ] = False,
     trust_remote_code: Annotated[
         bool, Option("--trust-remote-code", help="Run code that comes with the model.")

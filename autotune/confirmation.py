@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.interval import Interval
 from autotune.measurement import Measurement
-from autotune.objective import finalists, quotient, speed
+from autotune.objective import SPEED_UP_WIDTH, finalists, quotient, speed
 from autotune.pacing import LEAST_RIVALS, rounds_seconds
 from autotune.trial import Trial
 
@@ -16,9 +16,6 @@ MOST_GROUPS = 4
 
 EQUAL = 0.02
 """Full width of the 95 % interval of two rivals' speeds, one over the other, below which holding 1 means equal."""
-
-SPEED_UP_WIDTH = 0.1
-"""Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time."""
 
 FURTHER = 1.0
 """A group's further rounds, beyond the ones that it needs, begin while it has taken no more than this share of the time
@@ -33,13 +30,15 @@ def confirm(
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: Callable[[], float] = lambda: 0.0,
     expected: Callable[[], Mapping[int, Interval] | None] = lambda: None,
+    confirmed: Callable[[Trial], None] = lambda trial: None,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
     rounds: needed at the least; up to twice as many are run while it is open who is faster, or how much faster than
     the baseline. measure: (trial, round from 1) -> its measurement with full accumulation. Where a confirmation fails or
     comes out slower than others' probes, those are confirmed too. expected: trial's number -> its speed by what all
-    measurements so far say together. Rounds that an interrupted search has behind it are not run again.
+    measurements so far say together. confirmed: called with a trial once its
+    round is among the trials. Rounds that an interrupted search has behind it are not run again.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
@@ -69,6 +68,7 @@ def confirm(
                 if len(trial.confirmations) < one_round and not _failed(trial):
                     measurement = measure(trial, one_round)
                     trials[index] = replace(trial, confirmations=(*trial.confirmations, measurement))
+                    confirmed(trials[index])
 
 
 def _in_time(

@@ -95,6 +95,10 @@ class SearchFailed(AutotuneError):
     """The baseline crashed, the same crash came three times running, or no trial completed for another reason than memory."""
 
 
+class LossWarning(UserWarning):
+    """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
+
+
 FEW = 30
 """Known words up to which all of them are listed."""
 

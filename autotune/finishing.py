@@ -9,10 +9,10 @@ from typing import Any
 
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
-from autotune.confirmation import MOST_GROUPS
 from autotune.errors import TimeIsOver
+from autotune.levers import learning_differences
 from autotune.measurement import Outcome
-from autotune.numerics import STEPS, Numerics
+from autotune.numerics import LOSSES, STEPS, Numerics
 from autotune.objective import best_trial
 from autotune.pacing import CHECKED_STEPS, losses_seconds, sanity_check_seconds
 from autotune.parity import check_numerics, has_losses, predicted_seconds
@@ -31,53 +31,78 @@ NUMERICS_MOST_S = 300.0
 """Seconds that comparing losses may be expected to take: unless parity is required, those of the answer alone are compared
 where all finalists' take longer, and none where that does. Parity or not, none that the time left is too short for."""
 
+MOST_ANSWERS = 4
+"""Answers whose losses are compared at most, each after the one before was flagged."""
+
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
 
-LOSSES, SANITY_CHECK = "losses", "evaluation and checkpoint"
-"""What is left out where the time is too short."""
+SANITY_CHECK = "evaluation and checkpoint"
+"""What is left out where the time is too short, as the losses are."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
 """(kind of order, configuration, folder for its files, deadline in seconds, its own options) -> (answer, failure)."""
 
 
 def finish(
-    study: Study, probe: Probe, train: Train, weights: str, watch: Watch, require_parity: bool
+    study: Study,
+    probe: Probe,
+    train: Train,
+    weights: str,
+    watch: Watch,
+    require_parity: bool = False,
+    allow_loss_difference: bool = False,
 ) -> tuple[Numerics | None, Rehearsal | None]:
     """Compare the finalists' losses with float32's, and rehearse the winner; None, None where nothing fits.
 
-    With require_parity a finalist that is flagged is barred, and the next ones are confirmed in its place. What there is
-    no time for is None and noted in the study. What was done before an interruption is read from the study's folder.
-    weights: where the model's come from, for people. Raises StorageFailed where the disk refuses.
+    Unless loss differences are allowed, what is flagged is barred, and where that was the answer the next ones are
+    confirmed and compared in its place; the baseline may always win. require_parity: compare however long that takes. What
+    there is no time for is None and noted in the study. What was done before an interruption is read from the study's
+    folder. weights: where the model's come from, for people. Raises StorageFailed where the disk refuses.
     """
-    numerics = None
-    for _ in range(MOST_GROUPS):
+    numerics: Numerics | None = None
+    is_settled = False
+    for _ in range(MOST_ANSWERS):
         best = best_trial(study.trials, study.plan.objective)
         if best is None:
             return numerics, None
-        numerics = _numerics(study, best, train, weights, watch, require_parity)
-        if not require_parity or numerics is None or not _bar(study.trials, numerics):
+        compared = _numerics(study, best, numerics, train, weights, watch, require_parity)
+        if compared is None:
+            break
+        numerics = compared
+        if not allow_loss_difference:
+            bar_flagged(study.trials, numerics)
+        if is_settled := best_trial(study.trials, study.plan.objective) == best:
             break
         confirm_finalists(study, probe, watch)
+    if numerics and not is_settled:
+        _bar_uncompared(study.trials, numerics)
     best = best_trial(study.trials, study.plan.objective)
     rehearsal = None if best is None else _rehearsal(study, best, train, watch)
-    missing = {missing_rounds(study): True, LOSSES: numerics is None, SANITY_CHECK: best and rehearsal is None}
+    missing = {missing_rounds(study): True, LOSSES: compared is None, SANITY_CHECK: best and rehearsal is None}
     study.left_out += [what for what, is_missing in missing.items() if what and is_missing]
     return numerics, rehearsal
 
 
 def _numerics(
-    study: Study, best: Trial, train: Train, weights: str, watch: Watch, require_parity: bool
+    study: Study,
+    best: Trial,
+    earlier: Numerics | None,
+    train: Train,
+    weights: str,
+    watch: Watch,
+    require_parity: bool,
 ) -> Numerics | None:
-    """None where there is no time."""
-    others = [trial for trial in study.trials if trial.confirmed and trial.number != best.number]
+    """None where there is no time. earlier: of answers that were flagged; then this one's losses are compared in any case."""
+    before = list(earlier.curves) if earlier else []
+    others = [trial for trial in study.trials if trial.confirmed and trial.number not in (best.number, *before)]
     finalists, time = [best.number, *(trial.number for trial in others)], study.plan.time
     place = study.folder / "numerics"
     seconds, most = predicted_seconds(study.trials, finalists), math.inf if require_parity else NUMERICS_MOST_S
     if seconds > most or losses_seconds(study.trials, finalists) > time.seconds_left():  # of all: the answer alone
         finalists = [best.number, *(trial.number for trial in others if has_losses(trial, study.trials[0], place))]
         seconds = predicted_seconds(study.trials, finalists)
-    if seconds > most:
+    if seconds > most and not earlier:
         said = f"{STEPS} steps of each would take about {format_seconds(seconds)}; --require-parity takes the time"
         return Numerics(problem=said)
     has_begun = False
@@ -92,7 +117,8 @@ def _numerics(
         return _train(study, train, "numerics", configuration, folder, DEADLINE_S + 10 * seconds, request)
 
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
-        return check_numerics(study.trials, finalists, attempt, place, weights)
+        everyone = [number for number in before if number != best.number] + finalists
+        return check_numerics(study.trials, everyone, attempt, place, weights)
     return None
 
 
@@ -114,11 +140,30 @@ def _train(
     return answer, failure
 
 
-def _bar(trials: list[Trial], numerics: Numerics) -> bool:
-    """Bar what is flagged; whether any was that was not before."""
-    before = [trial.barred for trial in trials]
-    trials[:] = [replace(trial, barred=numerics.flag(trial.number) or trial.barred) for trial in trials]
-    return before != [trial.barred for trial in trials]
+def bar_flagged(trials: list[Trial], numerics: Numerics) -> None:
+    """Bar in this list what is flagged, and what was not compared and learns as a flagged one does that learns otherwise
+    than the baseline; never the baseline, which is the first."""
+    baseline = trials[0].configuration
+    flagged = [trial for trial in trials[1:] if numerics.flag(trial.number)]
+    otherwise = [trial for trial in flagged if learning_differences(trial.configuration, baseline)]
+
+    def reason(trial: Trial) -> str:
+        if numerics.is_checked(trial.number):
+            return numerics.flag(trial.number)
+        alike = (one for one in otherwise if not learning_differences(trial.configuration, one.configuration))
+        return next((f"learns as trial {one.number}: {numerics.flag(one.number)}" for one in alike), trial.barred)
+
+    trials[1:] = [replace(trial, barred=reason(trial)) for trial in trials[1:]]
+
+
+def _bar_uncompared(trials: list[Trial], numerics: Numerics) -> None:
+    """Leave the answer to what was compared and to the baseline, where that runs: what was flagged warns of the rest."""
+    if trials[0].feasible:
+        why = "its losses were not compared, and those of faster ones differ from fp32's"
+        trials[1:] = [
+            trial if trial.barred or numerics.is_checked(trial.number) else replace(trial, barred=why)
+            for trial in trials[1:]
+        ]
 
 
 def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehearsal | None:

@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autotune.certainty import speedup_reason
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.interval import Interval
 from autotune.memory_peak import MemoryPeak
 from autotune.no_answer import why_no_answer
-from autotune.numerics import Numerics
-from autotune.objective import best_trial, pareto_front, speed_up
+from autotune.numerics import LOSSES, Numerics
+from autotune.objective import best_trial, disqualified, pareto_front, speed_up
 from autotune.probe.shapes import BUILT_IN
 from autotune.prospect import Prospect
 from autotune.rehearsal import Rehearsal
+from autotune.report.evidence import loss_warning
 from autotune.report.exports import Answer, auto_class
 from autotune.request import TuningRequest
 from autotune.scrubbing import named
@@ -102,11 +104,27 @@ class Found:
 
     @property
     def speedup_reason(self) -> str:
-        """Why there is no speed-up; empty where there is one.
+        """Why there is no speed-up, or why it cannot be told whether there is one and what would tell; else empty.
 
         Raises NothingFits, SearchFailed and InvalidRequest as `speedup` does.
         """
-        return speed_up(self.best, self.baseline, self.request.objective)[1]
+        self.best, self.baseline  # noqa: B018  (raise where there is nothing to compare)
+        return speedup_reason(self.trials, self.request.objective, self.request.timeout_s)
+
+    @property
+    def disqualified(self) -> list[tuple[Trial, str]]:
+        """Trials that were faster than the best one and could not win, with the reason, the fastest first.
+
+        They do not learn as fp32 does, or learn differently and are not certainly faster than the baseline.
+        """
+        return disqualified(self.trials, self.request.objective)
+
+    @property
+    def loss_warning(self) -> str:
+        """That the recommended trial does not learn as fp32 does, or that it is not known; else empty."""
+        best = best_trial(self.trials, self.request.objective)
+        why_none = "" if self.complete else "the search did not come to its end"
+        return loss_warning(self.numerics, best, "there was no time" if LOSSES in self.left_out else why_none)
 
     @property
     def pareto_front(self) -> list[Trial]:

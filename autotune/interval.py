@@ -87,6 +87,18 @@ def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interva
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
+def pairs_needed(quotient: Interval, pairs: int, most: int) -> int | None:
+    """Pairs of `quotient_interval` from which on its interval will not hold 1, should they vary as those before.
+
+    quotient: of so many pairs. None where that would take more than `most`.
+    """
+    if pairs < 2 or quotient.low <= 0:
+        return None
+    deviation = math.log(quotient.high / quotient.low) / 2 * math.sqrt(pairs) / student_t_975(pairs - 1)
+    away = abs(math.log(quotient))
+    return next((n for n in range(pairs, most + 1) if student_t_975(n - 1) * deviation / math.sqrt(n) < away), None)
+
+
 def student_t_975(degrees: int) -> float:
     """The 97.5 % quantile of Student's t, within 1 % from 3 degrees on (exact for 1 and 2).
 

@@ -19,6 +19,9 @@ DEVIATIONS = 3.0
 """Standard deviations of the float32 trainings' means from which on a mean lies outside."""
 
 
+LOSSES = "losses"
+"""What a search says that it left out where there was no time to compare them."""
+
 LEAST_DIFFERENCE = 0.001
 """Share of the loss that is never flagged: a model's own weights without dropout leave the seeds little or nothing to vary,
 and three seeds can be close by chance."""
@@ -113,6 +116,13 @@ class Numerics:
             return f"loss {curve.level:.5g} is not fp32's {self.level:.5g}, which is the same with every seed"
         away = abs(curve.level - self.level) / self.deviation
         return f"loss {curve.level:.5g} lies {away:.3g} standard deviations from fp32's {self.level:.5g}"
+
+    def why_unchecked(self, number: int) -> str:
+        """Why this trial's losses were not compared; empty where they were."""
+        if self.is_checked(number):
+            return ""
+        curve = self.curves.get(number)
+        return self.problem or (curve.problem if curve else "not a finalist")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, whose keys are text."""

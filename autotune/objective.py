@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autotune.interval import Interval, quotient_interval, quotient_of_means
+from autotune.levers import learning_differences
 from autotune.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.trial import Trial
 
@@ -17,6 +18,11 @@ SAME_SPEED = 0.01
 FINALISTS = 5
 """Trials that are confirmed at once at the most. One probe errs by what two processes differ by: with three, every tenth search
 on recorded tables left the best, which it had probed, unconfirmed and lost 3 to 6 % (mean regret 0.6 %; with five 0.3 %)."""
+
+
+SPEED_UP_WIDTH = 0.1
+"""Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time; a wider
+one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
 
 
 def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
@@ -61,12 +67,12 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
 
     Speeds that differ by no more than noise, and by little, are equal: of those the one with more free memory wins, if confirmed
-    (a single probe's interval does not cover what differs between two processes). For `memory` the smallest peak at
-    no less than the baseline's speed.
+    (a single probe's interval does not cover what differs between two processes). One that learns differently from the
+    baseline wins only if it is surely faster. For `memory` the smallest peak at no less than the baseline's speed.
     """
     able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early and not trial.barred]
-    if any(trial.confirmed for trial in able):
-        able = [trial for trial in able if trial.confirmed]
+    confirmed = [trial for trial in able if trial.confirmed]
+    able = _proven(confirmed, trials, objective) or _proven(able, trials, objective)
     if objective == "memory":
         able = _as_fast_as_the_baseline(able, trials)
         return min(able, key=lambda trial: trial.peak_bytes or 0, default=None)
@@ -95,6 +101,47 @@ def quotient(above: Trial, below: Trial, objective: str) -> Interval:
     assert one is not None
     assert other is not None
     return quotient_of_means(one, other)
+
+
+def _proven(some: list[Trial], trials: Sequence[Trial], objective: str) -> list[Trial]:
+    return [trial for trial in some if unproven_gain(trial, trials, objective) is None]
+
+
+def unproven_gain(trial: Trial, trials: Sequence[Trial], objective: str) -> Interval | None:
+    """Its speed over the baseline's, where the trial learns differently and is not surely faster; None for all others."""
+    baseline = next((one for one in trials if one.number == 0), None)
+    if (
+        objective == "memory"
+        or baseline is None
+        or not learning_differences(trial.configuration, baseline.configuration)
+    ):
+        return None
+    gain, _ = speed_up(trial, baseline, objective)
+    return gain if gain is not None and gain.low <= 1 else None
+
+
+def is_open(gain: Interval) -> bool:
+    """Whether a speed-up tells neither that the trial is faster than the baseline nor that it is as fast."""
+    return gain.low <= 1 and (gain.high < 1 or gain.relative_width > SPEED_UP_WIDTH)
+
+
+def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
+    """Trials that were faster than the best one and may not win, with the reason; confirmed ones first, then by speed.
+
+    For `memory` those that are barred, whatever their speed.
+    """
+    best = best_trial(trials, objective)
+    ahead = 0.0 if best is None or objective == "memory" else float(speed(best.final, objective) or 0.0)
+    found = []
+    for trial in trials:
+        if not trial.feasible or trial.measurement.ended_early or float(speed(trial.final, objective) or 0.0) <= ahead:
+            continue
+        gain = unproven_gain(trial, trials, objective)
+        if trial.barred:
+            found.append((trial, trial.barred))
+        elif gain is not None and is_open(gain) and (trial.confirmed or best is None or not best.confirmed):
+            found.append((trial, "it learns differently, and cannot be told to be faster"))
+    return sorted(found, key=lambda one: (not one[0].confirmed, -float(speed(one[0].final, objective) or 0.0)))
 
 
 def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:

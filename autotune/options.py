@@ -2,7 +2,9 @@
 
 import re
 
-FLAGS = frozenset(["fresh", "no-history", "keep-numerics", "require-parity", "trust-remote-code"])
+FLAGS = frozenset(
+    ["fresh", "no-history", "keep-numerics", "require-parity", "allow-loss-difference", "trust-remote-code"]
+)
 """Options that are given without a value."""
 
 OPTIONS = FLAGS | {

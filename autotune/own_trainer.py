@@ -53,6 +53,7 @@ def tune(
     objective: str = "samples_per_second",
     seed: int = 0,
     require_parity: bool = False,
+    allow_loss_difference: bool = False,
     trust_remote_code: bool = False,
     output_dir: str | os.PathLike[str] = "reports",
     report_to: str | Iterable[str] | None = None,

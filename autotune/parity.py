@@ -32,7 +32,7 @@ Attempt = Callable[[Configuration, int, Path], tuple[Any, Failure | None]]
 def check_numerics(
     trials: Sequence[Trial], finalists: Sequence[int], attempt: Attempt, folder: Path, weights: str
 ) -> Numerics:
-    """The losses of the finalists, named by number with the best first, beside those of float32 with the baseline's levers.
+    """The losses of the finalists, named by number, beside those of float32 with the baseline's levers.
 
     Every finalist is trained, one that changes no number format too: checkpointing and accumulation can be wrong as
     well. Where float32 itself cannot be trained nothing else is, and `problem` says why. weights: where they come

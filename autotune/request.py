@@ -54,8 +54,9 @@ class TuningRequest:
     probe, None for no limit and for the default (10 x the baseline's time, at least 60 s). confirmation_rounds: of the
     finalists and the baseline at the least. fix, only: lever -> value, lever -> values.
     training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
-    n_trials: probes in all, the baseline's among them, confirmations not. require_parity: what does not learn as fp32
-    does over its first steps cannot win. margin: the sampler `physics` ends once nothing untried can beat the best by a
+    n_trials: probes in all, the baseline's among them, confirmations not.
+    What does not learn as fp32 does over its first steps cannot win, unless allow_loss_difference; require_parity: losses are
+    compared however long that takes. margin: the sampler `physics` ends once nothing untried can beat the best by a
     larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
     no_history: what past studies taught of this device, and a past study of the same request, are left aside.
     keep_numerics: levers that change what is learned stay at the user's own values.
@@ -90,6 +91,7 @@ class TuningRequest:
     seed: int = 0
     training_args: Mapping[str, Any] = field(default_factory=dict)
     require_parity: bool = False
+    allow_loss_difference: bool = False
     trust_remote_code: bool = False
     output_dir: str = "reports"
     study_name: str | None = None
@@ -176,6 +178,10 @@ def _check(request: TuningRequest) -> None:
             raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
     _whole("n-trials", request.n_trials)
     _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
+    if request.require_parity and request.allow_loss_difference:
+        raise InvalidRequest(
+            "--require-parity and --allow-loss-difference ask for opposite things.", "Pass only one of them."
+        )
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
     if request.training_steps is not None:
         _whole("training-steps", request.training_steps)

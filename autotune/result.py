@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
-from autotune.errors import InvalidRequest
+from autotune.errors import InvalidRequest, LossWarning
 from autotune.found import Found
 from autotune.objective import best_trial
+from autotune.options import in_python
 from autotune.report.evidence import numerics_lines, rehearsal_lines
 from autotune.report.facts import Facts
 from autotune.report.model_card import model_card_section, with_section
@@ -35,13 +37,14 @@ class TuningResult(Found):
         """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
-        unknown here.
+        unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
         """
         from transformers import TrainingArguments
 
         from autotune.applying import forget_tf32
 
         forget_tf32()
+        self._warn_of_losses()
         return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
 
     def apply(self, trainer: Any) -> Any:
@@ -53,19 +56,23 @@ class TuningResult(Found):
         of threads are set in this process.
 
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
-        where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks.
+        where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks;
+        with `LossWarning` as `training_arguments` does.
         """
         from autotune.applying import applied
 
+        self._warn_of_losses()
         return applied(self, trainer)
+
+    def _warn_of_losses(self) -> None:
+        if warning := self.loss_warning:
+            warn(in_python(f"{warning[:1].upper()}{warning[1:]}."), LossWarning, stacklevel=3)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What speaks against trusting the answer, as the summary has it: doubts of the study, the best trial and the
-        baseline, and losses that are not as fp32's; each once. Raises InvalidRequest as `facts` does."""
-        facts = self.facts()
-        flag = facts.numerics.flag(facts.best.number) if facts.numerics and facts.best else ""
-        return (*doubts(facts), *([f"losses: {flag}"] if flag else []))
+        baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `facts` does."""
+        return tuple(dict.fromkeys(filter(None, (*doubts(self.facts()), self.loss_warning))))
 
     def verify(
         self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
@@ -107,6 +114,7 @@ class TuningResult(Found):
             "baseline": plain_trial(facts.baseline),
             **speedup_fields(facts),
             "warnings": list(self.warnings),
+            "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in facts.disqualified],
             "losses": numerics_lines(self.numerics, facts.best),
             "also_checked": rehearsal_lines(self.rehearsal),
             "training_arguments": facts.answer,

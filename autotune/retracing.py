@@ -22,11 +22,11 @@ from autotune.attribution import (
     taken_back,
 )
 from autotune.configuration import Configuration
-from autotune.confirmation import SPEED_UP_WIDTH, rotated
+from autotune.confirmation import rotated
 from autotune.dominance import settled_by
 from autotune.measurement import Measurement
 from autotune.measuring import measure
-from autotune.objective import quotient
+from autotune.objective import SPEED_UP_WIDTH, quotient
 from autotune.plan import Plan
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER, ORDER, read_json

@@ -242,10 +242,10 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
     def once_more(trial: Trial, one_round: int) -> Measurement:
         study.wish.check()
         watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration))
-        measurement = _measure(study, probe, trial.configuration, trial.number, one_round)
-        done = replace(trial, confirmations=(*trial.confirmations, measurement))
-        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=done))
-        return measurement
+        return _measure(study, probe, trial.configuration, trial.number, one_round)
+
+    def confirmed(trial: Trial) -> None:
+        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
 
     with contextlib.suppress(TimeIsOver):
         confirm(
@@ -256,6 +256,7 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
             plan.time.seconds_left,
             lambda: finishing_seconds(study.trials, plan.objective),
             lambda: _expected_speeds(study),
+            confirmed,
         )
 
 

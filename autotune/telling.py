@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from autotune.certainty import speedup_reason
 from autotune.environment import Environment
 from autotune.found import Found
 from autotune.objective import best_trial, speed_up
@@ -22,11 +23,8 @@ def facts_of(result: Found) -> Facts:
     """
     best = best_trial(result.trials, result.request.objective)
     first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
-    speedup, reason = (
-        (None, "there is nothing to compare")
-        if not (best and first)
-        else speed_up(best, first, result.request.objective)
-    )
+    speedup = speed_up(best, first, result.request.objective)[0] if best and first else None
+    reason = speedup_reason(result.trials, result.request.objective, result.request.timeout_s)
     environment, workload = result.environment, result.workload
     return Facts(
         name=result.request.name_of_study(workload.task, environment.device),
@@ -54,6 +52,7 @@ def facts_of(result: Found) -> Facts:
         ruled_out=[scrubbed(str(one)) for one in result.ruled_out],
         notes=[scrubbed(one) for one in (*result.notes, *workload.notes)],
         doubts=[scrubbed(one) for one in result.doubts],
+        disqualified=[(trial, scrubbed(reason)) for trial, reason in result.disqualified],
         answered_at_once=result.answered_at_once,
         left_out=result.left_out,
         device_note=_device_note(environment, result.processes() if best else 1),

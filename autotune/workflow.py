@@ -74,6 +74,7 @@ def search(
     seed: int = 0,
     args: OwnArguments = None,
     require_parity: bool = False,
+    allow_loss_difference: bool = False,
     trust_remote_code: bool = False,
     output_dir: str | os.PathLike[str] = "reports",
     report_to: str | Iterable[str] | None = None,
@@ -110,7 +111,8 @@ def search(
       untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
       that cannot save its own time over them ends.
     - `no_history`: leave aside what past searches on this device measured. `keep_numerics`: nothing is tried that learns
-      differently. `require_parity`: what does not learn as fp32 does cannot win.
+      differently. What does not learn as fp32 does cannot win, unless `allow_loss_difference`; `require_parity`: losses
+      are compared however long that takes.
     - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.
     - `args`: your own `TrainingArguments`, as the object, as fields, or a JSON or YAML file: base of every trial, and the
       baseline. `base_arguments` and `training_args` are its former names.
@@ -240,7 +242,7 @@ def _search(
             remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
             weights = _weights_text(workload)
             known["numerics"], known["rehearsal"] = finish(
-                study, probe, probe.train, weights, watch, request.require_parity
+                study, probe, probe.train, weights, watch, request.require_parity, request.allow_loss_difference
             )
             known["complete"] = True
         except BaseException as error:
@@ -254,6 +256,8 @@ def _search(
                 known |= {"finished": fingerprint if known.get("complete") and not study.left_out else ""}
                 known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
                 result = dataclasses.replace(unmeasured, **known)
+                if result.complete and (warning := result.loss_warning):
+                    result = dataclasses.replace(result, doubts=(*result.doubts, warning))
                 result.save(folder)
             loggers.finish(result.facts(), result.complete)
     return result

@@ -32,7 +32,7 @@ PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
-WARNINGS = (NotApplied,)
+WARNINGS = (NotApplied, errors.LossWarning)
 
 
 def write(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A command in a terminal of its own, and what stands on it."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -46,6 +47,7 @@ class Terminal:
         )
         os.close(theirs)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a letter may come in two reads
 
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
@@ -69,7 +71,7 @@ class Terminal:
             return False
         with contextlib.suppress(OSError):  # Linux's way to say that nobody holds the other end any more
             if read := os.read(self._ours, 65536):
-                self.text += read.decode(errors="replace")
+                self.text += self._decoder.decode(read)
                 return True
         return False
 

@@ -38,6 +38,7 @@ FLOORS = (
         "launch",
         "objective",
         "no_answer",
+        "certainty",
         "dominance",
         "prior",
         "cost_model",

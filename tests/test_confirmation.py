@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from autotune import confirmation
-from autotune.confirmation import EQUAL, FURTHER, MOST_GROUPS, SPEED_UP_WIDTH, confirm, is_settled, rotated
+from autotune.confirmation import EQUAL, FURTHER, MOST_GROUPS, confirm, is_settled, rotated
 from autotune.measurement import Measurement, Outcome
-from autotune.objective import best_trial, speed_up
+from autotune.objective import SPEED_UP_WIDTH, best_trial, speed_up
 from autotune.trial import Trial
 from tests.clocks import SimulatedTime
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial

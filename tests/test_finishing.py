@@ -1,4 +1,4 @@
-"""After the confirmation: losses compared, what is flagged barred where parity is required, the winner rehearsed."""
+"""After the confirmation: losses compared, what is flagged barred unless it is allowed to win, the winner rehearsed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 
 from autotune.ask_and_tell import Study
 from autotune.configuration import Configuration
-from autotune.finishing import NUMERICS_MOST_S, finish
+from autotune.finishing import MOST_ANSWERS, NUMERICS_MOST_S, finish
 from autotune.measurement import Measurement, Outcome
 from autotune.numerics import STEPS, Curve, Numerics
 from autotune.objective import best_trial
@@ -18,6 +18,7 @@ from autotune.plan import Plan
 from autotune.probe.failures import Failure
 from autotune.probe.replay import ReplayProbe
 from autotune.rehearsal import Rehearsal
+from autotune.search_space import SearchSpace
 from autotune.study import open_study, search
 from autotune.time_limit import GRACE
 from tests.clocks import SimulatedTime, TimedTrainings
@@ -39,17 +40,17 @@ class Trainings:
         self.asked.append((kind, configuration))
         if kind == "rehearsal":
             return Rehearsal(eval_batch_size=configuration.micro_batch_size).to_dict(), None
-        loss = 6.0 if configuration.values["precision"] in self.wrong else 5.0
+        loss = 6.0 if configuration.values.get("precision") in self.wrong else 5.0
         return Curve((loss + 0.01 * request["seed"],) * request["steps"]).to_dict(), None
 
     def of(self, kind: str) -> list[Configuration]:
         return [configuration for asked, configuration in self.asked if asked == kind]
 
 
-def searched(folder: Path, world: World = machine) -> tuple[Study, ReplayProbe]:
+def searched(folder: Path, world: World = machine, among: SearchSpace | None = None) -> tuple[Study, ReplayProbe]:
     """A finished search of 2 micro-batch sizes in fp32 and bf16, the latter 1.3x as fast."""
-    plan = Plan(n_trials=4, objective="samples_per_second", memory_limit_bytes=1100 * MIB, allowed_bytes=ALLOWED)
-    among = space(micro_batch_size=(1, 2), precision=("fp32", "bf16"))
+    plan = Plan(n_trials=6, objective="samples_per_second", memory_limit_bytes=1100 * MIB, allowed_bytes=ALLOWED)
+    among = among or space(micro_batch_size=(1, 2), precision=("fp32", "bf16"))
     study = open_study(folder, among, replace(plan, sampler="brute-force", confirmation_rounds=1))
     probe = ReplayProbe(world)
     search(study, probe)
@@ -57,9 +58,9 @@ def searched(folder: Path, world: World = machine) -> tuple[Study, ReplayProbe]:
 
 
 def finished(
-    study: Study, probe: ReplayProbe, train: Trainings, require_parity: bool = False
+    study: Study, probe: ReplayProbe, train: Trainings, **asked: bool
 ) -> tuple[Numerics | None, Rehearsal | None]:
-    return finish(study, probe, train, "random weights", lambda progress: None, require_parity)
+    return finish(study, probe, train, "random weights", lambda progress: None, **asked)
 
 
 def winner(study: Study) -> Configuration:
@@ -81,9 +82,9 @@ def test_every_finalist_and_three_seeds_of_fp32_are_trained_and_the_winner_is_re
     assert rehearsal.eval_batch_size == winner(study).micro_batch_size
 
 
-def test_what_is_flagged_still_wins_unless_parity_is_required(tmp_path: Path) -> None:
+def test_what_is_flagged_wins_only_where_that_is_allowed(tmp_path: Path) -> None:
     study, probe = searched(tmp_path)
-    numerics, _ = finished(study, probe, Trainings("bf16"))
+    numerics, _ = finished(study, probe, Trainings("bf16"), allow_loss_difference=True)
     best = best_trial(study.trials, "samples_per_second")
     assert numerics is not None
     assert best is not None
@@ -91,10 +92,10 @@ def test_what_is_flagged_still_wins_unless_parity_is_required(tmp_path: Path) ->
     assert best.configuration.values["precision"] == "bf16"
 
 
-def test_with_parity_required_the_fastest_that_learns_as_fp32_wins_and_is_confirmed(tmp_path: Path) -> None:
+def test_where_the_answer_is_flagged_the_fastest_that_learns_as_fp32_wins_and_is_confirmed(tmp_path: Path) -> None:
     study, probe = searched(tmp_path)
     train = Trainings("bf16")
-    finished(study, probe, train, require_parity=True)
+    finished(study, probe, train)
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert best.configuration.values["precision"] == "fp32"
@@ -113,7 +114,7 @@ def test_where_everything_is_flagged_nothing_wins(tmp_path: Path) -> None:
             return (answer if fine else Curve((float("nan"),) * STEPS).to_dict()), failure
 
     study, probe = searched(tmp_path)
-    numerics, rehearsal = finished(study, probe, Diverging(), require_parity=True)
+    numerics, rehearsal = finished(study, probe, Diverging())
     assert numerics is not None
     # The baseline is fp32 itself: it is the reference, and stays.
     assert winner(study) == study.trials[0].configuration
@@ -147,6 +148,69 @@ def test_where_there_is_no_time_for_all_finalists_losses_the_answers_alone_are_c
     numerics, _ = finished(study, probe, Trainings())
     assert numerics is not None
     assert (set(numerics.curves), numerics.problem) == ({best.number}, "")
+
+
+def test_where_only_the_answer_s_losses_are_compared_and_flagged_the_next_one_s_are_compared_in_turn(
+    tmp_path: Path,
+) -> None:
+    speeds = {"fp32": 10.0, "bf16": 20.0, "fp16": 19.9}
+    among = space(micro_batch_size=(2,), precision=tuple(speeds))
+    study, probe = searched(tmp_path, lambda one: completed(one, speeds[str(one.values["precision"])]), among)
+    confirmed = [trial.number for trial in study.trials if trial.confirmed]
+    assert len(confirmed) == 3
+    study.plan = replace(study.plan, time=SimulatedTime(0.999 * losses_seconds(study.trials, confirmed)))
+    train = Trainings("bf16")
+    numerics, _ = finished(study, probe, train)
+    assert winner(study).values["precision"] == "fp16"
+    assert [one.values["precision"] for one in train.of("numerics")] == ["fp32"] * 3 + ["bf16", "fp16"]
+    assert numerics is not None
+    by_precision = {trial.configuration.values["precision"]: trial for trial in study.trials}
+    assert numerics.is_checked(by_precision["fp16"].number)
+    assert by_precision["bf16"].barred == numerics.flag(by_precision["bf16"].number) != ""
+
+
+def test_what_learns_as_a_flagged_one_does_is_barred_without_a_training_of_its_own(tmp_path: Path) -> None:
+    study, probe = searched(tmp_path)
+    train = Trainings("bf16")
+    numerics, _ = finished(study, probe, train)
+    assert numerics is not None
+    unchecked = [trial for trial in study.trials if trial.barred and not numerics.is_checked(trial.number)]
+    assert [trial.configuration.micro_batch_size for trial in unchecked] == [1]
+    assert not unchecked[0].confirmations
+    assert "learns as trial" in unchecked[0].barred
+
+
+def test_once_too_many_answers_were_flagged_only_what_was_compared_may_win(tmp_path: Path) -> None:
+    optimizers = ("adamw_torch", "sgd", "adafactor", "lion_32bit", "rmsprop", "adagrad")
+    among = space(micro_batch_size=(2,), optimizer=optimizers)
+    speeds = {name: 10.0 * 1.2**place for place, name in enumerate(optimizers)}
+    study, probe = searched(tmp_path, lambda one: completed(one, speeds[str(one.values["optimizer"])]), among)
+
+    class Diverging(Trainings):
+        def __call__(self, kind: str, configuration: Configuration, *more: Any) -> tuple[Any, Failure | None]:
+            answer, failure = super().__call__(kind, configuration, *more)
+            other = kind == "numerics" and configuration.values["optimizer"] != "adamw_torch"
+            return (Curve((9.0,) * STEPS).to_dict() if other else answer), failure
+
+    train = Diverging()
+    first = [trial.number for trial in study.trials if trial.number][-1]
+    study.plan = replace(study.plan, time=SimulatedTime(1.001 * losses_seconds(study.trials, [first])))
+    finished(study, probe, train)
+    assert winner(study) == study.trials[0].configuration
+    trained = {one.values["optimizer"] for one in train.of("numerics")}
+    assert trained == {"adamw_torch", *optimizers[-MOST_ANSWERS:]}
+    left = next(trial for trial in study.trials if trial.configuration.values["optimizer"] == "sgd")
+    assert "not compared" in left.barred
+
+
+def test_the_baseline_stays_allowed_though_it_is_flagged(tmp_path: Path) -> None:
+    among = space(micro_batch_size=(1, 2), precision=("bf16", "fp32"))
+    study, probe = searched(tmp_path, among=among)
+    numerics, _ = finished(study, probe, Trainings("bf16"))
+    assert numerics is not None
+    assert winner(study) == study.trials[0].configuration
+    assert numerics.flag(0)
+    assert not study.trials[0].barred
 
 
 def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path: Path) -> None:
@@ -205,7 +269,7 @@ def test_a_training_that_fails_is_told_and_flags_nothing(tmp_path: Path) -> None
             return None, Failure(Outcome.CRASHED, "it broke", "training")
 
     study, probe = searched(tmp_path)
-    numerics, rehearsal = finished(study, probe, Failing(), require_parity=True)
+    numerics, rehearsal = finished(study, probe, Failing())
     assert numerics is not None
     assert "it broke" in numerics.problem
     assert not any(trial.barred for trial in study.trials)

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from autotune.interval import (
     MEMORY,
     Interval,
     foreseen_width,
+    pairs_needed,
     quotient_interval,
     ratio_interval,
     student_t_975,
@@ -200,3 +202,20 @@ def test_an_interval_is_a_number() -> None:
 def test_an_interval_keeps_its_ends_when_copied(again: object) -> None:
     made = again(Interval(4.0, 3.5, 4.5))  # type: ignore[operator]
     assert (type(made), made.value, made.low, made.high) == (Interval, 4.0, 3.5, 4.5)
+
+
+@pytest.mark.parametrize("pairs", [3, 4, 6])
+def test_the_pairs_needed_are_the_first_whose_interval_holds_1_no_more(pairs: int) -> None:
+    above = [1.0, 1.5, 1.1, 1.4, 0.95, 1.3][:pairs]
+    told = quotient_interval(above, [1.0] * pairs)
+    needed = pairs_needed(told, pairs, 100)
+    assert needed is not None
+    deviation = stdev(math.log(one) for one in above)
+    lows = {n: math.log(told) - student_t_975(n - 1) * deviation / math.sqrt(n) for n in (needed - 1, needed)}
+    assert lows[needed] > 0
+    assert lows[needed - 1] <= 0 or needed == pairs
+    assert pairs_needed(told, pairs, needed - 1) is None
+
+
+def test_of_a_single_pair_nothing_can_be_foreseen() -> None:
+    assert pairs_needed(quotient_interval([2.0], [1.0]), 1, 100) is None

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from autotune.configuration import Configuration
 from autotune.interval import quotient_interval
 from autotune.measurement import Measurement, Outcome
-from autotune.objective import best_trial, finalists, pareto_front, speed, speed_up, value
+from autotune.objective import best_trial, disqualified, finalists, pareto_front, speed, speed_up, value
 from autotune.trial import Trial
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
@@ -122,6 +123,83 @@ def test_the_least_memory_wins_at_no_less_than_the_baseline_s_speed() -> None:
 def test_the_least_memory_wins_outright_where_the_baseline_does_not_run() -> None:
     trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), trial(1, 5, 100 * MIB), trial(2, 12)]
     assert best_trial(trials, "memory") is trials[1]
+
+
+# What learns differently wins only if it is surely faster --------------------------------------------------------
+
+WEATHER = (1.0, 0.4, 0.7)
+"""Speeds of three rounds on a restless machine."""
+
+FP32 = configuration(8, precision="fp32", optimizer="adamw_torch_fused")
+BF16 = configuration(8, precision="bf16", optimizer="adamw_torch_fused")
+WORKERS = configuration(8, precision="fp32", optimizer="adamw_torch", workers=2)
+
+
+def of(one: Trial, configuration: Configuration) -> Trial:
+    return replace(one, configuration=configuration)
+
+
+def rivals(other: Configuration, *gains: float) -> list[Trial]:
+    """The baseline and a rival that was so many times as fast in each of three rounds."""
+    rounds = [10 * gain * slow for gain, slow in zip(gains, WEATHER, strict=True)]
+    return [of(in_rounds(0, [10 * slow for slow in WEATHER]), FP32), of(in_rounds(1, rounds), other)]
+
+
+@pytest.mark.parametrize(
+    ("other", "gains", "wins"),
+    [
+        (BF16, (0.6, 2.4, 1.2), False),
+        (BF16, (1.001, 1.004, 0.999), False),
+        (BF16, (1.5, 1.6, 1.4), True),
+        (WORKERS, (0.6, 2.4, 1.2), True),
+        (
+            replace(BF16, levers=(*BF16.levers[:1], ("precision", "unheard_of"), *BF16.levers[2:])),
+            (0.6, 2.4, 1.2),
+            False,
+        ),
+    ],
+    ids=["open", "as fast", "surely faster", "learns alike", "of another version"],
+)
+def test_what_learns_differently_wins_only_if_it_is_surely_faster(
+    other: Configuration, gains: tuple[float, ...], wins: bool
+) -> None:
+    trials = rivals(other, *gains)
+    best = best_trial(trials, SPEED)
+    assert best is not None
+    assert best.number == int(wins)
+    gain, _ = speed_up(trials[1], trials[0], SPEED)
+    assert gain is not None
+    assert gain > 1
+
+
+def test_a_single_probe_of_what_learns_differently_wins_only_if_it_is_surely_faster() -> None:
+    slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=BF16, spread=0.3)
+    assert best_trial([slow, fast], SPEED) is slow
+    assert best_trial([slow, of(fast, WORKERS)], SPEED) == of(fast, WORKERS)
+
+
+def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_not_run_or_memory_counts() -> None:
+    _, fast = rivals(BF16, 0.6, 2.4, 1.2)
+    lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
+    assert best_trial([lost, fast], SPEED) is fast
+    lean = trial(1, 12.0, 100 * MIB, of=BF16, confirmed=12.0, spread=0.3)
+    heavy = trial(0, 10.0, 800 * MIB, of=FP32, confirmed=10.0, spread=0.3)
+    assert best_trial([heavy, lean], "memory") is lean
+
+
+def test_what_was_faster_and_could_not_win_is_disqualified_with_its_reason_the_fastest_confirmed_one_first() -> None:
+    slow, unsure = rivals(BF16, 0.6, 2.4, 1.2)
+    barred = replace(of(in_rounds(2, [50.0, 20.0, 35.0]), BF16), barred="its loss differs")
+    probed = replace(trial(3, 90.0, of=BF16), barred="learns as trial 2")
+    behind = replace(trial(4, 1.0, of=BF16, confirmed=1.0), barred="its loss differs")
+    trials = [slow, unsure, barred, probed, behind]
+    assert best_trial(trials, SPEED) is slow
+    told = disqualified(trials, SPEED)
+    assert [one.number for one, _ in told] == [2, 1, 3]
+    assert (told[0][1], told[2][1]) == ("its loss differs", "learns as trial 2")
+    assert "cannot be told to be faster" in told[1][1]
+    assert disqualified(rivals(BF16, 1.001, 1.004, 0.999), SPEED) == [], "as fast: nothing is lost"
+    assert disqualified(rivals(BF16, 1.5, 1.6, 1.4), SPEED) == []
 
 
 # Against the baseline -------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from transformers import EarlyStoppingCallback, Trainer
 from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
-from autotune import lifted, own_trainer
-from autotune.errors import InvalidRequest
+from autotune import finishing, lifted, own_trainer
+from autotune.errors import InvalidRequest, LossWarning
 from autotune.identity import study_identity
 from autotune.probe.user_objects import UserObjects, user_workload
 from autotune.rebuilding import CONFIG, ITSELF
@@ -22,7 +22,10 @@ from autotune.sending import Sent
 from autotune.workflow import _weights_text
 from tests import makers
 from tests.hurry import hurry
-from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
+from tests.trainers import Counting, Keyed, Numb, Numbers, Scaled, bert, built
+
+pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.errors.LossWarning")
+"""What a short end leaves out."""
 
 FEW = {"n_trials": 3, "space": "quick", "no_history": True}
 
@@ -66,6 +69,27 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     assert callbacks[0].steps == 2
     size = made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps
     assert (size, made.args.per_device_train_batch_size) == (8, result.best.configuration.micro_batch_size)
+
+
+@pytest.mark.nightly
+def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finishing, "NUMERICS_MOST_S", 300.0)
+    trainer = built(tmp_path, Numb, fields={"learning_rate": 1e-2}, train_dataset=Numbers(classes=1))
+    only = {"optimizer": ["adamw_torch"], "checkpointing": ["none"], "micro_batch_size": [4], "workers": [0]}
+    options = {**FEW, "only": only, "output_dir": str(tmp_path / "reports")}
+    result = autotune.tune(trainer, **options)
+    assert result.best.number == 0
+    (barred, reason), *_ = result.disqualified
+    assert barred.configuration.values["precision"] == "bf16"
+    assert "differ" in reason or "deviations" in reason
+    allowed = autotune.tune(trainer, allow_loss_difference=True, **options)
+    assert allowed.best.configuration == barred.configuration
+    assert any("fp32" in doubt for doubt in allowed.doubts)
+    for hand_out in (allowed.training_arguments, lambda: allowed.apply(trainer)):
+        with pytest.warns(LossWarning, match="Losses differ from fp32's"):
+            hand_out()
 
 
 def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:

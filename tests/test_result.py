@@ -1,5 +1,6 @@
 """What a search found: each method one call downwards, saved and loaded without loss."""
 
+import contextlib
 import json
 import math
 import re
@@ -9,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import InvalidRequest, NothingFits
+from autotune.errors import InvalidRequest, LossWarning, NothingFits, SearchFailed
 from autotune.measurement import Outcome
 from autotune.memory_peak import MemoryPeak, MemorySplit
-from autotune.numerics import Curve, Numerics
+from autotune.numerics import SEEDS, Curve, Numerics
 from autotune.own_arguments import read_training_args
 from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
-from autotune.report.summary import doubts
+from autotune.report.summary import answer_lines, doubts
 from autotune.request import tuning_request
 from autotune.result import TuningResult
 from autotune.search_space import RuledOut
 from autotune.study_folder import PROSPECT, REQUEST
 from autotune.trial import Trial
-from tests.makers import configuration, cpu, ended, out_of_memory, result, trial, workload
+from tests.makers import completed, configuration, cpu, ended, out_of_memory, result, trial, workload
 
 
 def nothing() -> TuningResult:
@@ -70,6 +71,98 @@ def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> N
     assert made.bf16
     assert (made.learning_rate, made.max_steps) == (1e-3, 7)
     assert made.output_dir == str(tmp_path)
+
+
+def with_losses(*flagged: int, problem: str = "", **facts: Any) -> TuningResult:
+    """A result whose trials' losses are as fp32's, but for those that are flagged."""
+    references = tuple(Curve((8.0 + seed / 10,) * 30) for seed in SEEDS)
+    curves = {number: Curve((9.9 if number in flagged else 8.1,) * 30) for number in (0, 1)}
+    return result(numerics=Numerics(references, {} if problem else curves, problem=problem), **facts)
+
+
+@pytest.mark.parametrize(
+    ("made", "warning"),
+    [
+        (with_losses(1), "Losses differ from fp32's: loss 9.9 lies 18 standard deviations"),
+        (with_losses(problem="fp32 crashed"), "Losses not compared with fp32's: fp32 crashed"),
+        (result(left_out=("losses",)), "Losses not compared with fp32's: there was no time"),
+        (result(complete=False), "Losses not compared with fp32's: the search did not come to its end"),
+    ],
+    ids=["flagged", "not compared", "no time", "interrupted"],
+)
+def test_an_answer_that_may_not_learn_as_fp32_does_warns_wherever_it_is_handed_out(
+    made: TuningResult, warning: str, tmp_path: Path
+) -> None:
+    with pytest.warns(LossWarning, match=warning) as caught:
+        made.training_arguments(str(tmp_path))
+    assert caught[0].filename == __file__
+    with pytest.warns(LossWarning, match=warning), contextlib.suppress(AttributeError):
+        made.apply(None)
+
+
+@pytest.mark.parametrize(
+    "made", [with_losses(), with_losses(0), result()], ids=["as fp32", "another flagged", "of old"]
+)
+def test_an_answer_that_learns_as_fp32_does_warns_of_nothing(made: TuningResult, tmp_path: Path) -> None:
+    assert made.training_arguments(str(tmp_path)).bf16
+    assert made.loss_warning == ""
+
+
+def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
+    alone = [trial(0, 10.0, of=configuration(8), confirmed=10.0)]
+    assert with_losses(problem="fp32 crashed", trials=alone).loss_warning == ""
+    assert with_losses(trials=alone).loss_warning == ""
+    assert "18 standard deviations" in with_losses(0, trials=alone).loss_warning
+
+
+def barred() -> list[Trial]:
+    """A baseline and a faster trial that may not win."""
+    slow, fast = configuration(8), configuration(16, precision="bf16")
+    lost = replace(trial(1, 40.0, of=fast, confirmed=40.0), barred="its loss differs")
+    return [trial(0, 10.0, of=slow, confirmed=10.0), lost]
+
+
+def test_what_was_faster_and_could_not_win_is_told_everywhere(tmp_path: Path) -> None:
+    made = result(barred())
+    assert made.best.number == 0
+    for one in (made, TuningResult.load(made.save(tmp_path))):
+        assert [(trial.number, reason) for trial, reason in one.disqualified] == [(1, "its loss differs")]
+        told = one.to_dict()
+        assert [(left["number"], left["reason"]) for left in told["disqualified"]] == [(1, "its loss differs")]
+        assert told["headline"].startswith("Your own settings are kept")
+    for name in ("summary.md", "report.html"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "its loss differs" in text
+        assert "--allow-loss-difference" in text
+
+
+def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
+    rounds = {0: (10.0, 5.0, 8.0), 1: (6.0, 15.0, 10.0)}
+    slow, fast = configuration(8), configuration(16, precision="bf16")
+    trials = [
+        replace(trial(n, 10.0, of=of), confirmations=tuple(completed(of, one) for one in rounds[n]))
+        for n, of in enumerate((slow, fast))
+    ]
+    for best, of in ((0, fast), (1, configuration(16))):
+        made = result([trials[0], replace(trials[1], configuration=of)])
+        assert made.best.number == best
+        told = made.to_dict()
+        assert "annot tell whether" in told["headline"]
+        assert told["speedup_reason"] == made.speedup_reason == made.facts().speedup_reason
+        assert "cannot tell whether trial 1 is faster" in made.speedup_reason
+        assert json.loads((made.save(tmp_path) / "result.json").read_text())["speedup_reason"] == made.speedup_reason
+        lines = "\n".join(answer_lines(made.facts()))
+        assert "1.31x, 95 % interval" in lines
+        assert made.speedup_reason in lines
+        for name in ("summary.md", "report.html"):
+            assert made.speedup_reason in (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() -> None:
+    lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
+    with pytest.raises(SearchFailed, match="its loss differs") as caught:
+        _ = result([lost, barred()[1]]).best
+    assert "allow_loss_difference=True" in caught.value.advice
 
 
 def test_the_model_s_arguments_are_keywords() -> None:

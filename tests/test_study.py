@@ -360,6 +360,13 @@ def test_those_who_watch_see_every_trial_and_the_end(tmp_path: Path) -> None:
     assert set(kinds[6:-1]) == {"confirming", "confirmed"}
     assert [one.probes_left for one in seen if one.kind == "trial"] == [2, 1, 0]
     assert seen[-1].best is not None
+    confirmed = [one for one in seen if one.kind == "confirmed"]
+    assert confirmed
+    for one in confirmed:
+        assert one.trial in one.trials, "the round that just ended counts"
+        assert one.best is not None
+        assert one.best in one.trials
+    assert confirmed[0].best == confirmed[0].trial, "confirmed comes before what is not"
 
 
 # Going on -------------------------------------------------------------------------------------------------------

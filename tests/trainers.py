@@ -1,5 +1,6 @@
 """Built Trainers of a tiny model, as users have them."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,16 @@ from transformers.integrations import TensorBoardCallback
 
 
 class Numbers(torch.utils.data.Dataset):
-    """So many samples of eight tokens in two classes."""
+    """So many samples of eight tokens in so many classes."""
 
-    def __init__(self, samples: int = 64) -> None:
-        self.samples = samples
+    def __init__(self, samples: int = 64, classes: int = 2) -> None:
+        self.samples, self.classes = samples, classes
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": torch.arange(8) + place % 50, "labels": torch.tensor(place % 2)}
+        return {"input_ids": torch.arange(8) + place % 50, "labels": torch.tensor(place % self.classes)}
 
 
 class Counting(TrainerCallback):
@@ -45,6 +46,17 @@ class Scaled(Trainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().compute_loss(*args, **kwargs)
         return (self.scale * loss[0], *loss[1:]) if isinstance(loss, tuple) else self.scale * loss
+
+
+class Numb(Trainer):
+    """A Trainer that learns nothing in bf16, and is fast at that."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(*args, **kwargs)
+        if self.args.bf16:
+            return 0.0 * loss + loss.detach()
+        time.sleep(0.05)
+        return loss
 
 
 class Logged(Trainer):

@@ -1,5 +1,6 @@
 """Every lever, one file each; search space, arguments, read-back, doctor and report all walk this list."""
 
+from autotune.configuration import Configuration
 from autotune.levers import (
     attention,
     attention_mask,
@@ -74,4 +75,30 @@ LEVERS: dict[str, Lever] = {
 
 MICRO = micro_batch_size.LEVER.name
 
-__all__ = ["ACCUMULATION", "LEVERS", "MICRO", "Change", "Lever", "Observed", "Settings", "Work"]
+
+def learning_differences(one: Configuration, other: Configuration) -> tuple[str, ...]:
+    """Names of the levers by which the two configurations learn differently, beyond rounding.
+
+    A lever that this version does not know counts where its values differ.
+    """
+    there = other.values
+    return tuple(
+        name
+        for name, value in one.values.items()
+        if name in there
+        and value != there[name]
+        and not (name in LEVERS and LEVERS[name].learns_alike(value, there[name]))
+    )
+
+
+__all__ = [
+    "ACCUMULATION",
+    "LEVERS",
+    "MICRO",
+    "Change",
+    "Lever",
+    "Observed",
+    "Settings",
+    "Work",
+    "learning_differences",
+]

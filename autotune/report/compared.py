@@ -40,7 +40,7 @@ COMPARED = (
     Column("speedup", NUMBER, "How many times as fast as its own baseline."),
     Column("speedup_low", NUMBER, "Lower end of the speed-up's 95 % interval."),
     Column("speedup_high", NUMBER, "Upper end of it."),
-    Column("why_no_speedup", TEXT, "Why there is no speed-up; else empty."),
+    Column("why_no_speedup", TEXT, "Why there is no speed-up, or why it is open and what would tell; else empty."),
     Column("compared_with", TEXT, "The first study that did the same work, if this is another one; else empty."),
     Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing where the work differs."),
     Column("times_as_fast_low", NUMBER, "Lower end of its 95 % interval."),

@@ -45,7 +45,7 @@ def about(row: Row) -> list[str]:
         f"{row['trials']} trial(s), {row['probes']} probe(s)",
     ]
     if row["why_no_speedup"]:
-        said.append(f"no speed-up: {row['why_no_speedup']}")
+        said.append(f"{'speed-up' if row['speedup'] is not None else 'no speed-up'}: {row['why_no_speedup']}")
     if row["compared_with"]:
         said.append(f"{_range(row, 'times_as_fast')} as fast as {row['compared_with']}")
     if row["why_not_compared"] not in ("", FIRST):

@@ -57,19 +57,29 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     """Whether the trial learns as float32 does over the first steps."""
     if numerics is None or trial is None:
         return []
-    if numerics.problem:
-        return [f"not compared with fp32's: {numerics.problem}"]
-    if not numerics.is_checked(trial.number):
-        curve = numerics.curves.get(trial.number)
-        return [f"not compared with fp32's: {curve.problem if curve else 'not a finalist'}"]
+    if reason := numerics.why_unchecked(trial.number):
+        return [f"not compared with fp32's: {reason}"]
     level = numerics.curves[trial.number].level
     said = (
         f"as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
         f"± {numerics.deviation:.2g} over the seeds ({numerics.weights})"
     )
     if flag := numerics.flag(trial.number):
-        said = f"FLAGGED: {flag} ({numerics.weights})"
+        said = f"differ from fp32's: {flag} ({numerics.weights})"
     return [said, *([numerics.note] if numerics.note else [])]
+
+
+def loss_warning(numerics: Numerics | None, best: Trial | None, why_none: str = "") -> str:
+    """That the best trial does not learn as float32 does, or that its losses were not compared; else empty.
+
+    Of the baseline, which is what the user has, only the first. why_none: why there is no `numerics`, where that is a warning.
+    """
+    if best is None:
+        return ""
+    if numerics is None:
+        return f"losses not compared with fp32's: {why_none}" if why_none and best.number else ""
+    warned = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
+    return f"losses {numerics_lines(numerics, best)[0]}" if warned else ""
 
 
 def rehearsal_lines(rehearsal: Rehearsal | None) -> list[str]:

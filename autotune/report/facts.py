@@ -25,7 +25,8 @@ class Facts:
     estimated_peaks: trial number -> what its memory is for, by the estimate. left_out: what there was no time for.
     utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
     logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
-    surroundings: what else is known of the device, as (label, text).
+    speedup_reason: why there is no speed-up, or why it is open and what would tell. disqualified: faster trials that could not
+    win, with the reason. surroundings: what else is known of the device, as (label, text).
     """
 
     name: str
@@ -49,6 +50,7 @@ class Facts:
     ruled_out: Sequence[str] = ()
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
+    disqualified: Sequence[tuple[Trial, str]] = ()
     answered_at_once: int = 0
     left_out: Sequence[str] = ()
     device_note: str = ""

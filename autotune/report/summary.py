@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from autotune.errors import NothingFits
 from autotune.interval import Interval
 from autotune.launch import accelerate_line, launch_line
-from autotune.levers import LEVERS
+from autotune.levers import LEVERS, learning_differences
 from autotune.measurement import Outcome
 from autotune.no_answer import why_no_answer
-from autotune.objective import pays_from, speed_up
+from autotune.objective import is_open, pays_from, speed_up
 from autotune.report.evidence import (
     input_bound_text,
     measurement_lines,
@@ -39,13 +39,19 @@ def headline(facts: Facts) -> str:
     if facts.speedup is None:
         return f"Your own settings cannot be compared: {facts.speedup_reason}."
     if facts.baseline is not None and facts.best.number == facts.baseline.number:
-        return "Your own settings are the best that was found."
+        if not facts.disqualified:
+            return "Your own settings are the best that was found."
+        if any(trial.barred for trial, _ in facts.disqualified):
+            return "Your own settings are kept: what beats them does not learn as fp32 does."
+        return "Your own settings are kept: cannot tell whether another configuration is faster."
     if facts.objective == "memory":
         before = format_bytes(facts.baseline.peak_bytes if facts.baseline else None)
         now = format_bytes(facts.best.peak_bytes)
         return f"{now} instead of {before}, {facts.speedup:.2f}x the speed of your settings."
+    if is_open(facts.speedup):
+        return f"Cannot tell whether this is faster than your settings ({gain_range(facts.speedup)})."
     if facts.speedup.low <= 1:
-        return f"As fast as your settings ({facts.speedup:.2f}x, 95 % interval {_range(facts.speedup)})."
+        return f"As fast as your settings ({gain_range(facts.speedup)})."
     digits = 1 if facts.speedup >= 1.1 else 2
     return f"{facts.speedup:.{digits}f}x faster than your settings (95 % interval {_range(facts.speedup)})."
 
@@ -66,6 +72,11 @@ def _baseline_text(best: Trial | None, baseline: Trial) -> str:
 
 def _range(interval: Interval) -> str:
     return f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+def gain_range(gain: Interval) -> str:
+    """`1.23x, 95 % interval 0.44 to 3.41`."""
+    return f"{gain:.2f}x, 95 % interval {_range(gain)}"
 
 
 def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
@@ -112,6 +123,9 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
         if not facts.baseline.feasible:
             how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
         parts += [("baseline", _baseline_text(facts.best, facts.baseline)), ("", how)]
+    parts += [("not used", line) for line in disqualified_lines(facts)]
+    if facts.speedup is not None and facts.speedup_reason:
+        parts.append(("speed-up", facts.speedup_reason))
     if facts.variables or facts.processes > 1:
         parts.append(("with", launch_line(facts.processes, facts.variables)))
     if facts.processes > 1:
@@ -128,7 +142,8 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
         parts.append(("adapter", adapter_text(facts.adapter)))
     if facts.best is not None and facts.best.final.input_bound:
         parts.append(("data", input_bound_text(facts.best.final)))
-    parts += [("losses", line) for line in numerics_lines(facts.numerics, facts.best)]
+    losses = numerics_lines(facts.numerics, facts.best)
+    parts += [("losses", line) for line in losses if f"losses {line}" not in facts.doubts]
     parts += [("also", line) for line in rehearsal_lines(facts.rehearsal)]
     parts += [("doubt", doubt) for doubt in doubts(facts)]
     if facts.left_out:
@@ -138,6 +153,20 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
     if facts.device_note:
         parts.append(("note", facts.device_note))
     return parts
+
+
+def disqualified_lines(facts: Facts) -> list[str]:
+    """The fastest trial that could not win although it was faster than the answer, why, and how many more there are."""
+    if not facts.disqualified:
+        return []
+    (trial, reason), more = facts.disqualified[0], len(facts.disqualified) - 1
+    base = facts.baseline
+    gain = speed_up(trial, base, facts.objective)[0] if base is not None else None
+    how_fast = f", {gain_range(gain)}" if gain is not None else ""
+    told = f"trial {trial.number} ({_told(trial, facts)}){how_fast}: {reason}"
+    others = [f"{more} more that {'was' if more == 1 else 'were'} faster: see the trials"] if more else []
+    accept = ["--allow-loss-difference lets it win"] if trial.barred else []
+    return [told, *accept, *others]
 
 
 def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
@@ -171,8 +200,7 @@ def changed_learning(facts: Facts) -> str:
     return ", ".join(
         f"{name} {best[name]} instead of {base[name]}"
         + (f" ({how})" if (how := LEVERS[name].differs(best[name])) else "")
-        for name in best
-        if not LEVERS[name].learns_alike(best[name], base[name])
+        for name in learning_differences(facts.best.configuration, facts.baseline.configuration)
     )
 
 
