@@ -1,20 +1,22 @@
-"""The answer put into a Trainer: a new one that shares the model and runs as it was measured."""
+"""The answer put into the user's arguments, and into a Trainer: a new one that shares the model and runs as it was measured."""
 
 import contextlib
 import copy
 import dataclasses
+import functools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune import lifted
-from autotune.callbacks import add_callbacks
+from autotune.callbacks import take_callbacks
 from autotune.collators import WithoutFullMask
 from autotune.environment import Environment
 from autotune.errors import InvalidRequest
 from autotune.found import Found
 from autotune.launch import launch_line
+from autotune.levers import checkpointing, precision
 from autotune.levers.attention_mask import FIELD as MASK
 from autotune.levers.compile import REGIONAL
 from autotune.levers.optimizer import OWN, own_name
@@ -33,16 +35,21 @@ class NotApplied(UserWarning):
     """A part of the answer that a built Trainer or a running process cannot take: do it as the message says."""
 
 
+class BatchSizeChanged(UserWarning):
+    """The Trainer's own arguments state another global batch size than the search was asked for."""
+
+
 def applied(found: Found, trainer: Any) -> Any:
     """A new Trainer of the same class that trains as the answer says; see `TuningResult.apply`."""
     _refuse(found)
-    args = _arguments(found, trainer.args)
+    args = answer_arguments(found, trainer.args, lifted.prepared_fields(trainer.args))
+    _say_batch(found, trainer.args)
     further, lost = lifted.further_arguments(trainer)
     if lost:
         _warn(f"{type(trainer).__name__} does not keep {', '.join(lost)}: the new one has the defaults")
     optimizers = lifted.own_optimizers(trainer)
     _say_optimizer(found, optimizers[0])
-    model_init = getattr(trainer, "model_init", None)
+    model_init = _prepared_init(found, getattr(trainer, "model_init", None))
     everything = {
         "model": None if model_init else trainer.model,
         "model_init": model_init,
@@ -56,19 +63,22 @@ def applied(found: Found, trainer: Any) -> Any:
         "optimizers": optimizers if optimizers[0] is not None else None,
     }
     takes = lifted.accepted(type(trainer))
-    _prepare_model(found, trainer)
+    if model_init is None:
+        _prepare_model(found, trainer.model)
     parts = {name: one for name, one in everything.items() if one is not None and name in takes}
     with _compiled_as_asked(found):
         made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
-    for name in lifted.prepared_fields(args):
+    for name in lifted.prepared_fields(trainer.args):
         setattr(made.args, name, getattr(trainer.args, name))
     if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
         made._skip_prepare_dataset = trainer._skip_prepare_dataset
     _pad(found, made.data_collator)
     if found.data_arguments().get(MASK):
         made.data_collator = WithoutFullMask(made.data_collator)
-    add_callbacks(made, lifted.own_callbacks(trainer))
-    _set_process(found)
+    take_callbacks(made, trainer)
+    _train_as_answered(found, made)
+    _say_evaluation(found, made)
+    _set_process(found, trainer.args.world_size)
     return made
 
 
@@ -91,14 +101,33 @@ def _refuse(found: Found) -> None:
         )
 
 
-def _arguments(found: Found, args: Any) -> Any:
-    """The user's own arguments, of their own class, with the answer's fields."""
+def answer_arguments(found: Found, user: Any, overrides: Mapping[str, Any]) -> Any:
+    """The user's own arguments, of their own class, with the answer's fields, then these; a copy.
+
+    user: a `TrainingArguments`; or, where none is at hand, fields that are private to the user's run, or None: then plain
+    `TrainingArguments` of what the search knows. Raises as `TuningResult.training_arguments` does.
+    """
+    from transformers import TrainingArguments
+
+    kind = TrainingArguments if user is None or isinstance(user, Mapping) else type(user)
+    names = {one.name for one in dataclasses.fields(kind)}
+    newer = {old: new for old, new in ALIASES.items() if new in names}
+    overrides = {newer.get(name, name): value for name, value in overrides.items()}
+    forget_tf32()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set, and has heard of
+        if kind is not TrainingArguments or isinstance(user, kind):
+            return dataclasses.replace(user, **{**_changed(found, user), **overrides})
+        private = {name: value for name, value in (user or {}).items() if name in names}
+        fields = {"output_dir": "output", **private, **found.training_argument_fields()}
+        return kind(**{**fields, **overrides})
+
+
+def _changed(found: Found, args: Any) -> dict[str, Any]:
+    """The fields in which the answer differs from these arguments."""
     base = what_differs(fields_of(args)[0], found.environment)
     best = found.best.configuration
     fields = training_arguments(best, found.environment, base)
-    checked = found.training_argument_fields().get("per_device_eval_batch_size")
-    if checked is not None:
-        fields["per_device_eval_batch_size"] = checked
     names = {one.name: one for one in dataclasses.fields(args) if one.init}
     changed = {name: value for name, value in fields.items() if name in names and _differs(getattr(args, name), value)}
     gone = [name for name in base if name not in fields and name not in (*PRIVATE, *ALIASES)]
@@ -106,12 +135,7 @@ def _arguments(found: Found, args: Any) -> Any:
     changed |= {old: None for old, new in ALIASES.items() if old in names and new in names}
     if getattr(args, FINDER, False):
         changed[FINDER] = False
-    changed |= lifted.prepared_fields(args)
-    changed = {name: copy.deepcopy(value) for name, value in changed.items()}
-    forget_tf32()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set, and has heard of
-        return dataclasses.replace(args, **changed)
+    return {name: copy.deepcopy(value) for name, value in changed.items()}
 
 
 def forget_tf32() -> None:
@@ -148,6 +172,36 @@ def _pad(found: Found, collator: Any) -> None:
             _warn(f"your collator has no pad_to_multiple_of; the answer pads to {asked['pad_to_multiple_of']}")
 
 
+def _say_batch(found: Found, args: Any) -> None:
+    """Say it where the Trainer's arguments state another global batch, and the search was not asked to leave just those."""
+    own = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
+    ranks = args.world_size * max(1, args.n_gpu)
+    stated, answer = own[0] * own[1] * ranks, found.best.configuration.global_batch_size
+    if stated != answer and own[0] * own[1] != _searched_from(found):
+        on_ranks = f" x {ranks} ranks" if ranks > 1 else ""
+        _warn(
+            f"the Trainer's own arguments say {own[0]} x {own[1]}{on_ranks} = {stated} samples a step, the new one trains "
+            f"{answer}, as the search was asked: search with a global batch size of {stated} to keep yours",
+            BatchSizeChanged,
+        )
+
+
+def _searched_from(found: Found) -> int | None:
+    """Samples a step and rank that the arguments given to the search state; None where they state none."""
+    user = found.user_arguments
+    base = found.request.training_args if user is None or isinstance(user, Mapping) else vars(user)
+    micro, accumulation = base.get("per_device_train_batch_size"), base.get("gradient_accumulation_steps")
+    return None if micro is None and accumulation is None else int(micro or 8) * int(accumulation or 1)
+
+
+def _say_evaluation(found: Found, made: Any) -> None:
+    """Say it where the size of the evaluation's batch is one that was checked and did not fit: it stays the user's."""
+    size, checked = made.args.per_device_eval_batch_size, found.rehearsal
+    fits = checked and checked.eval_batch_size
+    if checked and fits and fits < size and size in checked.eval_batches_tried and made.eval_dataset is not None:
+        _warn(f"an evaluation batch of {size} ran out of memory, {fits} fits: set per_device_eval_batch_size={fits}")
+
+
 def _say_optimizer(found: Found, own: Any) -> None:
     """Say it where an optimizer of the user's own stays, though the answer was measured with another one."""
     usual = OWN if found.workload.own_optimizer else own_name(found.request.training_args)
@@ -158,11 +212,45 @@ def _say_optimizer(found: Found, own: Any) -> None:
         )
 
 
-def _prepare_model(found: Found, trainer: Any) -> None:
-    """Set on the model what can be set on a built one, and say the rest; the model of `tune` is as it was measured."""
+def _without_checkpointing(found: Found) -> bool:
+    return found.best.configuration.values.get(checkpointing.LEVER.name) == "none"
+
+
+def _train_as_answered(found: Found, trainer: Any) -> None:
+    """Begin each training with the answer's precision and checkpointing: another Trainer may have trained the shared model."""
+    train = trainer.train
+
+    @functools.wraps(train)
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        precision.unwrap(trainer.model)
+        if _without_checkpointing(found):
+            checkpointing.switch_off(trainer.model)
+        return train(*args, **kwargs)
+
+    trainer.train = prepared
+
+
+def _prepared_init(found: Found, model_init: Any) -> Any:
+    """A `model_init` that makes the same models, each with what the answer sets on a built one; None for None."""
+    if model_init is None:
+        return None
+
+    @functools.wraps(model_init)
+    def prepared(*args: Any) -> Any:
+        model = model_init(*args)
+        _prepare_model(found, model)
+        return model
+
+    return prepared
+
+
+def _prepare_model(found: Found, model: Any) -> None:
+    """Set on the model what can be set on a built one, and say the rest; attention and weights of `tune`'s are as measured."""
+    if _without_checkpointing(found):
+        checkpointing.switch_off(model)
     if found.workload.user_objects:
         return
-    model, asked = trainer.model, found.model_arguments()
+    asked = found.model_arguments()
     for name, setter in (
         ("attn_implementation", "set_attn_implementation"),
         ("experts_implementation", "set_experts_implementation"),
@@ -191,7 +279,7 @@ def _compiled_as_asked(found: Found) -> Iterator[None]:
             os.environ[REGIONAL] = own
 
 
-def _set_process(found: Found) -> None:
+def _set_process(found: Found, ranks: int) -> None:
     """Set in this process what can still be set, and say what it has to be started with."""
     import torch
 
@@ -202,9 +290,9 @@ def _set_process(found: Found) -> None:
     if threads := variables.pop(THREADS, None):
         torch.set_num_threads(int(threads))
     missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}
-    if missing or found.processes() > 1:
+    if missing or found.processes() != ranks:
         _warn(f"the answer was measured in a process that starts so: {launch_line(found.processes(), missing)}")
 
 
-def _warn(said: str) -> None:
-    warnings.warn(f"{said[:1].upper()}{said[1:]}.", NotApplied, stacklevel=4)
+def _warn(said: str, category: type[UserWarning] = NotApplied) -> None:
+    warnings.warn(f"{said[:1].upper()}{said[1:]}.", category, stacklevel=4)

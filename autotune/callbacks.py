@@ -1,4 +1,4 @@
-"""Callbacks go from one Trainer to another, but for those that the other one made by itself; into probes no tracker goes."""
+"""Callbacks that go from one Trainer to another; into probes no tracker goes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +13,21 @@ def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
             there[type(one)] -= 1
         else:
             trainer.add_callback(one)
+
+
+def take_callbacks(trainer: Any, source: Any) -> None:
+    """Give a Trainer the callbacks of another one of its class, in their order: none that was removed from that one comes back.
+
+    What the Trainer made by itself stays its own, one for each of that class: it may hold the Trainer.
+    """
+    made = list(trainer.callback_handler.callbacks)
+    callbacks = []
+    for callback in source.callback_handler.callbacks:
+        match = next((other for other in made if type(other) is type(callback)), None)
+        if match is not None:
+            made.remove(match)
+        callbacks.append(callback if match is None else match)
+    trainer.callback_handler.callbacks = callbacks
 
 
 def is_tracker(callback: Any) -> bool:

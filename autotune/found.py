@@ -52,7 +52,8 @@ class Found:
     checkpoint; verification: what `autotune verify` found; each None where it was not made. prospects: trial number -> what the
     untried could still win after it. estimated_peaks: trial number -> what its memory is for, by the estimate, where it
     could be traced. arithmetic: operations of a sample, and of the device's fastest products. folder: where the report is, if
-    saved.
+    saved. user_arguments: the user's own `TrainingArguments`, or fields that belong to their run alone (folders, names, hub);
+    in memory only: no file holds them, and a loaded result has none.
     """
 
     request: TuningRequest
@@ -78,6 +79,7 @@ class Found:
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     folder: Path | None = None
     complete: bool = True
+    user_arguments: Any = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> Trial:
@@ -138,14 +140,10 @@ class Found:
     def training_argument_fields(self) -> dict[str, Any]:
         """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
 
-        With the evaluation's batch size that was checked, where one was.
-
         Raises NothingFits and SearchFailed as `best` does, and InvalidRequest, as every form of the answer does, for
         a study of another version whose levers are unknown here.
         """
-        fields = training_arguments(self.best.configuration, self.environment, self.request.training_args)
-        checked = self.rehearsal.eval_batch_size if self.rehearsal else None
-        return fields if checked is None else fields | {"per_device_eval_batch_size": checked}
+        return training_arguments(self.best.configuration, self.environment, self.request.training_args)
 
     def model_arguments(self) -> dict[str, Any]:
         """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model.

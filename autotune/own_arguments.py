@@ -1,10 +1,11 @@
 """The user's own TrainingArguments, from a file, a mapping or the object, as plain fields."""
 
+import copy
 import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,15 +23,22 @@ if TYPE_CHECKING:
 OwnArguments: TypeAlias = "TrainingArguments | Mapping[str, Any] | str | os.PathLike[str] | None"
 """What people may give as their own arguments."""
 
+OF_THE_DEVICE = ("use_cpu", "local_rank")
+"""Private fields that are no user's to keep: the answer's device and the launcher decide them."""
+
 
 def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
 
     Folders and secrets are left out. Raises InvalidRequest."""
+    return {name: value for name, value in _read(given).items() if name not in PRIVATE}
+
+
+def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {name: value for name, value in given.items() if name not in PRIVATE}
+        return dict(given)
     path = Path(given)
     try:
         if not str(given):
@@ -49,17 +57,19 @@ def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None)
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
-    return {name: value for name, value in data.items() if name not in PRIVATE}
+    return data
 
 
 @dataclass(frozen=True)
 class Own:
     """The user's own arguments as fields; unsent: names of those that are no plain data; source: where they came from, for
-    people."""
+    people. user: a copy of the object, else the fields that belong to the user's run alone (folders, names, secrets), which
+    stay in memory."""
 
     fields: dict[str, Any]
     unsent: Sequence[str]
     source: str
+    user: Any = field(default=None, repr=False)
 
 
 def own_arguments(**given: OwnArguments) -> Own:
@@ -70,12 +80,14 @@ def own_arguments(**given: OwnArguments) -> Own:
     args = given[names[0]] if names else None
     source = os.fspath(args) if isinstance(args, (str, os.PathLike)) else "Your training arguments"
     if args is None or isinstance(args, (str, os.PathLike, Mapping)):
-        return Own(read_training_args(args), (), source)
+        given_fields = _read(args)
+        own = {name: given_fields[name] for name in PRIVATE if name in given_fields and name not in OF_THE_DEVICE}
+        return Own(read_training_args(given_fields), (), source, own)
     if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
         raise InvalidRequest(
             f"{names[0]} is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
         )
-    return Own(*fields_of(args), source)
+    return Own(*fields_of(args), source, copy.copy(args))
 
 
 def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:

@@ -1,5 +1,6 @@
 """tune: a search for the user's own built Trainer, in which what is measured is what that Trainer does."""
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -7,6 +8,7 @@ from typing import Any
 
 from autotune import lifted
 from autotune.callbacks import is_tracker
+from autotune.levers import precision
 from autotune.levers.optimizer import ANY
 from autotune.off_device import off_device
 from autotune.own_arguments import fields_of, left_out
@@ -92,7 +94,11 @@ def tune(
     notes = [left_out(unsent)] if unsent else []
     options["device"] = device or _device(args)
     with off_device(trainer.model, lifted.optimizer_of(trainer), options["device"]) as held:
-        brought = _brought(trainer, notes, held)
+        wrapped = precision.unwrap(trainer.model)
+        try:
+            brought = _brought(trainer, notes, held)
+        finally:
+            precision.wrap_again(wrapped)
         return search(
             brought, global_batch_size or stated, args=base, fresh=fresh, watch=watch, probes=probes, **options
         )
@@ -130,7 +136,7 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
         "own_optimizer": _own_optimizer(trainer, further),
         "identity": _identity(trainer, own, further, callbacks),
     }
-    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else ())
+    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
 
 
 def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:

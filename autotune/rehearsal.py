@@ -62,7 +62,8 @@ class Rehearsal:
             return []
         peak = f" (peak {format_bytes(self.peak_bytes[EVALUATION])})" if EVALUATION in self.peak_bytes else ""
         too_large = [str(size) for size in self.eval_batches_tried if size > self.eval_batch_size]
-        but = f"; out of memory with {', '.join(too_large)}" if too_large else ""
+        advice = f": set per_device_eval_batch_size={self.eval_batch_size}"
+        but = f"; out of memory with {', '.join(too_large)}{advice}" if too_large else ""
         return [f"evaluation: one batch of {self.eval_batch_size} fits{peak}{but}"]
 
     def _checkpoint(self) -> list[str]:

@@ -33,31 +33,35 @@ if TYPE_CHECKING:
 class TuningResult(Found):
     """The answer of a search: `Found`, with the doors that people use; plain data, loaded without unpickling."""
 
-    def training_arguments(self, output_dir: str = "output", **overrides: Any) -> "TrainingArguments":
-        """A real `TrainingArguments`: the user's base, the tuned fields, then the overrides.
+    def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
+        """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
+
+        All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
+        the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` unless told.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
         unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
         """
-        from transformers import TrainingArguments
-
-        from autotune.applying import forget_tf32
+        from autotune.applying import answer_arguments, forget_tf32
 
         forget_tf32()
         self._warn_of_losses()
-        return TrainingArguments(output_dir=output_dir, **(self.training_argument_fields() | overrides))
+        folder = {} if output_dir is None else {"output_dir": output_dir}
+        return answer_arguments(self, self.user_arguments, folder | overrides)
 
     def apply(self, trainer: Any) -> Any:
         """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
 
         Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
-        out a mask that hides nothing, as the answer says. It shares the model with the Trainer that is given, which is
-        otherwise left as it is (build that one with a `model_init` to have a new model). Switches of torch and the number
-        of threads are set in this process.
+        out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
+        the Trainer that is given, which is otherwise left as it is (build that one with a `model_init` to have a new model):
+        where the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
+        threads are set in this process.
 
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
-        where there is none. Warns with `NotApplied` of what has to be done elsewhere: weights' dtype, variables, ranks;
-        with `LossWarning` as `training_arguments` does.
+        where there is none. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
+        `BatchSizeChanged` where the Trainer's own arguments state another global batch size, unless the search began with
+        these sizes and was asked for another one, and with `LossWarning` as `training_arguments` does.
         """
         from autotune.applying import applied
 

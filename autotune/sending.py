@@ -14,7 +14,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import ModuleType
 from typing import Any
@@ -33,13 +33,14 @@ class Sent:
     """Objects ready to be sent.
 
     name: of the model. notes: what people should know of what was sent and what was not; doubts: what of it speaks against
-    every number.
+    every number. user_arguments: the Trainer's own; they stay in this process.
     """
 
     name: str
     pickled: bytes
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    user_arguments: Any = field(default=None, repr=False)
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Sent:

@@ -141,12 +141,13 @@ def search(
     limit = TimeLimit(request.timeout_s, time.monotonic() if started is None else started)
     card = check_request(request, own_data=bool(brought.pickled))
     fingerprint = "" if brought.pickled else request_fingerprint(request)
-    if fingerprint and not fresh and (known := finished_study(request, fingerprint)):
-        return known
+    result = finished_study(request, fingerprint) if fingerprint and not fresh else None
     pickled, doubts = brought.pickled, brought.doubts
-    return _begin(
+    result = result or _begin(
         request, card, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch, limit, fingerprint
     )
+    user = own.user if brought.user_arguments is None else brought.user_arguments
+    return dataclasses.replace(result, user_arguments=user)
 
 
 def _begin(

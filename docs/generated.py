@@ -11,7 +11,7 @@ import typer
 
 import autotune
 from autotune import cli, errors
-from autotune.applying import NotApplied
+from autotune.applying import BatchSizeChanged, NotApplied
 from autotune.cards import CARDS
 from autotune.configuration import Configuration, word
 from autotune.environment import Environment
@@ -32,7 +32,7 @@ PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
-WARNINGS = (NotApplied, errors.LossWarning)
+WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning)
 
 
 def write(folder: Path) -> None:

@@ -57,3 +57,17 @@ def test_two_names_and_what_is_no_arguments_are_refused() -> None:
         own_arguments(args={}, base_arguments=None, training_args={})
     with pytest.raises(InvalidRequest, match="args is a int"):
         own_arguments(args=5)
+
+
+def test_what_belongs_to_the_user_s_run_stays_beside_the_fields(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.yaml"
+    path.write_text("{learning_rate: 1.0e-3, output_dir: here, run_name: mine, use_cpu: true, hub_token: hf_secret}")
+    of = own_arguments(args=path)
+    assert of.fields == {"learning_rate": 1e-3}
+    assert of.user == {"output_dir": "here", "run_name": "mine", "hub_token": "hf_secret"}
+    assert "hf_secret" not in repr(of)
+    given = TrainingArguments(str(tmp_path), use_cpu=True, run_name="before")
+    of = own_arguments(args=given)
+    given.run_name = "after"
+    assert of.user.run_name == "before"
+    assert own_arguments(args=None).user == {}

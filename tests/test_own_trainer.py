@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, Trainer
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
@@ -158,6 +158,8 @@ def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) ->
     assert type(made) is trl.SFTTrainer
     assert type(made.args) is trl.SFTConfig
     assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, packing, None)
+    assert result.training_arguments().to_dict() == made.args.to_dict()
+    assert result.training_arguments().output_dir == str(tmp_path)
     assert made.args.learning_rate == 1e-3
     assert len(made.train_dataset) == len(trainer.train_dataset)
     assert made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps == 4
@@ -211,6 +213,32 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     assert moved[1] == asked[0][1]["device"] == "cpu"
     assert asked[0][0].doubts == ("this process still holds 1 GiB",)
     assert "this process still holds 1 GiB" in asked[0][0].notes
+
+
+def test_the_user_s_arguments_are_kept_as_they_were_then(asked: Asked, tmp_path: Path) -> None:
+    trainer = built(tmp_path, fields={"run_name": "before", "hub_token": "hf_secret"})
+    autotune.tune(trainer)
+    trainer.args.run_name = "after"
+    kept = asked[0][0].user_arguments
+    assert (type(kept), kept.run_name, kept.output_dir) == (TrainingArguments, "before", str(tmp_path))
+    assert "hf_secret" not in repr(asked)
+
+
+def test_a_model_that_was_trained_in_bf16_is_sent_without_its_autocast_and_keeps_it(
+    asked: Asked, tmp_path: Path
+) -> None:
+    class Own(type(bert())):  # type: ignore[misc]
+        pass
+
+    trainer = built(tmp_path, model=Own(bert().config), fields={"bf16": True, "max_steps": 1})
+    trainer.train()
+    forward = trainer.model.forward
+    autotune.tune(trainer)
+    assert trainer.model.forward == forward
+    assert trainer.model._original_forward.__func__ is Own.forward
+    arrived = UserObjects.opened(asked[0][0].pickled).model()
+    assert type(arrived).__name__ == "Own"
+    assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
 
 
 def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_not(

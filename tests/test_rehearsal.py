@@ -26,7 +26,9 @@ def test_a_rehearsal_says_which_evaluation_batch_fits_and_what_a_checkpoint_take
 
 def test_batches_that_ran_out_of_memory_are_named_beside_the_one_that_fits() -> None:
     rehearsal = Rehearsal(eval_batch_size=128, eval_batches_tried=(512, 256, 128))
-    assert rehearsal.lines() == ["evaluation: one batch of 128 fits; out of memory with 512, 256"]
+    assert rehearsal.lines() == [
+        "evaluation: one batch of 128 fits; out of memory with 512, 256: set per_device_eval_batch_size=128"
+    ]
 
 
 def test_not_even_one_sample_is_said_so() -> None:

@@ -4,11 +4,12 @@ import contextlib
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from autotune.errors import InvalidRequest, LossWarning, NothingFits, SearchFailed
 from autotune.measurement import Outcome
@@ -17,6 +18,7 @@ from autotune.numerics import SEEDS, Curve, Numerics
 from autotune.own_arguments import read_training_args
 from autotune.probe.order import ANSWER, ORDER, read_json, write_json
 from autotune.prospect import Prospect
+from autotune.rehearsal import Rehearsal
 from autotune.report.summary import answer_lines, doubts
 from autotune.request import tuning_request
 from autotune.result import TuningResult
@@ -163,6 +165,75 @@ def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() 
     with pytest.raises(SearchFailed, match="its loss differs") as caught:
         _ = result([lost, barred()[1]]).best
     assert "allow_loss_difference=True" in caught.value.advice
+
+
+@dataclass
+class Mine(TrainingArguments):
+    """Arguments of a user's own class."""
+
+    temperature: float = 1.0
+
+
+def users(folder: Path, **fields: Any) -> Mine:
+    return Mine(
+        str(folder / "mine"),
+        run_name="my run",
+        hub_model_id="me/mine",
+        hub_token="hf_secret",
+        resume_from_checkpoint="last",
+        temperature=0.5,
+        report_to="none",
+        optim="adamw_torch_fused",
+        **fields,
+    )
+
+
+def test_the_training_arguments_are_the_user_s_own_but_for_what_was_tuned(tmp_path: Path) -> None:
+    own = users(tmp_path, per_device_eval_batch_size=3)
+    found = result(user_arguments=own, rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    made = found.training_arguments()
+    assert type(made) is Mine
+    changed = {one.name for one in fields(made) if one.init and getattr(made, one.name) != getattr(own, one.name)}
+    assert changed == {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16"),
+        *("dataloader_pin_memory", "use_cpu"),
+    }
+    assert (own.per_device_train_batch_size, own.bf16) == (8, False)
+    other = found.training_arguments("there", temperature=2.0, run_name=None)
+    assert (other.output_dir, other.temperature, other.run_name, other.bf16) == ("there", 2.0, None, True)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_overrides_win_under_their_older_names_too(tmp_path: Path) -> None:
+    for found in (result(), result(user_arguments=users(tmp_path))):
+        made = found.training_arguments(str(tmp_path), gradient_checkpointing=True)
+        assert (made.gradient_checkpointing, made.activation_checkpointing) == (True, True)
+    with pytest.raises(TypeError, match="surprise"):
+        result(user_arguments=users(tmp_path)).training_arguments(surprise=1)
+
+
+def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_run(tmp_path: Path) -> None:
+    made = result(user_arguments={"run_name": "my run", "output_dir": str(tmp_path)}).training_arguments()
+    assert (type(made), made.run_name, made.output_dir) == (TrainingArguments, "my run", str(tmp_path))
+    assert result().training_arguments().output_dir == "output"
+
+
+def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
+    found = result(rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    assert "per_device_eval_batch_size" not in found.training_argument_fields()
+    assert found.training_arguments().per_device_eval_batch_size == 8
+
+
+def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
+    found = result(user_arguments=users(tmp_path))
+    assert found == replace(found, user_arguments=None)
+    assert "user_arguments" not in repr(found)
+    folder = found.save(tmp_path / "study")
+    for path in folder.rglob("*.*"):
+        for text in (b"hf_secret", b"my run", b"me/mine", str(tmp_path).encode()):
+            assert text not in path.read_bytes(), path.name
+    again = TuningResult.load(folder)
+    assert (again.user_arguments, type(again.training_arguments())) == (None, TrainingArguments)
 
 
 def test_the_model_s_arguments_are_keywords() -> None:

@@ -252,6 +252,7 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
     )
     assert result.best.configuration.global_batch_size == 8
     assert result.training_arguments().learning_rate == 3e-4
+    assert result.training_arguments().output_dir == "unused"
     assert "output_dir" not in result.training_argument_fields()
     assert result.workload.architecture == "BertForSequenceClassification"
 

@@ -27,6 +27,11 @@ _BY_NEED = {"none": 3, "every_3rd": 2, "every_2nd": 1, "full": 0}
 """The more layers forget, the less is held."""
 
 
+INPUT_GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
+"""Names of the hooks on the input embeddings by which transformers and PEFT let gradients through a checkpointed layer
+whose weights are frozen (`PreTrainedModel.enable_input_require_grads`, `peft.prepare_model_for_kbit_training`)."""
+
+
 def field_name(environment: Environment) -> str:
     """`activation_checkpointing` where this transformers knows it, else its older name."""
     fields = environment.training_argument_fields
@@ -39,6 +44,23 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(known, Mapping):
         raise ValueError(f"{known!r} is no table of options")
     return dict(known)
+
+
+def switch_off(model: Any) -> None:
+    """Make a built model keep its activations, however and below whatever wrapper they were to be recomputed.
+
+    Training arguments without checkpointing leave a model as it is. The hooks that let gradients through checkpointed
+    layers go too: from a model that was checkpointed, and from one with adapters, where they have no other purpose.
+    """
+    modules = list(model.modules())
+    flagged = [module for module in modules if getattr(module, "gradient_checkpointing", False)]
+    for module in flagged:
+        module.gradient_checkpointing = False
+    if flagged or hasattr(model, "peft_config"):
+        for module in modules:
+            for key, hook in list(module._forward_hooks.items()):
+                if getattr(hook, "__name__", "") in INPUT_GRADIENT_HOOKS:
+                    del module._forward_hooks[key]
 
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:

@@ -35,6 +35,36 @@ ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
 _BF16 = "bfloat16"
 
 
+_OF_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")
+"""Attributes of a model that `Accelerator.prepare_model` sets (accelerate 1.15)."""
+
+
+def unwrap(model: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Let the next Trainer that trains this model choose its precision; returns what `wrap_again` takes.
+
+    At a model's first training accelerate puts autocast around its forward, or does not, and every later Trainer finds the
+    model prepared and leaves it so, whatever its own arguments say.
+    """
+    wrapped = []
+    for module in model.modules():
+        attributes = vars(module)
+        if not attributes.get("_is_accelerate_prepared"):
+            continue
+        wrapped.append((module, {name: attributes[name] for name in _OF_ACCELERATE if name in attributes}))
+        del attributes["_is_accelerate_prepared"]
+        if forward := attributes.pop("_original_forward", None):
+            attributes["forward"] = forward
+            if getattr(forward, "__func__", None) is type(module).forward:
+                del attributes["forward"]
+    return wrapped
+
+
+def wrap_again(wrapped: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Undo `unwrap`."""
+    for module, attributes in wrapped:
+        vars(module).update(attributes)
+
+
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     asked = next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
     return WEIGHTS if asked in ("fp32", "tf32") and workload.weights_dtype == _BF16 else asked

@@ -133,7 +133,7 @@ class Rehearser(TrainerCallback):  # type: ignore[misc]
         self._trainer.args.dataloader_persistent_workers = False
         if not self._cuda:
             give_large_blocks_back()
-        size = first_size(self._order)
+        size = int(self._trainer.args.per_device_eval_batch_size)  # the user's own or the default: the answer keeps it
         while failure := self._one_batch(size):
             gc.collect()
             if self._cuda:
@@ -183,12 +183,6 @@ def give_large_blocks_back() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):  # another C library has none
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
-
-
-def first_size(order: Order) -> int:
-    """The user's own `per_device_eval_batch_size`, else the size of a training's micro-batch."""
-    assert order.configuration is not None
-    return int(order.training_arguments.get("per_device_eval_batch_size") or order.configuration.micro_batch_size)
 
 
 def eval_samples(order: Order, dataset: Any, count: int) -> Sized:

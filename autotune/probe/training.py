@@ -11,6 +11,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.callbacks import add_callbacks, drop_trackers
+from autotune.levers import checkpointing, precision
 from autotune.levers.quantization import FIELD as FOUR_BITS
 from autotune.levers.threads import VARIABLE as THREADS
 from autotune.measurement import Measurement, Outcome
@@ -213,6 +214,9 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     kind = user.trainer_class or Trainer
     trainer = kind(model=model, args=arguments, **parts)
     trainer.own_optimizer = user.own_optimizer
+    precision.unwrap(trainer.model)
+    if order.configuration.values.get(checkpointing.LEVER.name) == "none":
+        checkpointing.switch_off(trainer.model)
     add_callbacks(trainer, user.callbacks)
     drop_trackers(trainer)
     trainer.data_collator = data.collated_as_asked(trainer.data_collator, order.data_arguments)

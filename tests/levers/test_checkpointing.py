@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from autotune.levers.checkpointing import LEVER, VALUES, field_name
+from autotune.levers.checkpointing import LEVER, VALUES, field_name, switch_off
 from autotune.training_arguments import training_arguments
 from tests.levers.fakes import observed
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
@@ -152,3 +153,50 @@ def test_it_computes_a_third_more_by_the_share_of_layers_that_forget() -> None:
     assert extra == pytest.approx(
         {"none": 0, "full": 1 / 3, "every_2nd": 1 / 6, "every_3rd": 1 / 9, "offload": 1 / 3, "full_reentrant": 1 / 3}
     )
+
+
+def gpt2() -> Any:
+    sizes = {"vocab_size": 64, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=1))
+
+
+def adapted(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
+
+
+def hooks_of(model: torch.nn.Module) -> int:
+    return sum(len(module._forward_hooks) for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_too(wrapped: bool) -> None:
+    model = gpt2()
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()  # again, as PEFT and TRL do: transformers forgets the first hook
+    whole = adapted(model) if wrapped else model
+    kept = model.lm_head.register_forward_hook(lambda *_: None)
+    assert LEVER.read_back(observed(model=whole)) != "none"
+    assert hooks_of(whole) >= 3
+    switch_off(whole)
+    assert LEVER.read_back(observed(model=whole)) == "none"
+    assert not model.is_gradient_checkpointing
+    assert hooks_of(whole) == 1, "the user's own hook stays"
+    kept.remove()
+    embedded = model.get_input_embeddings()(torch.tensor([[1, 2]]))
+    assert embedded.requires_grad is not wrapped, "frozen embeddings let nothing through any more"
+
+
+def test_hooks_that_only_checkpointing_needs_leave_an_adapter_that_never_was_checkpointed() -> None:
+    model = adapted(gpt2())
+    model.enable_input_require_grads()  # TRL's constructor, long before the training switches checkpointing on
+    switch_off(model)
+    assert hooks_of(model) == 0
+
+
+def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> None:
+    model = gpt2()
+    model.enable_input_require_grads()
+    switch_off(model)
+    assert hooks_of(model) == 1

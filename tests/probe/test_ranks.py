@@ -172,7 +172,7 @@ def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
     assert failure is None, failure
     rehearsal = Rehearsal.from_dict(value)
     assert not rehearsal.problems
-    assert rehearsal.eval_batch_size == 4
+    assert rehearsal.eval_batch_size == 8
     assert rehearsal.checkpoint_bytes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from autotune.environment import Environment
 from autotune.measurement import Outcome
@@ -109,7 +109,7 @@ def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_setting
 ) -> None:
     rehearsal = prepared(model, asked=configuration(4, 2, workers=1))
     assert rehearsal.problems == ()
-    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (4, (4,))
+    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (8, (8,))
     assert rehearsal.eval_seconds is not None
     assert rehearsal.eval_seconds > 0
     workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
@@ -122,9 +122,9 @@ def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_setting
     assert [line.partition(":")[0] for line in rehearsal.lines()] == ["evaluation", "checkpoint"]
 
 
-def test_the_users_own_evaluation_batch_size_is_the_one_that_is_checked(own: Rehearse) -> None:
+def test_the_evaluation_batch_that_the_answer_leaves_is_the_one_that_is_checked(own: Rehearse) -> None:
     assert own(base={"per_device_eval_batch_size": 100}).eval_batch_size == 100
-    assert own(asked=configuration(8)).eval_batch_size == 8
+    assert own(asked=configuration(2)).eval_batch_size == TrainingArguments.per_device_eval_batch_size == 8
 
 
 def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared: Rehearse) -> None:
@@ -138,7 +138,7 @@ def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environ
     with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
         rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
     assert rehearsal.problems == ()
-    assert rehearsal.eval_batch_size == 4
+    assert rehearsal.eval_batch_size == 8
 
 
 def test_nothing_is_left_of_it(environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,14 +183,14 @@ def test_persistent_workers_do_not_hold_on_to_the_batch_size_that_failed(prepare
 def test_not_even_one_sample_ends_the_halving_and_the_checkpoint_is_made_all_the_same(own: Rehearse) -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB."
     rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": text})
-    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (None, (4, 2, 1))
+    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (None, (8, 4, 2, 1))
     assert rehearsal.lines()[0] == "evaluation: out of memory even with 1 sample"
     assert rehearsal.checkpoint_bytes
 
 
 def test_an_evaluation_that_fails_otherwise_is_not_halved(own: Rehearse) -> None:
     rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": "no such column"})
-    assert rehearsal.eval_batches_tried == (4,)
+    assert rehearsal.eval_batches_tried == (8,)
     problem = rehearsal.problem("evaluation")
     assert problem is not None
     assert (problem.outcome, problem.reason) == (Outcome.CRASHED, "RuntimeError: no such column")
@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_the_checkpoint_untried_and_says_so(own: Rehearse) ->
 
 def test_a_model_that_cannot_be_saved_is_the_checkpoints_problem(own: Rehearse) -> None:
     rehearsal = own("tied")
-    assert rehearsal.eval_batch_size == 4
+    assert rehearsal.eval_batch_size == 8
     assert [(one.where, one.outcome) for one in rehearsal.problems] == [("saving", Outcome.CRASHED)]
     assert rehearsal.lines()[-1].startswith("checkpoint: crashed: RuntimeError")
 

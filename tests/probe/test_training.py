@@ -24,7 +24,7 @@ from autotune.sending import sent
 from autotune.workload import Workload
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
-from tests.trainers import Logged
+from tests.trainers import Logged, Numbers, bert
 
 Train = Callable[..., Measurement]
 
@@ -192,6 +192,22 @@ def test_a_trainer_that_logs_to_a_tracker_by_itself_trains_without_it(environmen
     trainer = trainer_of(order, UserObjects.opened(sent(objects)), arguments)
     assert type(trainer) is Logged
     assert not any(map(is_tracker, trainer.callback_handler.callbacks))
+
+
+@pytest.mark.parametrize("value", ["none", "full"])
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_a_model_whose_checkpointing_was_switched_on_by_hand_trains_as_asked(
+    environment: Environment, tmp_path: Path, value: str
+) -> None:
+    def model_init() -> Any:
+        model = bert()
+        model.gradient_checkpointing_enable()
+        return model
+
+    order = make_order(tmp_path, environment, asked=configuration(checkpointing=value))
+    objects = UserObjects.opened(sent({"model_init": model_init, "train_dataset": Numbers()}))
+    trainer = trainer_of(order, objects, arguments_of(order, b"", tmp_path, most_steps(order)))
+    assert trainer.model.is_gradient_checkpointing == (value == "full")
 
 
 # Which samples --------------------------------------------------------------------------------------------------
