@@ -5,6 +5,7 @@ import pytest
 from autotune.levers import LEVERS
 from autotune.report.columns import AFTER, BEFORE, Column, dtypes, lever_column, trial_columns
 from autotune.report.compared import COMPARED, compared_frame
+from autotune.report.forecast_table import FORECAST
 from autotune.report.table import frame
 from tests.docs.pages import DOCS, whole
 from tests.makers import LEVERS as OF_A_TRIAL
@@ -45,7 +46,7 @@ def test_the_documented_columns_are_the_frame_s() -> None:
         assert list(made.columns) == [column.name for column in documented]
 
 
-@pytest.mark.parametrize("column", [*BEFORE, *AFTER, *OWN, *COMPARED], ids=lambda column: column.name)
+@pytest.mark.parametrize("column", [*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST], ids=lambda column: column.name)
 def test_every_column_says_its_meaning_and_its_unit(column: Column) -> None:
     assert column.meaning.endswith(".")
     units = {"_s": "seconds", "_seconds": "seconds", "_bytes": "bytes", "samples_per_second": "samples / second"}
@@ -57,7 +58,10 @@ def test_every_column_says_its_meaning_and_its_unit(column: Column) -> None:
 def test_the_docs_hold_the_same_columns_in_their_order() -> None:
     rows = [line.split(" | ") for line in whole(DOCS / "columns.md").splitlines() if line.startswith("| `")]
     told = [(name.strip("| `"), dtype.strip("`"), unit, meaning) for name, dtype, unit, meaning in filter(full, rows)]
-    known = [(one.name, one.dtype, one.unit or "-", f"{one.meaning} |") for one in (*BEFORE, *AFTER, *OWN, *COMPARED)]
+    known = [
+        (one.name, one.dtype, one.unit or "-", f"{one.meaning} |")
+        for one in (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
+    ]
     assert told == known
 
 
