@@ -53,6 +53,15 @@ def crashing_values(trials: Sequence[Trial]) -> list[tuple[dict[str, Value], Tri
     return [(dict(values), trial) for values, trial in found.items()]
 
 
+def crash_notes(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Which values were ruled out while searching because they crash, a sentence each."""
+    return tuple(
+        f"{' and '.join(f'{name} {value}' for name, value in values.items())}: ruled out after {SAME_CRASHES} crashes "
+        f"with none completed, first in trial {trial.number} ({trial.measurement.reason.rstrip('.')})"
+        for values, trial in crashing_values(trials)
+    )
+
+
 def _answers(trial: Trial, other: Configuration) -> bool:
     mine, measurement = trial.configuration, trial.measurement
     if mine == other:

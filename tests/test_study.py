@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.ask_and_tell import Asked, Study, ask
 from autotune.configuration import Configuration
-from autotune.dominance import SAME_CRASHES, crashing_values
+from autotune.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.ending import nothing_to_win
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.measurement import Measurement, Outcome
@@ -246,6 +246,9 @@ def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) 
     assert len(crashed) == SAME_CRASHES
     assert {trial.configuration.values["checkpointing"] for trial in crashed} == {"full"}
     assert [values for values, _ in crashing_values(study.trials)] == [{"checkpointing": "full"}]
+    [note] = crash_notes(study.trials)
+    assert "checkpointing full" in note
+    assert "illegal instruction" in note
     assert "known or settled" in statement
 
 
