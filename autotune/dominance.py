@@ -1,8 +1,8 @@
 """What a trial settles about configurations that were never probed."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from autotune.configuration import Configuration
+from autotune.configuration import Configuration, Value
 from autotune.levers import LEVERS, MICRO
 from autotune.measurement import HOST_STAGES, Outcome
 from autotune.trial import Trial
@@ -13,13 +13,53 @@ NEVER_PROBED = "environment"
 HOST_LEVERS = ("workers", "prefetch_factor", "pin_memory")
 """Levers that take the host's memory, the more the higher their value."""
 
+SAME_CRASHES = 3
+"""Crashes of one value, none of whose trials completed, from which on it is probed no more."""
+
 AFTER_FORWARD = ("optimizer",)
 """Levers that have not come into play when a forward fails."""
 
 
 def settled_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
-    """The first trial that already answers for this configuration: itself, or one that rules it out; else None."""
-    return next((trial for trial in trials if _answers(trial, configuration)), None)
+    """The first trial that already answers for this configuration: itself, or one that rules it out; else None.
+
+    That is also the first crash of values that crash wherever they are.
+    """
+    known = list(trials)
+    if (answer := next((trial for trial in known if _answers(trial, configuration)), None)) is not None:
+        return answer
+    mine = configuration.values.items()
+    return next((trial for values, trial in crashing_values(known) if values.items() <= mine), None)
+
+
+def crashing_values(trials: Sequence[Trial]) -> list[tuple[dict[str, Value], Trial]]:
+    """(values that crash wherever they stand together, the first trial that did), while anything has run at all.
+
+    A value counts once SAME_CRASHES trials with it crashed and none with it completed. Beside others that all these crashes
+    share, and that have never completed either, it cannot be told which it is: then only all of them together count.
+    """
+    crashed = [trial for trial in trials if trial.measurement.outcome is Outcome.CRASHED]
+    ran = [trial.configuration.values.items() for trial in trials if trial.measurement.outcome is Outcome.COMPLETED]
+    if len(crashed) < SAME_CRASHES or not ran:
+        return []
+    found: dict[tuple[tuple[str, Value], ...], Trial] = {}
+    for value in {value: None for trial in crashed for value in trial.configuration.values.items()}:
+        with_it = [trial for trial in crashed if value in trial.configuration.values.items()]
+        if len(with_it) < SAME_CRASHES or any(value in items for items in ran):
+            continue
+        every = [trial.configuration.values.items() for trial in with_it]
+        shared = [one for one in every[0] if all(one in items for items in every)]
+        found.setdefault(tuple(one for one in shared if not any(one in items for items in ran)), with_it[0])
+    return [(dict(values), trial) for values, trial in found.items()]
+
+
+def crash_notes(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """Which values were ruled out while searching because they crash, a sentence each."""
+    return tuple(
+        f"{' and '.join(f'{name} {value}' for name, value in values.items())}: ruled out after {SAME_CRASHES} crashes "
+        f"with none completed, first in trial {trial.number} ({trial.measurement.reason.rstrip('.')})"
+        for values, trial in crashing_values(trials)
+    )
 
 
 def _answers(trial: Trial, other: Configuration) -> bool:

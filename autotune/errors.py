@@ -10,7 +10,7 @@ AutotuneError              1    something went wrong that is nobody's typing
 ├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
 ├── TracingFailed          1    the memory of a model cannot be estimated
 ├── TimeIsOver             1    the time given was over before the baseline was measured
-└── SearchFailed           1    the baseline crashed, one crash came three times running, or no trial completed
+└── SearchFailed           1    the baseline crashed, one crash came again and again, or no trial completed
 """
 
 from collections.abc import Iterable
@@ -92,7 +92,7 @@ class TimeIsOver(AutotuneError):
 
 
 class SearchFailed(AutotuneError):
-    """The baseline crashed, the same crash came three times running, or no trial completed for another reason than memory."""
+    """The baseline crashed, the same crash came again and again, or no trial completed for another reason than memory."""
 
 
 class LossWarning(UserWarning):

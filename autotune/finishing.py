@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from autotune.ask_and_tell import Study
@@ -36,6 +37,10 @@ MOST_ANSWERS = 4
 
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
+
+LOSSES_LONGEST_S, LOSSES_LONGEST = 60.0, 3.0
+"""Seconds that comparing losses may take in all where parity is not required, beside so many times what it is foreseen to:
+float32 was perhaps never measured, and can be ten times as slow as the 16 bits that it is foreseen by."""
 
 SANITY_CHECK = "evaluation and checkpoint"
 """What is left out where the time is too short, as the losses are."""
@@ -105,16 +110,19 @@ def _numerics(
     if seconds > most and not earlier:
         said = f"{STEPS} steps of each would take about {format_seconds(seconds)}; --require-parity takes the time"
         return Numerics(problem=said)
-    has_begun = False
+    has_begun, until = False, math.inf
 
     def attempt(configuration: Configuration, seed: int, folder: Path) -> tuple[Any, Failure | None]:
-        nonlocal has_begun
+        nonlocal has_begun, until
         if not has_begun:
-            time.check("the losses were compared", losses_seconds(study.trials, finalists))
+            foreseen_s = losses_seconds(study.trials, finalists)
+            time.check("the losses were compared", foreseen_s)
+            until = math.inf if require_parity else monotonic() + LOSSES_LONGEST_S + LOSSES_LONGEST * foreseen_s
             watch(progress(study, "finishing", message=f"comparing losses with fp32's over {STEPS} steps"))
         has_begun = True
         request = {"steps": STEPS, "seed": seed}
-        return _train(study, train, "numerics", configuration, folder, DEADLINE_S + 10 * seconds, request)
+        deadline = min(DEADLINE_S + 10 * seconds, max(0.0, until - monotonic()))
+        return _train(study, train, "numerics", configuration, folder, deadline, request)
 
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
         everyone = [number for number in before if number != best.number] + finalists

@@ -20,7 +20,7 @@ from autotune.plan import Plan
 from autotune.probe import Probe, device
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.live import LiveProbe
-from autotune.probe.order import CONFIRMATION, Timing
+from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, Timing
 from autotune.report.ladder_files import LADDER_FILES, write_ladder
 from autotune.request import TuningRequest, tuning_request
 from autotune.study_folder import REQUEST, locked, probe_folder, remove_study, reporting_storage
@@ -36,6 +36,11 @@ OPTIONS = (
 """What of a search's options means something here."""
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=CONFIRMATION.timed_most, target=CONFIRMATION.target)
+ON_CUDA = replace(
+    TIMING,
+    untimed_seconds=CUDA_CONFIRMATION.untimed_seconds,
+    timed_seconds_least=CUDA_CONFIRMATION.timed_seconds_least,
+)
 """One run a rung has to tell as much as a confirmation's rounds: as many steps, and more time for them."""
 
 Watch = Callable[[Ladder, str], None]
@@ -93,6 +98,7 @@ def _walk(request: TuningRequest, watch: Watch | bool | None) -> Ladder:
         ladder = Ladder(rungs, workload, environment, size, limit, allowed, notes=notes, folder=str(folder))
         with locked(folder):
             clear(folder)
+            timing = TIMING if environment.is_cpu else ON_CUDA
             probe = LiveProbe(
                 host,
                 environment,
@@ -101,7 +107,7 @@ def _walk(request: TuningRequest, watch: Watch | bool | None) -> Ladder:
                 allowed,
                 partial(probe_folder, folder),
                 device_used=device.usage_of(card),
-                timings=(TIMING, TIMING),
+                timings=(timing, timing),
             )
             return climb(ladder, probe, folder, told, request.probe_timeout_s)
 

@@ -8,7 +8,7 @@ from autotune.numerics import SEEDS
 from autotune.objective import best_trial, finalists
 from autotune.parity import predicted_seconds
 from autotune.plan import Plan
-from autotune.probe.order import CONFIRMATION
+from autotune.probe.order import timings
 from autotune.trial import Trial
 
 LEAST_RIVALS = 2
@@ -66,9 +66,13 @@ def _round_seconds(trial: Trial) -> float:
     if trial.confirmations:
         return trial.confirmations[-1].probe_seconds
     step_s = trial.measurement.step_time_s or 0.0
-    timed = min(CONFIRMATION.timed_most, CONFIRMATION.seconds / step_s) if step_s else CONFIRMATION.timed_most
-    steps = CONFIRMATION.untimed_most + max(CONFIRMATION.timed_least, timed)
-    return starting_seconds(trial.measurement) + steps * step_s
+    # A GPU's probe knows what a process holds before its first tensor.
+    timing = timings(is_cpu=not trial.measurement.context_bytes)[1]
+    untimed_s = max(timing.untimed_most * step_s, timing.untimed_seconds)
+    timed_s = max(
+        timing.timed_least * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least
+    )
+    return starting_seconds(trial.measurement) + untimed_s + timed_s
 
 
 def starting_seconds(measurement: Measurement) -> float:

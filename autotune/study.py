@@ -20,6 +20,7 @@ from optuna.trial import TrialState
 from autotune.ask_and_tell import PROBES, Study, ask, begin, propose, tell
 from autotune.configuration import Configuration
 from autotune.confirmation import confirm
+from autotune.dominance import SAME_CRASHES, crashing_values
 from autotune.ending import time_is_over
 from autotune.errors import SearchFailed, TimeIsOver
 from autotune.interval import Interval
@@ -40,8 +41,8 @@ from autotune.trial import Trial
 CORE_SHARE = 0.5
 """Of the probes of a search, for the core levers of a space that names some."""
 
-SAME_CRASHES = 3
-"""The same crash so many times running ends the search."""
+CRASHES_THAT_END = 6
+"""The same crash so many times running, with no value to blame, ends the search: it is the machine."""
 
 
 # Opening -------------------------------------------------------------------------------------------------------
@@ -150,8 +151,8 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     """Probe until the plan is over or all is known, confirm, and go on where that showed that more is to be won; returns the
     statement why it ended.
 
-    Raises SearchFailed where the baseline crashes or one crash comes three times running, StorageFailed where the disk
-    refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts or wished
+    Raises SearchFailed where the baseline crashes or one crash comes again and again whatever the values, StorageFailed where
+    the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts or wished
     to: everything so far is kept.
     """
     if study.trials:
@@ -210,12 +211,22 @@ def _measure(
 
 
 def _stop_where_it_crashes(study: Study) -> None:
-    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same."""
-    crashed = [trial for trial in study.trials[-SAME_CRASHES:] if trial.measurement.outcome is Outcome.CRASHED]
+    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same, with no value to blame.
+
+    Values that crash wherever they are, are only ruled out (`crashing_values`), unless nothing runs at all.
+    """
+    has_run = any(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
+    most = CRASHES_THAT_END if has_run else SAME_CRASHES
+    blamed = [values.items() for values, _ in crashing_values(study.trials) if len(values) == 1]
+    last = study.trials[-most:]
     if study.trials and study.trials[0].measurement.outcome is Outcome.CRASHED:
         raise _crash(study, study.trials[0], "The baseline crashed")
-    if len(crashed) == SAME_CRASHES and len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in crashed}) == 1:
-        raise _crash(study, crashed[-1], f"The same crash came {SAME_CRASHES} times running")
+    if len(last) < most or any(trial.measurement.outcome is not Outcome.CRASHED for trial in last):
+        return
+    if has_run and any(values <= trial.configuration.values.items() for trial in last for values in blamed):
+        return
+    if len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in last}) == 1:
+        raise _crash(study, last[-1], f"The same crash came {most} times running")
 
 
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:

@@ -2,7 +2,9 @@
 
 import math
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autotune.interval import Interval, quotient_of_means
@@ -11,6 +13,9 @@ from autotune.trial import Trial
 from autotune.units import format_bytes, format_duration, format_interval
 
 WIDTH = 80
+
+DEVICE_FACTS = {"sm_clock_mhz": ("SM clock", "MHz"), "power_w": ("power", "W"), "temperature_c": ("temperature", "°C")}
+"""What of the surroundings explains a difference in speed: name -> label and unit."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,8 @@ class Verification:
             "timed_steps": len(self.got.steps),
             "untimed_steps": self.got.untimed_steps,
             "seconds": self.got.probe_seconds,
+            "surroundings": dict(self.got.surroundings),
+            "surroundings_of_the_promise": dict(self.promised.final.surroundings),
             "doubts": list(self.got.doubts),
             "doubts_of_the_promise": list(self.promised.final.doubts),
             "notes": list(self.notes),
@@ -104,12 +111,17 @@ class Verification:
 def verification_lines(verification: Verification) -> list[str]:
     """Promised against got for a terminal of 80 columns: a small table, whether it held, doubts and notes."""
     promised, got = verification.promised, verification.got
-    rows = [
+    rows: list[tuple[str, Callable[[Any], str], Any, Any]] = [
         ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
         ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
         ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
         ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
         *([("MFU", "{:.1%}".format, verification.promised_mfu, verification.mfu)] if verification.mfu else []),
+    ]
+    rows += [
+        (label, partial(_with_unit, unit=unit), promised.final.surroundings.get(name), got.surroundings.get(name))
+        for name, (label, unit) in DEVICE_FACTS.items()
+        if name in got.surroundings
     ]
     lines = [_row("", "promised", "got", "difference")]
     lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
@@ -130,6 +142,10 @@ def wrapped(text: str) -> str:
 
 def _speed(speed: Any) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f} {unit}"
 
 
 def _change(promised: float | None, got: float | None) -> float | None:

@@ -196,8 +196,10 @@ def _measurement(
             for step_s, wait_s in zip(times, value["data_wait_s"], strict=True)
         ),
         untimed_steps=value["untimed_steps"],
+        joules=value["joules"],
+        surroundings=value["surroundings"],
         **value["peaks"],
-        **known,
+        **known | {"observed_doubts": (*doubts, *value["observed_doubts"])},
     )
 
 

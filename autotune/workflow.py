@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.calibration import calibrated
+from autotune.dominance import crash_notes
 from autotune.environment import Environment
 from autotune.finished import finished_study, request_fingerprint
 from autotune.finishing import finish
@@ -254,6 +255,7 @@ def _search(
                 known |= {"notes": (*unmeasured.notes, *loggers.problems)}
                 known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
                 known |= {"left_out": tuple(study.left_out)}
+                known |= {"notes": (*unmeasured.notes, *crash_notes(study.trials))}
                 known |= {"finished": fingerprint if known.get("complete") and not study.left_out else ""}
                 known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
                 result = dataclasses.replace(unmeasured, **known)

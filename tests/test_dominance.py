@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.configuration import Configuration, Value
-from autotune.dominance import NEVER_PROBED, settled_by
+from autotune.dominance import NEVER_PROBED, crashing_values, settled_by
 from autotune.measurement import Measurement, Outcome
 from autotune.trial import Trial
 from tests.makers import completed, configuration, ended, out_of_memory, trial
@@ -207,3 +207,34 @@ def test_a_baseline_that_was_never_probed_settles_nothing_else() -> None:
     unsupported = ended(Outcome.UNSUPPORTED, where=NEVER_PROBED)
     assert settles(configuration(8, workers=64), unsupported, configuration(8, workers=64))
     assert not settles(configuration(8, workers=64), unsupported, configuration(8))
+
+
+# Crashes --------------------------------------------------------------------------------------------------------
+
+
+def crashes(*configurations: Configuration) -> list[Trial]:
+    return [Trial(10 + number, of, ended(Outcome.CRASHED)) for number, of in enumerate(configurations)]
+
+
+def test_a_value_with_three_crashes_and_no_completed_trial_is_ruled_out() -> None:
+    ran = [trial(0, of=configuration(8)), trial(1, of=configuration(16, precision="bf16"))]
+    crashed = crashes(*(configuration(micro, optimizer="adafactor") for micro in (4, 8, 16)))
+    other = configuration(24, optimizer="adafactor", precision="bf16")
+    assert settled_by(other, [*ran, *crashed]) is crashed[0]
+    assert settled_by(other, [*ran, *crashed[:2]]) is None
+    assert settled_by(configuration(24), [*ran, *crashed]) is None
+    completed_too = trial(2, of=configuration(12, optimizer="adafactor"))
+    assert settled_by(other, [*ran, completed_too, *crashed]) is None
+    assert settled_by(other, crashed) is None, "where nothing ran no value is to blame"
+
+
+def test_of_values_that_crash_together_and_never_completed_both_are_needed_until_it_is_known_which() -> None:
+    ran = [trial(0, of=configuration(8))]
+    both = {"optimizer": "adafactor", "precision": "bf16"}
+    crashed = crashes(*(configuration(micro, **both) for micro in (4, 12, 16)))
+    assert settled_by(configuration(24, **both), [*ran, *crashed]) is crashed[0]
+    innocent = configuration(24, precision="bf16")
+    assert settled_by(innocent, [*ran, *crashed]) is None
+    known = [*ran, trial(1, of=innocent), *crashed]
+    assert crashing_values(known) == [({"optimizer": "adafactor"}, crashed[0])]
+    assert settled_by(configuration(24, optimizer="adafactor"), known) is crashed[0]

@@ -1,5 +1,6 @@
 """After the confirmation: losses compared, what is flagged barred unless it is allowed to win, the winner rehearsed."""
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,30 @@ def test_losses_that_would_take_too_long_are_left_out_and_said_so_unless_parity_
     numerics, _ = finished(study, probe, train, require_parity=True)
     assert numerics is not None
     assert not numerics.problem
+
+
+def test_losses_take_three_times_what_was_foreseen_at_the_most_unless_parity_is_required(tmp_path: Path) -> None:
+    deadlines: list[float] = []
+
+    class Timed(Trainings):
+        def __call__(self, kind: str, of: Configuration, folder: Path, deadline_s: float, request: Any) -> Any:
+            if kind == "numerics":
+                deadlines.append(deadline_s)
+            return super().__call__(kind, of, folder, deadline_s, request)
+
+    study, probe = searched(tmp_path)
+    confirmed = [trial.number for trial in study.trials if trial.confirmed]
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    foreseen_s = losses_seconds(study.trials, [best.number, *(one for one in confirmed if one != best.number)])
+    train = Timed()
+    finished(study, probe, train)
+    assert foreseen_s < deadlines[0] <= 60.0 + 3 * foreseen_s
+    assert deadlines == sorted(deadlines, reverse=True), "each has what those before it left"
+    shutil.rmtree(study.folder / "numerics")
+    deadlines.clear()
+    finished(study, probe, train, require_parity=True)
+    assert min(deadlines) >= 600.0
 
 
 def test_where_there_is_no_time_for_all_finalists_losses_the_answers_alone_are_compared(tmp_path: Path) -> None:

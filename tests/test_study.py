@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.ask_and_tell import Asked, Study, ask
 from autotune.configuration import Configuration
+from autotune.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.ending import nothing_to_win
 from autotune.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.measurement import Measurement, Outcome
@@ -27,7 +28,7 @@ from autotune.probe.order import ANSWER, ORDER, write_json
 from autotune.probe.replay import ReplayProbe
 from autotune.request import SAMPLERS
 from autotune.search_space import SearchSpace
-from autotune.study import adopt, missing_rounds, open_study, search
+from autotune.study import CRASHES_THAT_END, adopt, missing_rounds, open_study, search
 from autotune.study_folder import (
     REQUEST,
     check_identity,
@@ -233,18 +234,56 @@ def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:
     assert len(study.trials) == 8
 
 
-def test_the_same_crash_three_times_running_ends_the_search_and_shows_it(tmp_path: Path) -> None:
+def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
-        if configuration == space().baseline:
-            return machine(configuration)
-        reason = f"assertion failed at row {len(probe.asked)}"
-        return ended(Outcome.CRASHED, reason=reason, log_tail="Traceback\n  the last line\n")
+        if configuration.values["checkpointing"] == "full":
+            return ended(Outcome.CRASHED, reason="illegal instruction", log_tail="Traceback\n")
+        return machine(configuration)
 
     probe = replay(world)
-    with pytest.raises(SearchFailed, match="same crash came 3 times") as caught:
-        run(tmp_path, probe, n_trials=8)
-    assert "the last line" in str(caught.value)
-    assert len(probe.asked) == 4
+    study, statement = run(tmp_path, probe, n_trials=100, sampler="brute-force")
+    crashed = [trial for trial in study.trials if trial.measurement.outcome is Outcome.CRASHED]
+    assert len(crashed) == SAME_CRASHES
+    assert {trial.configuration.values["checkpointing"] for trial in crashed} == {"full"}
+    assert [values for values, _ in crashing_values(study.trials)] == [{"checkpointing": "full"}]
+    [note] = crash_notes(study.trials)
+    assert "checkpointing full" in note
+    assert "illegal instruction" in note
+    assert "known or settled" in statement
+
+
+def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows_it(tmp_path: Path) -> None:
+    among = space(checkpointing=("none", "full"), workers=(0, 1))
+    ran = [*among][::5]  # each value at least once
+    assert {item for one in ran for item in one.values.items()} >= {("checkpointing", "full"), ("workers", 1)}
+    assert {one.micro_batch_size for one in ran} == {1, 2, 4, 8}
+    others = [one for one in among if one not in ran]
+    crashes = [
+        ended(Outcome.CRASHED, reason=f"assertion failed at row {number}", log_tail="Traceback\n  the last line\n")
+        for number in range(CRASHES_THAT_END)
+    ]
+    told = [*((one, machine(one)) for one in ran), *zip(others, crashes, strict=False)]
+    probe = replay()
+    with locked(tmp_path):
+        study = opened(tmp_path, among)
+        study.trials = [Trial(number, *one) for number, one in enumerate(told)]
+        with pytest.raises(SearchFailed, match=f"same crash came {CRASHES_THAT_END} times") as caught:
+            search(study, probe)
+        assert "the last line" in str(caught.value)
+        assert not probe.asked
+        study.trials.pop()
+        assert search(study, probe), "one fewer does not"
+
+
+def test_where_nothing_has_run_the_same_crash_three_times_running_ends_the_search(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        if configuration == space().baseline:
+            return out_of_memory(configuration)
+        return ended(Outcome.CRASHED, reason="illegal instruction")
+
+    probe = replay(world)
+    with pytest.raises(SearchFailed, match="same crash came 3 times"):
+        run(tmp_path, probe, n_trials=8, sampler="brute-force")
 
 
 def test_different_crashes_do_not_end_the_search(tmp_path: Path) -> None:

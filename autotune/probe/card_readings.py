@@ -17,7 +17,12 @@ CLOCK_FALL = 0.10
 """Share of its first value that a clock must lose to count as fallen: clocks wander by some percent from step to step,
 and a step that is bound by memory hardly follows them."""
 
+AT_POWER_LIMIT = 0.95
+"""Share of its power limit from which a card regulates its clocks by it: the power told is a mean over up to a second."""
+
 POWER_CAP = "power cap"
+OWN_LIMITS = (POWER_CAP, "sync boost", "board limit", "reliability limit")
+"""Of BRAKES those under which a card is as fast as it will be however often it is asked: facts, and no doubts."""
 
 BRAKES = {
     "SwPowerCap": POWER_CAP,
@@ -95,10 +100,11 @@ def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
 def card_doubts(begun: CardReading, ended: CardReading) -> list[str]:
     """What speaks against a time that lies between these readings."""
     doubts = []
-    brakes = [reason for reason in _met(begun, ended) if reason != POWER_CAP or _cap_counts(begun, ended)]
+    brakes = [reason for reason in _met(begun, ended) if reason not in OWN_LIMITS]
     if brakes:
         doubts.append(f"the card was held back: {', '.join(brakes)}")
-    if fell(begun.sm_clock_mhz, ended.sm_clock_mhz):
+    regulated = _at_power_limit(begun) or _at_power_limit(ended)
+    if not regulated and fell(begun.sm_clock_mhz, ended.sm_clock_mhz):
         doubts.append(f"the card's SM clock fell from {begun.sm_clock_mhz} to {ended.sm_clock_mhz} MHz meanwhile")
     heat, limit = ended.temperature_c, ended.slowdown_temperature_c
     if heat is not None and limit is not None and heat >= limit - HEAT_MARGIN_C:
@@ -115,10 +121,12 @@ def _met(begun: CardReading, ended: CardReading) -> list[str]:
     return list(dict.fromkeys((*(begun.throttle_reasons or ()), *(ended.throttle_reasons or ()))))
 
 
-def _cap_counts(begun: CardReading, ended: CardReading) -> bool:
-    """A card that trains at its power cap all the time is as fast as it will be: it counts where it made a difference."""
-    appeared = begun.throttle_reasons is not None and POWER_CAP not in begun.throttle_reasons
-    return appeared or fell(begun.sm_clock_mhz, ended.sm_clock_mhz)
+def _at_power_limit(card: CardReading) -> bool:
+    """Whether its clocks follow its power: then they say nothing of others."""
+    if POWER_CAP in (card.throttle_reasons or ()):
+        return True
+    power, limit = card.power_w, card.power_limit_w
+    return power is not None and limit is not None and power >= AT_POWER_LIMIT * limit
 
 
 def _read(nvml: Any, handle: Any) -> CardReading:

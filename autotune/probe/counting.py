@@ -1,7 +1,7 @@
 """What is in a step's micro-batches: samples, tokens with and without padding, bytes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,8 +22,16 @@ class Counted:
 
     @property
     def non_padding_tokens(self) -> int:
-        """Tokens that are no padding; waits for the device."""
+        """Tokens that are no padding; waits for the device, unless they are on their way to the host."""
         return int(self.real_tokens)
+
+    def sent_to_host(self) -> "Counted":
+        """The same, its tensors being copied to the host by now: to be read once the device has come that far."""
+        return replace(self, samples=_sent_to_host(self.samples), real_tokens=_sent_to_host(self.real_tokens))
+
+
+def _sent_to_host(count: Any) -> Any:
+    return count.to("cpu", non_blocking=True) if isinstance(count, torch.Tensor) else count
 
 
 def count(batches: Sequence[Any]) -> Counted:

@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +30,11 @@ from autotune.probe.log import Log
 from autotune.probe.opened_later import WAKES_CUDA, open_later
 from autotune.probe.order import LOG, ORDER, Order, answer_name, read_json
 from autotune.probe.ranks import free_port
+
+THREADS_OK = "AUTOTUNE_THREADS_OK"
+"""The user's variable with the names of threads beside which a fork is safe, by commas."""
+
+UVM_DEVICE = "/dev/nvidia-uvm"
 
 
 def main() -> NoReturn:
@@ -64,16 +70,46 @@ def _import_libraries() -> None:
 
 
 def _reasons_not_to_fork() -> dict[str, Any]:
-    """{"refused": why} where a fork would not be safe: CUDA is awake, or another thread may hold a lock."""
+    """{"refused": why} where a fork would not be safe."""
     import torch
 
-    if torch.cuda.is_initialized():
-        return {"refused": "CUDA is already awake in the process that starts probes"}
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        names = [Path(f"/proc/self/task/{one}/comm").read_text().strip() for one in os.listdir("/proc/self/task")]
-        return {"refused": f"the process that starts probes has {threads} threads ({', '.join(names)})"}
-    return {}
+    harmless = os.environ.get(THREADS_OK, "").split(",")
+    reason = why_not_fork(torch.cuda.is_initialized(), _read_each("fd", os.readlink), _other_threads(), harmless)
+    return {"refused": reason} if reason else {}
+
+
+def why_not_fork(
+    cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str], harmless: Sequence[str]
+) -> str:
+    """Why a fork would not be safe: CUDA is awake, or another thread may hold a lock; empty where it is.
+
+    Torch does not know of a `cuInit` by others; the driver opens UVM_DEVICE for it, which NVML does not. threads: names of
+    those beside the main one. harmless: names of threads that do not count.
+    """
+    devices = sorted({path for path in open_files if path.startswith("/dev/nvidia")})
+    if cuda_is_initialized or UVM_DEVICE in devices:
+        opened = f" (open: {', '.join(devices)})" if devices else ""
+        return f"an import woke CUDA in the process that starts probes{opened}"
+    # The kernel keeps 15 characters of a thread's name.
+    counted = sorted(set(threads) - {name.strip()[:15] for name in harmless})
+    if not counted:
+        return ""
+    return f"imports left threads running in the process that starts probes: {', '.join(counted)}"
+
+
+def _other_threads() -> list[str]:
+    main = str(os.getpid())
+    names = _read_each("task", lambda path: "" if path.name == main else (path / "comm").read_text().strip())
+    return list(filter(None, names))
+
+
+def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
+    """What `read` makes of each entry in this process's folder of that kind; nothing of one that is gone by then."""
+    values = []
+    for path in Path("/proc/self", kind).iterdir():
+        with contextlib.suppress(OSError):
+            values.append(read(path))
+    return values
 
 
 def _serve(channel: socket.socket, alive: int) -> None:

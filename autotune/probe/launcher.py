@@ -21,6 +21,7 @@ from autotune import errors, interruption
 from autotune.errors import AutotuneError, ProbeHostFailed, StorageFailed
 from autotune.probe import failures, sweep
 from autotune.probe.answers import Account, failure_of, killed_from_outside, log_tail, read_value
+from autotune.probe.device import kept_initialized
 from autotune.probe.order import (
     ANSWER,
     CHILD_ANSWER,
@@ -71,13 +72,16 @@ class ProbeHost:
         self._output: IO[bytes] | None = None
         self._pid: int | None = None
         self._token = secrets.token_hex(8)
+        self._kept = contextlib.ExitStack()
         self._scratch = str(Path(tempfile.gettempdir()) / f"autotune-{self._token}")
         self._shared_memory: frozenset[str] = frozenset()
 
     def __enter__(self) -> "ProbeHost":
+        self._kept.enter_context(kept_initialized())
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kept.close()
         self.close()
 
     @property
@@ -152,7 +156,10 @@ class ProbeHost:
             self.close()
             raise
         if account is not None and "refused" in account:
-            raise ProbeHostFailed(f"No probe can be started safely: {account['refused']}.", "Report this as a bug.")
+            raise ProbeHostFailed(
+                f"No probe can be started safely: {account['refused']}.",
+                "Uninstall the package that does it, or name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME.",
+            )
         if account is not None and "ended" in account:
             return account
         known = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from autotune.probe import ProbeOptions
 from autotune.probe.answers import read_answer
 from autotune.probe.failures import Failure
 from autotune.probe.launcher import ProbeHost
-from autotune.probe.order import ANSWER, CONFIRMATION, Order, Timing, remove_answers, write_json
+from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings, write_json
 from autotune.training_arguments import (
     adapter_arguments,
     data_arguments,
@@ -42,7 +42,8 @@ class LiveProbe:
 
     base: the user's own TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
     folder: a trial's number and confirmation round -> where its files go. device_used: bytes in use on the device now
-    and by whom, None where there is nothing to ask (CPU).
+    and by whom, None where there is nothing to ask (CPU). timings: of a probe and of a confirmation round; None: those of
+    the device.
     """
 
     host: ProbeHost
@@ -53,7 +54,7 @@ class LiveProbe:
     folder: Callable[[int, int], Path]
     objective: str = "samples_per_second"
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
-    timings: tuple[Timing, Timing] = field(default=(Timing(), CONFIRMATION))
+    timings: tuple[Timing, Timing] | None = None
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
@@ -123,7 +124,8 @@ class LiveProbe:
         """
         fields = training_arguments(configuration, self.environment, self.base)
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
-        timing, least = self.timings[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
+        own = self.timings or timings(self.environment.is_cpu)
+        timing, least = own[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
         period = max(LEVERS[name].period(value) for name, value in configuration.values.items())
         return replace(
             timing,

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ TRAINED_BY_RANKS = ("probe", "numerics", "rehearsal")
 
 @dataclass(frozen=True)
 class Timing:
-    """How many steps a probe takes.
+    """How long a probe trains.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
-    below `target` (a share of the speed) or `seconds` are over; both between their least and most.
+    below `target` (a share of the speed) or `seconds` are over; both between their least and most numbers of steps.
+    Steps go on beyond the most until they have taken `untimed_seconds` (without the first one) and `timed_seconds_least`.
     """
 
     untimed_least: int = 3
@@ -43,10 +44,22 @@ class Timing:
     timed_most: int = 24
     target: float = 0.02
     seconds: float = 20.0
+    untimed_seconds: float = 0.0
+    timed_seconds_least: float = 0.0
 
 
 CONFIRMATION = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01, seconds=8.0)
 """One round of several: rounds apart in time tell more of a speed than as many steps in a row."""
+
+CUDA_PROBE = replace(Timing(), untimed_seconds=1.5, timed_seconds_least=1.0)
+CUDA_CONFIRMATION = replace(CONFIRMATION, untimed_seconds=5.0, timed_seconds_least=3.0)
+"""A GPU that idled while a process started runs its first steps at clocks that it does not keep: power and heat settle in
+seconds, however many steps these are. The timed ones are long enough for its energy counter (JOULES_LEAST_S)."""
+
+
+def timings(is_cpu: bool) -> tuple[Timing, Timing]:
+    """How long a probe and a confirmation round train on such a device."""
+    return (Timing(), CONFIRMATION) if is_cpu else (CUDA_PROBE, CUDA_CONFIRMATION)
 
 
 @dataclass(frozen=True, kw_only=True)

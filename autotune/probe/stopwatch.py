@@ -4,10 +4,15 @@ get_batch_samples      training_step              training_step ... training_ste
 |---- data wait ----|--- forward | backward ---|--- middle ------|--- last --------------------------|
 
     steps on the worst batch (memory by stage) --> untimed steps until they settle --> timed steps until they suffice
+
+A GPU is waited for at the end of each untimed step and of the last timed one. In between the host runs ahead of it, as in any
+training, and a step is read once the device is known to have ended it.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -26,6 +31,21 @@ from autotune.probe.stopping import settled, verdict
 from autotune.probe.surroundings import Surroundings
 from autotune.probe.worst_batch import WORST_STEPS, WorstBatch, feed
 from autotune.step import Step
+
+
+@dataclass
+class Marks:
+    """What was marked in one step: points in time, see `Stopwatch._mark`; wait: seconds."""
+
+    begun: list[Any] = field(default_factory=list)
+    turned: list[Any] = field(default_factory=list)
+    ended: list[Any] = field(default_factory=list)
+    done: list[Any] = field(default_factory=list)
+    stepped: Any = None
+    end: Any = None
+    wait: float = 0.0
+    counted: Counted = field(default_factory=Counted)
+    skipped: bool = False
 
 
 class Stopwatch(TrainerCallback):  # type: ignore[misc]
@@ -57,20 +77,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._worst: WorstBatch | None = None
         self._steps_watched = 0
         self._finite: torch.Tensor | None = None
-        self._timed_since: float | None = None
+        self._is_timing = False
+        self._timed_s = 0.0
         self._last_step = LastStep()
         self._decides = this_rank() == 0
         self._decided = False
-        self._previous_end = time.perf_counter()
+        self._previous_end: Any = None
         self._first: list[float] = []
         self._graphs = 0
-        self._begun: list[Any] = []
-        self._turned: list[Any] = []
-        self._ended: list[Any] = []
-        self._done: list[Any] = []
-        self._stepped: Any = None
-        self._wait = 0.0
-        self._counted = Counted()
+        self._marks = Marks()
+        self._unread: deque[Marks] = deque()
 
     def attach(self, trainer: Any, worst: WorstBatch | None = None) -> None:
         """Wrap what the Trainer calls between its callbacks; call before `train()`. worst: trained on first."""
@@ -89,29 +105,29 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter("data")
-        self._previous_end = time.perf_counter()
+        self._previous_end = self._mark()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._stepped = self._mark()
+        self._marks.stepped = self._mark()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        end = self._mark()
-        now = self._synchronised_now()
-        seconds, self._previous_end = now - self._previous_end, now
-        skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
-        self.skipped_steps += skipped
+        marks, self._marks = self._marks, Marks()
+        marks.end = self._mark()
+        marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
+        self.skipped_steps += marks.skipped
+        seconds = 0.0 if self._is_timing else self._untimed_seconds(marks.end)
         if not self.settings:
-            self.settings = self._read_back.settings(self._samples_seen())
+            self.settings = self._read_back.settings(self._samples_of(marks))
         before, self._graphs = self._graphs, graphs_compiled()
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
         elif self._decided:
             pass  # the others have not heard of it yet
-        elif self._timed_since is not None:
+        elif self._is_timing:
             self.recompiled_graphs += self._graphs - before
-            self.steps.append(self._step(seconds, end))
-            self.skipped_timed_steps += skipped
-            if self._enough(now):
+            self._unread.append(marks)
+            self._read_steps()
+            if self._enough():
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         elif self._on_the_worst():
             self._first.append(seconds)
@@ -121,13 +137,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             last = len(self.untimed) >= self.order.timing.untimed_most
             if self._settled() and (last or self._graphs == before):
                 self.surroundings.start()
-                self._timed_since = self._previous_end = time.perf_counter()  # reading them is no part of a step
-        self._begun, self._turned, self._ended, self._done, self._stepped = [], [], [], [], None
+                self._is_timing, self._previous_end = True, self._mark()  # reading them is no part of a step
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1
             if not self._watches_memory():
                 self._memory.enter("")  # what follows counts, but belongs to no stage of the worst batch
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._wait_for_device()
+        self._read_steps()
 
     # What is known at the end -------------------------------------------------------------------------------
 
@@ -165,21 +184,21 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         def fetching(batches: Any, number: int, device: Any, *args: Any, **kwargs: Any) -> Any:
             begun = time.perf_counter()
             fetched, items = fetch(batches, number, device, *args, **kwargs)
-            self._wait = time.perf_counter() - begun
-            self._counted = count(fetched)
-            self.micro_batch_bytes = max(self.micro_batch_bytes, self._counted.largest_bytes)
+            self._marks.wait = time.perf_counter() - begun
+            self._marks.counted = count(fetched).sent_to_host()
+            self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
             return fetched, items
 
         return fetching
 
     def _around_micro_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def micro_step(*args: Any, **kwargs: Any) -> Any:
-            if not self.settings and not self._begun:
+            if not self.settings and not self._marks.begun:
                 self._read_back.look_ahead(*args[:2])
             self._enter("forward")
-            self._begun.append(self._mark())
+            self._marks.begun.append(self._mark())
             loss = step(*args, **kwargs)
-            self._done.append(self._mark())
+            self._marks.done.append(self._mark())
             finite = torch.isfinite(loss).all()
             self._finite = finite if self._finite is None else self._finite & finite
             self._enter("optimizer")
@@ -190,9 +209,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         def going_back(*args: Any, **kwargs: Any) -> Any:
             self._enter("backward")
-            self._turned.append(self._mark())
+            self._marks.turned.append(self._mark())
             done = backward(*args, **kwargs)
-            self._ended.append(self._mark())
+            self._marks.ended.append(self._mark())
             return done
 
         return going_back
@@ -209,14 +228,14 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _on_the_worst(self) -> bool:
         return self._worst is not None and self._watches_memory()
 
-    def _samples_seen(self) -> int | None:
+    def _samples_of(self, marks: Marks) -> int | None:
         """Samples in the step; the caller's own collator may pack them, so there they cannot be counted."""
         assert self.order.workload is not None
-        samples = None if self.order.workload.user_objects else self._counted.samples
+        samples = None if self.order.workload.user_objects else marks.counted.samples
         return None if samples is None else int(samples)
 
     def _mark(self) -> Any:
-        """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read at the step's end."""
+        """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read once it has passed."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -226,34 +245,48 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _between(self, begun: Any, ended: Any) -> float:
         return float(begun.elapsed_time(ended)) / 1000 if self._cuda else ended - begun
 
-    def _synchronised_now(self) -> float:
+    def _wait_for_device(self) -> None:
         if self._cuda:
             torch.cuda.synchronize()
-        return time.perf_counter()
 
-    def _step(self, seconds: float, end: Any) -> Step:
-        """The step that ended with this mark; a Trainer that goes back in its own way counts as going forward only."""
-        begun = self._begun
-        told = len(self._turned) == len(self._ended) == len(begun)
-        turned, ended = (self._turned, self._ended) if told else (self._done, self._done)
+    def _untimed_seconds(self, end: Any) -> float:
+        """Of the step that ends here; waits for the device."""
+        self._wait_for_device()
+        seconds, self._previous_end = self._between(self._previous_end, end), end
+        return seconds
+
+    def _read_steps(self) -> None:
+        """Read the timed steps that the device has ended, without waiting for it."""
+        while self._unread and (not self._cuda or self._unread[0].end.query()):
+            marks = self._unread.popleft()
+            self.steps.append(self._step(marks))
+            self._timed_s += self.steps[-1].seconds
+            self.skipped_timed_steps += marks.skipped
+
+    def _step(self, marks: Marks) -> Step:
+        """The step of these marks; a Trainer that goes back in its own way counts as going forward only."""
+        begun = marks.begun
+        seconds, self._previous_end = self._between(self._previous_end, marks.end), marks.end
+        told = len(marks.turned) == len(marks.ended) == len(begun)
+        turned, ended = (marks.turned, marks.ended) if told else (marks.done, marks.done)
         forward = [self._between(one, two) for one, two in zip(begun, turned, strict=True)]
         backward = [self._between(one, two) for one, two in zip(turned, ended, strict=True)]
         gaps = [self._between(one, two) for one, two in pairwise(begun)]
         assert self.order.configuration is not None
         return Step(
             seconds=seconds,
-            data_wait_s=self._wait,
+            data_wait_s=marks.wait,
             first_s=gaps[0] if gaps else 0.0,
             middle_s=_mean(gaps[1:]),
-            last_s=self._between(begun[-1], end),
-            optimizer_s=self._between(ended[-1], self._stepped or end),
-            samples=self._samples_seen() or self.order.configuration.micro_batch_size * len(begun),
-            tokens=self._counted.tokens,
+            last_s=self._between(begun[-1], marks.end),
+            optimizer_s=self._between(ended[-1], marks.stepped or marks.end),
+            samples=self._samples_of(marks) or self.order.configuration.micro_batch_size * len(begun),
+            tokens=marks.counted.tokens,
             forward_s=sum(forward),
             backward_s=sum(backward),
             middle_forward_s=_mean(forward[1:-1]),
             middle_backward_s=_mean(backward[1:-1]),
-            non_padding_tokens=self._counted.non_padding_tokens,
+            non_padding_tokens=marks.counted.non_padding_tokens,
         )
 
     def _settled(self) -> bool:
@@ -261,15 +294,17 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         timing = self.order.timing
         return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
 
-    def _enough(self, now: float) -> bool:
-        assert self._timed_since is not None
-        if not self._decides:
+    def _enough(self) -> bool:
+        timing, steps = self.order.timing, len(self.steps)
+        if not self._decides or not steps:
             return False
-        said = verdict(
-            self._speed(), len(self.steps), now - self._timed_since, self.order.timing, self.order.best_so_far
-        )
+        if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
+            return False  # as many have told whether it is hopeless; the speed of ever more would cost ever more
+        said = verdict(self._speed(), steps, self._timed_s, timing, self.order.best_so_far)
         if said == "go on":
             return False
+        self._wait_for_device()
+        self._read_steps()
         self.ended_early = said == "hopeless"
         self.surroundings.stop()
         return True

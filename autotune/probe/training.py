@@ -1,6 +1,7 @@
 """One order carried out: model, batches and the real Trainer, in a process that may die of it."""
 
 import contextlib
+import math
 import os
 import random
 import traceback
@@ -47,6 +48,10 @@ DEFAULT_SEED = 42
 
 SAME_ORDER_STEPS = 64
 """Steps that there are samples for at the least: from more samples others are drawn, and some levers need more steps."""
+
+SHORTEST_STEP_S = 0.005
+"""Seconds of a GPU's step at the least, by which there are samples and steps enough for a time: launching the kernels of a
+model of a few layers, forward, backward and update, takes as long."""
 
 LAYOUT_BLOCKS = 64
 """Blocks that shift a probe's heap, at the most: 1 MiB in the mean, each too small for a mapping of its own."""
@@ -134,7 +139,10 @@ def _layout(order: Order) -> list[bytearray]:
 
 def most_steps(order: Order) -> int:
     """As many optimizer steps as the probe can take."""
-    return WORST_STEPS + order.timing.untimed_most + order.timing.timed_most
+    timing = order.timing
+    untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds / SHORTEST_STEP_S))
+    timed = max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
+    return WORST_STEPS + untimed + timed
 
 
 def data_order(order: Order) -> dict[str, Any]:

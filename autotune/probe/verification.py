@@ -1,6 +1,7 @@
 """A study's answer trained as anyone would train it: a plain Trainer, and a clock read at each step's end.
 
 |-- untimed steps --| synchronise |-- step --|-- step --| ... |-- step --| synchronise
+                      surroundings                                           surroundings
 """
 
 import time
@@ -14,6 +15,7 @@ from transformers import TrainerCallback
 
 from autotune.probe.memory import memory_of
 from autotune.probe.order import Order
+from autotune.probe.surroundings import Surroundings
 from autotune.probe.training import arguments_of, open_optimizers_library, take_variables, trainer_of
 from autotune.probe.user_objects import UserObjects
 
@@ -25,8 +27,8 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Train the ordered configuration for `steps` timed steps, or until `seconds` (None: no limit) are over.
 
     Both stand in order.request. Brings back step_times_s and data_wait_s (of each timed step), samples and seconds (of
-    all of them), untimed_steps, and peaks (fields of a Measurement). Raises what the training raises; RuntimeError
-    where it ended without a timed step.
+    all of them), untimed_steps; peaks, joules, surroundings and observed_doubts as of a Measurement.
+    Raises what the training raises; RuntimeError where it ended without a timed step.
     """
     steps, seconds = order.request["steps"], order.request.get("seconds")
     untimed = untimed_steps(steps)
@@ -34,7 +36,9 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     take_variables(order)
     arguments = arguments_of(order, objects, scratch, untimed + steps)
     open_optimizers_library(arguments)
-    clock = Clock(untimed, steps, seconds, cuda=not arguments.use_cpu)
+    assert order.environment is not None
+    surroundings = Surroundings(order.environment)
+    clock = Clock(untimed, steps, seconds, surroundings, cuda=not arguments.use_cpu)
     try:
         memory.hold()
         trainer = trainer_of(order, UserObjects.opened(objects), arguments)
@@ -53,6 +57,9 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
         "seconds": sum(times),
         "untimed_steps": untimed,
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
+        "joules": surroundings.joules,
+        "surroundings": surroundings.facts(),
+        "observed_doubts": list(surroundings.doubts()),
     }
 
 
@@ -64,13 +71,17 @@ def untimed_steps(steps: int) -> int:
 class Clock(TrainerCallback):  # type: ignore[misc]
     """Reads the clock at each step's end, and waits for the device only where the timed steps begin and end.
 
-    ends: seconds, of the last untimed step and every timed one. waits: seconds, of every step's fetching.
+    ends: seconds, of the last untimed step and every timed one. waits: seconds, of every step's fetching. The surroundings
+    are read where the device is waited for, outside of the timed steps.
     """
 
-    def __init__(self, untimed: int, steps: int, seconds: float | None, cuda: bool) -> None:
+    def __init__(
+        self, untimed: int, steps: int, seconds: float | None, surroundings: Surroundings, cuda: bool = False
+    ) -> None:
         self.ends: list[float] = []
         self.waits: list[float] = []
         self._untimed, self._steps, self._seconds, self._cuda = untimed, steps, seconds, cuda
+        self._surroundings = surroundings
 
     def around(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         """The Trainer's fetching of a step's micro-batches, timed."""
@@ -89,8 +100,11 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         last = state.global_step >= self._untimed + self._steps or self._time_is_over()
         if self._cuda and (last or not self.ends):
             torch.cuda.synchronize()
+        if not self.ends:
+            self._surroundings.start()
         self.ends.append(time.perf_counter())
         if last:
+            self._surroundings.stop()
             control.should_training_stop = True
 
     def _time_is_over(self) -> bool:

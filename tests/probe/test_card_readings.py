@@ -9,6 +9,7 @@ import pytest
 
 from autotune.probe.card_readings import (
     BRAKES,
+    OWN_LIMITS,
     CardReading,
     card_doubts,
     card_facts,
@@ -244,38 +245,43 @@ def test_a_card_that_is_well_or_unknown_raises_no_doubt() -> None:
     assert card_doubts(CardReading(), WELL) == []
 
 
-@pytest.mark.parametrize("words", [words for words in BRAKES.values() if words != "power cap"])
+@pytest.mark.parametrize("words", [words for words in BRAKES.values() if words not in OWN_LIMITS])
 def test_a_brake_met_at_either_end_is_doubted_once_by_name(words: str) -> None:
     braked = replace(WELL, throttle_reasons=(words,))
     for begun, ended in ((WELL, braked), (braked, WELL), (braked, braked)):
         assert card_doubts(begun, ended) == [f"the card was held back: {words}"]
 
 
-def test_a_power_cap_that_holds_all_the_time_is_normal_and_named() -> None:
-    capped = replace(WELL, throttle_reasons=("power cap",))
-    assert card_doubts(capped, capped) == []
-    assert card_doubts(capped, WELL) == []
-    assert card_facts(capped, capped)["throttle_reasons"] == ["power cap"]
+@pytest.mark.parametrize("words", OWN_LIMITS)
+def test_a_limit_of_the_card_s_own_is_a_fact_and_no_doubt_whenever_it_is_met(words: str) -> None:
+    limited = replace(WELL, throttle_reasons=(words,))
+    for begun, ended in ((WELL, limited), (limited, WELL), (limited, limited)):
+        assert card_doubts(begun, ended) == []
+        assert card_facts(begun, ended)["throttle_reasons"] == [words]
 
 
-def test_a_power_cap_that_appears_is_doubted() -> None:
-    capped = replace(WELL, throttle_reasons=("power cap",))
-    assert card_doubts(WELL, capped) == ["the card was held back: power cap"]
-    assert card_doubts(replace(WELL, throttle_reasons=None), capped) == []  # whether it appeared is unknown
+@pytest.mark.parametrize(
+    ("facts", "doubted"),
+    [
+        ({"throttle_reasons": ("power cap",)}, False),
+        ({"power_w": 665.0, "power_limit_w": 700.0}, False),
+        ({"power_w": 664.0, "power_limit_w": 700.0}, True),
+        ({"power_w": 700.0, "power_limit_w": None}, True),
+        ({"power_w": None}, True),
+    ],
+)
+def test_a_clock_that_falls_is_doubted_only_where_power_does_not_regulate_it(
+    facts: dict[str, Any], doubted: bool
+) -> None:
+    ended = replace(WELL, **{"sm_clock_mhz": 1700, "power_w": 300.0, "power_limit_w": 700.0, **facts})
+    fallen = ["the card's SM clock fell from 1900 to 1700 MHz meanwhile"]
+    assert card_doubts(WELL, ended) == (fallen if doubted else [])
+    assert card_facts(WELL, ended)["sm_clock_mhz"] == 1700
 
 
-def test_a_power_cap_under_which_the_clock_falls_is_doubted() -> None:
-    capped = replace(WELL, throttle_reasons=("power cap",))
-    assert card_doubts(capped, replace(capped, sm_clock_mhz=1700)) == [
-        "the card was held back: power cap",
-        "the card's SM clock fell from 1900 to 1700 MHz meanwhile",
-    ]
-
-
-def test_a_power_cap_beside_another_brake_is_named_only_where_it_counts() -> None:
+def test_of_several_reasons_only_those_are_doubted_that_are_no_limit_of_the_card_s_own() -> None:
     both = replace(WELL, throttle_reasons=("power cap", "thermal slowdown"))
-    assert card_doubts(both, both) == ["the card was held back: thermal slowdown"]
-    assert card_doubts(WELL, both) == ["the card was held back: power cap, thermal slowdown"]
+    assert card_doubts(WELL, both) == card_doubts(both, both) == ["the card was held back: thermal slowdown"]
 
 
 @pytest.mark.parametrize(

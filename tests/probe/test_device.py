@@ -1,6 +1,7 @@
 """The parent's view of the device, on machines with and without cards."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from autotune.probe.device import (
     used_bytes,
     visible_cards,
 )
+from autotune.probe.launcher import ProbeHost
 
 UUIDS = ("GPU-aaaa-0001", "GPU-bbbb-0002", "GPU-cccc-0003")
 
@@ -90,6 +92,43 @@ def three_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CARD = Card(1, UUIDS[1], "card 1", 3)
+
+
+# Kept initialized -----------------------------------------------------------------------------------------------
+
+
+def test_the_driver_is_held_open_while_probes_come_and_go_and_let_go_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, opened = 0, []
+
+    class Counting(Driver):
+        NVMLError = pynvml.NVMLError
+
+        def nvmlInit(self) -> None:
+            nonlocal held
+            held += 1
+
+        def nvmlShutdown(self) -> None:
+            nonlocal held
+            held -= 1
+
+        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+            opened.append(index)
+            return index
+
+    monkeypatch.setitem(sys.modules, "pynvml", Counting())  # type: ignore[arg-type]
+    with ProbeHost():
+        assert held == 1
+        assert device_used(CARD) is not None
+        assert held == 1
+    assert held == 0
+    assert opened == [0, 1, 2]
+
+
+def test_without_a_driver_nothing_is_held_open(no_cards: None) -> None:
+    with ProbeHost():
+        pass
 
 
 # Without a card -------------------------------------------------------------------------------------------------

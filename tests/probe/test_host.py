@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from autotune.environment import Environment
 from autotune.errors import ProbeHostFailed
 from autotune.measurement import Measurement, Outcome
+from autotune.probe.host import THREADS_OK, _other_threads, _reasons_not_to_fork, why_not_fork
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.log import LOG_HEAD, LOG_TAIL
 from autotune.probe.order import CHILD_ANSWER, LOG
@@ -272,7 +274,7 @@ def test_a_host_with_a_second_thread_refuses_to_fork(tmp_path: Path, monkeypatch
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="has 2 threads"):
+    with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="threads"):
         host.start()
     assert host.pid is None
     assert not list(temporary.iterdir())
@@ -322,3 +324,48 @@ def test_what_was_taken_out_of_a_library_opened_later_is_fetched_when_it_is_used
         "assert request_uri({'wsgi.url_scheme': 'http', 'HTTP_HOST': 'here'}) == 'http://here/'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+
+
+# Whether to fork at all -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("initialized", "files", "said"),
+    [
+        (False, ["/dev/null", "/dev/nvidiactl", "/dev/nvidia0"], []),  # as NVML opens them
+        (False, ["/dev/null", "/dev/nvidia-uvm", "/dev/nvidiactl"], ["CUDA", "/dev/nvidia-uvm, /dev/nvidiactl"]),
+        (True, [], ["CUDA"]),
+    ],
+)
+def test_a_cuda_that_anyone_woke_is_told_with_the_devices_that_are_open(
+    initialized: bool, files: list[str], said: list[str]
+) -> None:
+    reason = why_not_fork(initialized, files, [], [])
+    assert bool(reason) == bool(said)
+    assert all(words in reason for words in said)
+
+
+def test_threads_are_told_by_name_unless_they_are_named_harmless() -> None:
+    threads = ["jemalloc_bg_thd", "a_long_name_of_"]
+    reason = why_not_fork(False, [], threads, [""])
+    assert all(name in reason for name in threads)
+    only = why_not_fork(False, [], threads, [" jemalloc_bg_thd"])
+    assert "a_long_name_of_" in only
+    assert "jemalloc" not in only
+    assert why_not_fork(False, [], threads, ["jemalloc_bg_thd", "a_long_name_of_the_user_s"]) == ""
+
+
+def test_a_real_thread_is_a_reason_until_the_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    before = set(_other_threads())
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        Path(f"/proc/self/task/{thread.native_id}/comm").write_text("background")
+        assert "background" in _reasons_not_to_fork()["refused"]
+        monkeypatch.setenv(THREADS_OK, ",".join(["background", *before]))
+        assert _reasons_not_to_fork() == {}
+    finally:
+        stop.set()
+        thread.join()

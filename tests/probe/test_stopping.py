@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.interval import Interval, foreseen_width, ratio_interval
-from autotune.probe.order import CONFIRMATION, Timing
+from autotune.probe.card_readings import JOULES_LEAST_S
+from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, CUDA_PROBE, Timing, timings
 from autotune.probe.stopping import HOPELESS_LEAST, SETTLED, settled, verdict
 
 TIMING = Timing(untimed_least=3, untimed_most=8, timed_least=5, timed_most=24, target=0.02, seconds=20.0)
@@ -120,3 +121,23 @@ def test_every_probe_ends_between_its_least_and_its_most(timing: Timing, spread:
         assert timing.timed_least <= len(seconds) <= timing.timed_most
         if spread in (0.0, 0.3):
             assert len(seconds) == timing.timed_least
+
+
+# Seconds --------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_not() -> None:
+    assert timings(is_cpu=False) == (CUDA_PROBE, CUDA_CONFIRMATION)
+    assert not settled([9.0, *[0.05] * 29], CUDA_PROBE)
+    assert settled([9.0, *[0.05] * 30], CUDA_PROBE)
+    known = interval(10.0, 0.001)
+    assert verdict(known, 50, 0.99, CUDA_PROBE, None) == "go on"
+    assert verdict(known, 50, 1.0, CUDA_PROBE, None) == "enough"
+    assert verdict(known, 4, 9.0, CUDA_PROBE, None) == "go on", "the least is the least"
+    probe, confirmation = timings(is_cpu=True)
+    assert settled([0.1, 0.05, 0.05], probe)
+    assert verdict(known, confirmation.timed_least, 0.5, confirmation, None) == "enough"
+
+
+def test_on_a_gpu_every_probe_that_may_win_is_long_enough_for_the_energy_counter() -> None:
+    assert all(timing.timed_seconds_least >= JOULES_LEAST_S for timing in timings(is_cpu=False))

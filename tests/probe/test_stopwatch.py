@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from autotune.configuration import Configuration
 from autotune.interval import Interval
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import stopwatch
-from autotune.probe.order import Order, Timing
+from autotune.probe.order import CUDA_CONFIRMATION, CUDA_PROBE, Order, Timing
 from autotune.probe.read_back import Misconfigured
 from autotune.probe.stopwatch import Stopwatch
 from autotune.probe.worst_batch import WORST_STEPS, WorstBatch
@@ -507,3 +507,83 @@ def test_the_stage_follows_the_training(clock: Clock) -> None:
         "backward: backward",
     ]
     assert watch.stage == "data"
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LateDevice:
+    """A device that is some marks behind the host, as torch.cuda shows it; waiting for it takes the host there."""
+
+    clock: Clock
+    behind: int = 0
+    marks: int = 0
+    passed: int = 0
+    waited: list[int] = field(default_factory=list)
+
+    def event(self, enable_timing: bool) -> "LateEvent":
+        return LateEvent(self)
+
+    def synchronize(self) -> None:
+        self.passed = self.marks
+        self.waited.append(self.marks)
+
+
+@dataclass
+class LateEvent:
+    """A mark in its stream that is passed once the device has come that far."""
+
+    device: LateDevice
+    number: int = 0
+    at: float = 0.0
+
+    def record(self) -> None:
+        self.device.marks += 1
+        self.number, self.at = self.device.marks, self.device.clock.now
+
+    def query(self) -> bool:
+        return self.number <= max(self.device.passed, self.device.marks - self.device.behind)
+
+    def elapsed_time(self, end: "LateEvent") -> float:
+        assert self.query(), "torch raises for events that the device has not passed"
+        assert end.query(), "torch raises for events that the device has not passed"
+        return 1000 * (end.at - self.at)
+
+
+def on_late_device(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, behind: int, timing: Timing, seconds: Callable[[int], float]
+) -> tuple[Stopwatch, LateDevice]:
+    device = LateDevice(clock, behind)
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
+    order = order_of(4, 2, timing=timing, environment=replace(cpu(), device="cuda:0"))
+    watch, trainer = watched(clock, order, durations=lambda step: Durations(0, 0, 0, 0, seconds(step), 0))
+    trainer.callback.on_train_end(None, None, trainer.control)
+    return watch, device
+
+
+@pytest.mark.parametrize("behind", [0, 1, 9, 25])
+def test_a_device_is_waited_for_only_where_the_timed_steps_begin_and_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    timing = replace(FIXED, timed_least=6, timed_most=6)
+    watch, device = on_late_device(clock, monkeypatch, behind, timing, lambda step: 1.0 + step / 100)
+    marks_a_step = 8 + 2
+    untimed = timing.untimed_least
+    ends = [1 + marks_a_step * (step + 1) for step in range(untimed)]  # one mark before the first step
+    begin, *waits = device.waited[len(ends) - 1 :]
+    assert device.waited[: len(ends)] == ends
+    assert all(mark > begin + marks_a_step * timing.timed_least for mark in waits)
+    assert len(watch.steps) >= 6
+    expected = [1.0 + (untimed + place) / 100 for place in range(len(watch.steps))]
+    assert [step.seconds for step in watch.steps] == pytest.approx(expected)
+
+
+def test_short_steps_go_on_until_their_seconds_are_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, _ = on_late_device(clock, monkeypatch, 9, CUDA_PROBE, lambda step: 0.05)
+    assert sum(watch.untimed[1:]) == pytest.approx(CUDA_PROBE.untimed_seconds, abs=0.06)
+    assert sum(step.seconds for step in watch.steps) == pytest.approx(CUDA_PROBE.timed_seconds_least, abs=0.12)
+    longer, _ = on_late_device(clock, monkeypatch, 9, CUDA_CONFIRMATION, lambda step: 0.05)
+    assert sum(longer.untimed[1:]) == pytest.approx(CUDA_CONFIRMATION.untimed_seconds, abs=0.06)
+    assert sum(step.seconds for step in longer.steps) == pytest.approx(CUDA_CONFIRMATION.timed_seconds_least, abs=0.12)

@@ -65,6 +65,7 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt, micro: int, ac
     assert value["untimed_steps"] == 1
     assert value["samples"] == 7 * micro * accumulation
     assert value["seconds"] == pytest.approx(sum(value["step_times_s"]))
+    assert {"swapped_bytes", "stolen_cores"} <= value["surroundings"].keys(), "read as around a probe"
     assert all(0 <= wait <= step for wait, step in zip(value["data_wait_s"], value["step_times_s"], strict=True))
     assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}, "no stages: it is not the worst batch"
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]
@@ -151,11 +152,17 @@ def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end(monke
     from autotune.probe.verification import Clock
 
     waited: list[int] = []
-    clock, control = Clock(untimed=2, steps=5, seconds=None, cuda=True), SimpleNamespace(should_training_stop=False)
+    read: list[tuple[str, int]] = []
+    surroundings: Any = SimpleNamespace(
+        start=lambda: read.append(("start", len(clock.ends))), stop=lambda: read.append(("stop", len(clock.ends)))
+    )
+    clock = Clock(untimed=2, steps=5, seconds=None, surroundings=surroundings, cuda=True)
+    control = SimpleNamespace(should_training_stop=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(len(clock.ends)))
     for step in range(1, 8):
         assert control.should_training_stop is False
         clock.on_step_end(None, SimpleNamespace(global_step=step), control)
     assert waited == [0, 5]
+    assert read == [("start", 0), ("stop", 6)], "outside of the timed steps"
     assert len(clock.ends) == 6
     assert control.should_training_stop is True
