@@ -67,11 +67,9 @@ def applied(found: Found, trainer: Any) -> Any:
         _prepare_model(found, trainer.model)
     parts = {name: one for name, one in everything.items() if one is not None and name in takes}
     with _compiled_as_asked(found):
-        made = type(trainer)(**{**parts, **further})  # None among the further ones was given as such
+        made = lifted.built_again(type(trainer), {**parts, **further})  # None among the further ones was given as such
     for name in lifted.prepared_fields(trainer.args):
         setattr(made.args, name, getattr(trainer.args, name))
-    if hasattr(trainer, "_skip_prepare_dataset"):  # TRL's: data that `evaluate` is given later is prepared as before
-        made._skip_prepare_dataset = trainer._skip_prepare_dataset
     _pad(found, made.data_collator)
     if found.data_arguments().get(MASK):
         made.data_collator = WithoutFullMask(made.data_collator)
@@ -135,7 +133,7 @@ def _changed(found: Found, args: Any) -> dict[str, Any]:
     changed |= {old: None for old, new in ALIASES.items() if old in names and new in names}
     if getattr(args, FINDER, False):
         changed[FINDER] = False
-    return {name: copy.deepcopy(value) for name, value in changed.items()}
+    return {name: copy.deepcopy(value) for name, value in changed.items()} | lifted.computed_fields(args)
 
 
 def forget_tf32() -> None:

@@ -1,7 +1,9 @@
 """What is taken out of a built Trainer: its arguments as fields, what its constructor was given, and why it cannot be had."""
 
+import copy
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +18,14 @@ PARTS = (
 DONE = ("peft_config", "quantization_config", "formatting_func")
 """TRL's parameters whose work is done once a Trainer is built: model and dataset carry it."""
 
-PREPARED: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}, "chat_template_path": None}
-"""TRL's fields -> what they must say where dataset and tokenizer come prepared from a built Trainer (TRL's SFTConfig,
-`dataset_kwargs`): else it would truncate and pack the dataset once more. A dict joins the user's own."""
+PREPARED: dict[str, Any] = {"chat_template_path": None}
+"""TRL's fields -> what they must say where dataset and tokenizer come prepared from a built Trainer."""
+
+GENERATION = "steps_per_generation"
+"""TRL's field of the Trainers that generate for so many micro-steps at once (GRPO, RLOO, SDFT)."""
+
+PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
+"""TRL's methods that make a dataset of a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
 
 
 def check(trainer: Any) -> None:
@@ -55,26 +62,101 @@ def check(trainer: Any) -> None:
             f"The train_dataset ({type(data).__name__}) has no length and the arguments no max_steps.",
             "Set max_steps: without it the Trainer does not know when to end.",
         )
+    if getattr(args, "use_vllm", False):
+        raise InvalidRequest(
+            "The Trainer generates with vLLM, whose memory and weights probes would share with your own runs.",
+            "Search with use_vllm=False, and switch it on again for the real run.",
+        )
+    micro_steps = (getattr(args, GENERATION, None) or 0) * (getattr(args, "num_iterations", None) or 1)
+    if micro_steps and (steps := micro_steps / args.gradient_accumulation_steps) > 1:
+        raise InvalidRequest(
+            f"The Trainer generates for {steps:g} steps at once, so that a few steps do not tell how long one takes.",
+            "Search with num_iterations=1 and the default generation batch, and set them again for the real run.",
+        )
 
 
 def own_fields(args: Any) -> dict[str, Any]:
-    """The fields that only the user's own class of arguments has, where they are not as declared; dataset prepared."""
+    """The fields that only the user's own class of arguments has, where the user set them; dataset prepared."""
+    computed = computed_fields(args)
+    return {name: getattr(args, name) for name in _changed(args) if name not in computed} | prepared_fields(args)
+
+
+def computed_fields(args: Any) -> dict[str, Any]:
+    """Those of them that the class computes from its other fields -> their defaults, at which it computes them anew.
+
+    Handed back as the user's they would contradict the others once these change (GRPO's `generation_batch_size` and
+    `steps_per_generation`). They are found by leaving them out: the class makes the same arguments without them. Where either
+    of two follows from the other, the one declared first counts as the user's.
+    """
+    defaults = {one.name: one.default for one in _own(args)}
+    left = [name for name in reversed(_changed(args)) if defaults[name] is not dataclasses.MISSING]
+    computed: dict[str, Any] = {}
+    more = True
+    while more:  # while two that exclude each other are both there, nothing can be made
+        more = False
+        for name in [name for name in left if name not in computed]:
+            tried = {**computed, name: defaults[name]}
+            made = _made_again(args, tried)
+            if made is not None and all(getattr(made, one) == getattr(args, one) for one in defaults):
+                computed, more = tried, True
+    return computed
+
+
+def shares_accumulation(args: Any) -> bool:
+    """Whether micro-steps share work, so that a step with fewer of them tells nothing of the whole one: GRPO generates for
+    several at once, and something that such a class computes depends on how many a step has."""
+    if getattr(args, GENERATION, None):
+        return True
+    computed = computed_fields(args)
+    other = _made_again(args, {**computed, "gradient_accumulation_steps": 2 * args.gradient_accumulation_steps})
+    return other is None or any(getattr(other, name) != getattr(args, name) for name in computed)
+
+
+def _own(args: Any) -> list[dataclasses.Field[Any]]:
+    """Fields that only this class of arguments has."""
     from transformers import TrainingArguments
 
     usual = {one.name for one in dataclasses.fields(TrainingArguments)}
-    mine = [one for one in dataclasses.fields(args) if one.init and one.name not in usual]
-    fields = {one.name: getattr(args, one.name) for one in mine if getattr(args, one.name) != one.default}
-    return fields | prepared_fields(args)
+    return [one for one in dataclasses.fields(args) if one.init and one.name not in usual]
+
+
+def _changed(args: Any) -> list[str]:
+    """Those that are not as declared."""
+    return [one.name for one in _own(args) if getattr(args, one.name) != one.default]
+
+
+def _made_again(args: Any, changed: Mapping[str, Any]) -> Any:
+    """The arguments as their class would make them with these fields changed; None where it refuses that.
+
+    A copy that is made ready anew knows its device already: new arguments would reset accelerate, on which the Trainer stands.
+    """
+    again = copy.copy(args)
+    for field in dataclasses.fields(args):
+        value = changed[field.name] if field.name in changed else getattr(args, field.name)
+        setattr(again, field.name, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            again.__post_init__()
+        except Exception:  # whatever checks of its own a class has
+            return None
+    return again
 
 
 def prepared_fields(args: Any) -> dict[str, Any]:
     """`PREPARED`, as far as the class of these arguments has such fields."""
     names = {one.name for one in dataclasses.fields(args)}
-    return {
-        name: {**(getattr(args, name) or {}), **value} if isinstance(value, Mapping) else value
-        for name, value in PREPARED.items()
-        if name in names
-    }
+    return {name: value for name, value in PREPARED.items() if name in names}
+
+
+def built_again(trainer_class: type, parts: Mapping[str, Any]) -> Any:
+    """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them."""
+    as_they_are = {name: lambda _, dataset, *__, **___: dataset for name in PREPARE if hasattr(trainer_class, name)}
+    if not as_they_are:
+        return trainer_class(**parts)
+    made: Any = type(trainer_class.__name__, (trainer_class,), as_they_are)(**parts)
+    made.__class__ = trainer_class  # datasets that it is given later are prepared as its class does
+    return made
 
 
 def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
@@ -107,8 +189,9 @@ def accepted(trainer_class: type) -> set[str]:
 
 
 def collator_of(trainer: Any) -> Any:
-    """The Trainer's collator; None where its class insists on making it: TRL's without padding."""
-    return None if getattr(trainer, "padding_free", False) else trainer.data_collator
+    """The Trainer's collator; None where its class insists on making it: TRL's without padding, and those that generate."""
+    makes_it = getattr(trainer, "padding_free", False) or "data_collator" not in accepted(type(trainer))
+    return None if makes_it else trainer.data_collator
 
 
 def own_callbacks(trainer: Any) -> list[Any]:

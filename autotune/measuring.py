@@ -21,8 +21,9 @@ from autotune.study_folder import probe_folder, reporting_storage
 from autotune.time_limit import too_late
 from autotune.trial import Trial
 
-LONGEST_BASELINE_S = 1800.0
-"""Deadline of the baseline's own probe, from which all others follow."""
+LONGEST_BASELINE_S = 300.0
+"""Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
+micro-steps, so micro-steps of six seconds are done in time; what takes longer mostly hangs, and nobody waits for half an hour."""
 
 REPEATS = 2
 """How often a disturbed measurement is made anew at the most."""
@@ -116,13 +117,15 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
     """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more.
 
-    What its values are expected to add (compiling) comes tenfold on top.
+    What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's
+    own deadline.
     """
     if plan.probe_timeout_s is not None:
         return plan.probe_timeout_s
+    added = 10 * sum(LEVERS[name].seconds(value) for name, value in configuration.values.items())
     if not trials or not trials[0].measurement.steps:
-        return LONGEST_BASELINE_S
+        return LONGEST_BASELINE_S + added
     seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)
     if confirmation:
         seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
-    return seconds + 10 * sum(LEVERS[name].seconds(value) for name, value in configuration.values.items())
+    return seconds + added

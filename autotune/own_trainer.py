@@ -134,6 +134,8 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
         "trainer_arguments": further,
         "callbacks": callbacks,
         "own_optimizer": _own_optimizer(trainer, further),
+        "prepared": True,
+        "whole_steps": lifted.shares_accumulation(args),
         "identity": _identity(trainer, own, further, callbacks),
     }
     return Sent(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))

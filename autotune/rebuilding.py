@@ -3,7 +3,8 @@
 import copy
 import functools
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
@@ -14,13 +15,15 @@ MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
 class Rebuilt:
     """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
 
-    frozen: names of the parameters that do not learn.
+    frozen: names of the parameters that do not learn. forgetting: name of a layer for which activation checkpointing was
+    switched on -> the function that it calls for it.
     """
 
     kind: Any
     config: Any
     dtype: str
     frozen: frozenset[str] = frozenset()
+    forgetting: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
         """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
@@ -36,6 +39,9 @@ class Rebuilt:
             model = self.kind._from_config(copy.deepcopy(self.config), dtype=getattr(torch, self.dtype))
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in self.frozen)
+        for name, function in self.forgetting.items():
+            layer = model.get_submodule(name)
+            layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, function
         return model.train()
 
 
@@ -100,7 +106,12 @@ def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:
     if len(dtypes) != 1:
         return None, "its weights are of several dtypes"
     frozen = frozenset(name for name, one in model.named_parameters() if not one.requires_grad)
-    made = Rebuilt(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen)
+    forgetting = {
+        name: getattr(layer, "_gradient_checkpointing_func", None)
+        for name, layer in model.named_modules()
+        if getattr(layer, "gradient_checkpointing", False)
+    }
+    made = Rebuilt(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen, forgetting)
     try:
         fresh = made.on("meta")
     except Exception as error:  # whatever a model's code raises without storage

@@ -15,7 +15,8 @@ class Workload:
     sequence_length: longest sample in tokens; None for images.
     parameters, parameter_bytes: of the model in the dtype it is trained in; gradient_bytes: of those that learn.
     linear_parameters: weights of linear layers but the output's, which is what four bits are for.
-    supports_checkpointing: None where unknown (a user's own model).
+    supports_checkpointing: None where unknown (a user's own model). checkpointing: value of that name that is on for the
+    caller's own model before any training; empty where none is.
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
     liger: value of the lever `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
@@ -31,6 +32,7 @@ class Workload:
     longest: places of the samples that make the batch hungriest for memory; empty where all are alike or it is unknown.
     weights: where the model's own weights lie (a folder, or a hub id that is in the cache); empty for random ones.
     user_objects: True where model_init, train_dataset, collator or Trainer class come from the caller.
+    whole_steps: True where micro-steps share work (one generates for all), so that probes make all of a step.
     own_optimizer: class of the caller's own optimizer, empty where the arguments' `optim` names it. weights_dtype: of the
     caller's own model. own_layers: what tells its layers, and which of them learn, from others; own_parts: the same of the
     caller's further parts.
@@ -48,6 +50,7 @@ class Workload:
     gradient_bytes: int = 0
     linear_parameters: int = 0
     supports_checkpointing: bool | None = None
+    checkpointing: str = ""
     attention: str = "eager"
     attentions: Mapping[str, str | None] = field(default_factory=dict)
     liger: Mapping[str, str | None] = field(default_factory=dict)
@@ -63,6 +66,7 @@ class Workload:
     longest: tuple[int, ...] = ()
     weights: str = ""
     user_objects: bool = False
+    whole_steps: bool = False
     own_optimizer: str = ""
     weights_dtype: str = "float32"
     own_layers: str = ""

@@ -1,12 +1,13 @@
 """What is read off a built Trainer, and the lines that say why one cannot be searched for."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, Trainer
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 
 from autotune import lifted
 from autotune.errors import InvalidRequest
@@ -69,10 +70,9 @@ def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: P
     args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, max_length=32, dataset_kwargs={"a": 1})
     assert lifted.own_fields(args) == {
         "max_length": 32,
-        "dataset_kwargs": {"a": 1, "skip_prepare_dataset": True},  # the Trainer's dataset is tokenised already
-        "chat_template_path": None,  # and its tokenizer has the template
-        "pad_to_multiple_of": None,  # "auto", as its class reads it
-    }
+        "dataset_kwargs": {"a": 1},
+        "chat_template_path": None,  # the Trainer's tokenizer has the template
+    }, "its class reads the default of pad_to_multiple_of as None again"
 
 
 def test_arguments_of_the_constructor_are_found_under_their_names(tmp_path: Path) -> None:
@@ -127,3 +127,76 @@ def test_a_class_that_makes_its_optimizer_is_seen() -> None:
 
     assert lifted.makes_optimizer(Own)
     assert not lifted.makes_optimizer(Scaled)
+
+
+@dataclass
+class Computing(TrainingArguments):
+    """As GRPO's: of the two sizes one is given, or neither; the other follows from it, and both from the micro-batch."""
+
+    size: int | None = None
+    steps: int | None = None
+    scale: str | float = 1.0
+    named: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None and self.steps is not None:
+            raise ValueError("both")
+        if self.size is None and self.steps is None:
+            self.steps = self.gradient_accumulation_steps
+        if self.size is None:
+            self.size = self.per_device_train_batch_size * self.steps
+        self.steps = self.size // self.per_device_train_batch_size
+        self.scale = {1.0: "one"}.get(self.scale, self.scale)
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "computed"),
+    [
+        ({}, {}, {"size": None, "steps": None, "scale": 1.0}),
+        ({"named": "x", "scale": 2.0}, {"named": "x", "scale": 2.0}, {"size": None, "steps": None}),
+        ({"size": 32}, {"size": 32}, {"steps": None, "scale": 1.0}),
+        ({"steps": 8}, {"size": 32}, {"steps": None, "scale": 1.0}),
+    ],
+)
+def test_what_a_class_computes_is_none_of_the_user_s_own(
+    given: dict[str, Any], own: dict[str, Any], computed: dict[str, Any], tmp_path: Path
+) -> None:
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True, "report_to": "none"}
+    args = Computing(str(tmp_path), **sizes, **given)
+    before = dict(vars(args))
+    assert lifted.own_fields(args) == own
+    assert lifted.computed_fields(args) == computed
+    assert lifted.shares_accumulation(args) is ("size" not in own)
+    assert vars(args) == before
+    other = Computing(str(tmp_path), **sizes | {"per_device_train_batch_size": 2}, **lifted.own_fields(args))
+    assert other.size == (own.get("size") or 4), "a batch of the answer's size, or the user's"
+
+
+def test_arguments_that_compute_nothing_share_nothing_and_the_trainer_still_trains(tmp_path: Path) -> None:
+    trainer = built(tmp_path, fields={"max_steps": 1})
+    assert lifted.computed_fields(trainer.args) == {}
+    assert not lifted.shares_accumulation(trainer.args)
+    assert trainer.accelerator.device.type == "cpu", "accelerate's state is as it was"
+    assert trainer.train().global_step == 1
+
+
+def test_a_trainer_that_is_built_again_takes_its_data_as_they_are_and_prepares_what_it_is_given_later(
+    tmp_path: Path,
+) -> None:
+    class Preparing(Trainer):
+        def __init__(self, *args: Any, train_dataset: Any, **kwargs: Any) -> None:
+            super().__init__(*args, train_dataset=self._prepare_dataset(train_dataset, "train"), **kwargs)
+
+        def _prepare_dataset(self, dataset: Any, name: str) -> Any:
+            return [*dataset, name]
+
+    for kind in (Preparing, type("Inheriting", (Preparing,), {})):
+        trainer = built(tmp_path, kind, train_dataset=[1])
+        assert trainer.train_dataset == [1, "train"]
+        parts = {"model": trainer.model, "args": trainer.args, "train_dataset": trainer.train_dataset}
+        again = lifted.built_again(kind, parts)
+        assert again.train_dataset == [1, "train"]
+        assert type(again) is kind
+        assert again._prepare_dataset([2], "later") == [2, "later"]
+    assert type(lifted.built_again(Trainer, parts)) is Trainer

@@ -211,6 +211,18 @@ def test_a_baseline_that_did_not_train_leaves_the_longest_deadline(tmp_path: Pat
     assert asked_of(tmp_path, [failed]).deadline_s == asked_of(tmp_path / "a", []).deadline_s == LONGEST_BASELINE_S
 
 
+def test_the_baseline_is_given_minutes_and_no_more_than_the_whole_search_has_left(tmp_path: Path) -> None:
+    assert asked_of(tmp_path, []).deadline_s == LONGEST_BASELINE_S == 300.0
+    probe = answering(completed(OF))
+    measure(tmp_path / "timed", plan(), [], probe, OF, 0, seconds=40.0)
+    assert 30.0 < probe.asked[0][1].deadline_s <= 40.0
+
+
+def test_a_baseline_that_compiles_is_given_the_time_for_it(tmp_path: Path) -> None:
+    compiled = configuration(compile="default")
+    assert asked_of(tmp_path, [], of=compiled).deadline_s > LONGEST_BASELINE_S + 60
+
+
 def test_a_confirmation_has_the_time_that_all_its_micro_steps_need(tmp_path: Path) -> None:
     baseline = trial(0, probe_seconds=30.0)
     many, few = configuration(1, 48), configuration(48, 48)

@@ -168,6 +168,33 @@ def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) ->
     assert made.evaluate(data.select(range(4)))["eval_loss"] > 0  # data that is given later is prepared as before
 
 
+class Weighed(Trainer):
+    """Counts the labels of its data, as classes are weighed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.labels = [int(sample["labels"]) for sample in self.train_dataset]
+        assert len(self.labels) == 24
+
+
+def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
+    """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
+    model = bert()
+    model.activation_checkpointing_enable()
+    grouped = {"train_sampling_strategy": "group_by_length"}
+    trainer = built(tmp_path, Weighed, model, grouped, train_dataset=Numbers(24))
+    only = {"checkpointing": ["none"], "micro_batch_size": [8], "precision": ["fp32"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    baseline = result.baseline
+    assert baseline.configuration.values["checkpointing"] == baseline.measurement.settings["checkpointing"] == "full"
+    assert {trial.measurement.outcome for trial in result.trials} == {"completed"}
+    assert {trial.measurement.settings["checkpointing"] for trial in result.trials[1:]} == {"none"}
+    if result.best is not baseline:
+        assert not result.apply(trainer).model.is_activation_checkpointing
+    else:
+        assert result.apply(trainer).model.is_activation_checkpointing
+
+
 def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w") as unsendable:
 
@@ -281,7 +308,7 @@ def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_p
 
 def test_none_that_was_given_in_the_place_of_a_default_is_what_probes_get(asked: Asked, tmp_path: Path) -> None:
     autotune.tune(built(tmp_path, Scaled, scale=None))
-    parts = UserObjects.opened(asked[0][0].pickled).parts(8)
+    parts = UserObjects.opened(asked[0][0].pickled).parts()
     assert parts["scale"] is None
     assert "processing_class" not in parts, "the Trainer that had none is given none"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer
 
+from autotune.levers.checkpointing import enabled_on
 from autotune.probe.user_objects import UserObjects
 from autotune.rebuilding import (
     CONFIG,
@@ -103,6 +104,17 @@ def test_any_other_model_is_not_rebuilt_and_the_reason_is_said(change: Any, reas
     made, said = rebuilt(change(bert()), Trainer)
     assert made is None
     assert reason in said
+
+
+def test_layers_that_forget_forget_in_the_rebuilt_model_too() -> None:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
+    model = ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4))
+    model.activation_checkpointing_enable(every_n_layers=2)
+    made, reason = rebuilt(model, Trainer)
+    assert made is not None, reason
+    assert enabled_on(made()) == enabled_on(made.on("meta")) == "every_2nd"
 
 
 def test_what_the_trainer_s_own_package_patched_is_patched_again_there() -> None:

@@ -20,6 +20,8 @@ class Numbers(torch.utils.data.Dataset):
         return self.samples
 
     def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        if not 0 <= place < self.samples:
+            raise IndexError(place)
         return {"input_ids": torch.arange(8) + place % 50, "labels": torch.tensor(place % self.classes)}
 
 

@@ -1,6 +1,6 @@
 """Activation checkpointing: forget activations in the forward, compute them again in the backward."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.configuration import Value
@@ -65,7 +65,7 @@ def switch_off(model: Any) -> None:
 
 def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     if not (base.get("activation_checkpointing") or base.get("gradient_checkpointing")):
-        return "none"
+        return one_of(*VALUES)(workload.checkpointing or "none")
     known = {"use_reentrant", *OPTIONS}  # torch's other options change no more than checks
     told = _OPTIONS["full"] | {name: one for name, one in options_of(base).items() if name in known}
     if not (name := _named(told)):
@@ -87,18 +87,20 @@ def _apply(value: Value, environment: Environment) -> Settings:
     return Settings({name: True, f"{name}_kwargs": dict(_OPTIONS[str(value)])})
 
 
-def _read_back(observed: Observed) -> str:
-    """By the layers that forget, and the function that they call for it."""
-    modules = list(observed.trainer.model.modules())
+def enabled_on(model: Any, every_n_layers: Sequence[int] = (1, 2, 3)) -> str:
+    """The value that is on for this model, whoever switched it on: by the layers that forget, and the function that they call
+    for it. Where it is none of the values, a description. every_n_layers: what to tell the layers that forget by, in turn."""
+    modules = list(model.modules())
     flagged = [one for one in modules if getattr(one, "gradient_checkpointing", False)]
     if not flagged:
         return "none"
     layers = [
         one for one in modules if any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(one).__mro__)
     ]
-    every = _every_n(observed.trainer.args)
-    if layers and [one.gradient_checkpointing for one in layers] != [at % every == 0 for at in range(len(layers))]:
-        return f"{sum(bool(one.gradient_checkpointing) for one in layers)} of {len(layers)} layers"
+    on = [bool(one.gradient_checkpointing) for one in layers]
+    every = next((n for n in every_n_layers if on == [at % n == 0 for at in range(len(layers))]), None)
+    if every is None:
+        return f"{sum(on)} of {len(layers)} layers"
     function = getattr(flagged[-1], "_gradient_checkpointing_func", None)
     shown = {
         "use_reentrant": bool(getattr(function, "keywords", {}).get("use_reentrant", False)),
@@ -106,6 +108,10 @@ def _read_back(observed: Observed) -> str:
         "offload": getattr(getattr(function, "func", None), "__name__", "checkpoint") != "checkpoint",
     }
     return _named(shown) or ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _read_back(observed: Observed) -> str:
+    return enabled_on(observed.trainer.model, (_every_n(observed.trainer.args),))
 
 
 def _every_n(arguments: Any) -> int:

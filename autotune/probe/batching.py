@@ -1,7 +1,8 @@
-"""What batches of this data and model can be: padded to a multiple, packed; and a fair order of steps of like samples."""
+"""What batches of this data and model can be: padded to a multiple, packed; and which of them a probe's steps get."""
 
 import inspect
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -98,3 +99,75 @@ class SpreadSteps(torch.utils.data.Sampler):  # type: ignore[misc]
         order = sorted(zip(turns, steps, strict=True))  # the place at each turn, spread as the multiples are
         for step in [*(step for _, step in order), *last]:
             yield from step
+
+
+def repeat_batches(trainer: Any, batches: int) -> None:
+    """Make the Trainer's loader give so many micro-batches before its epoch ends; call before `train()`.
+
+    The loader begins again, and the dataset stays the user's own: what counts its labels or groups by its lengths reads
+    each sample once, and comes to an end. The loader is made once, whoever asks for it.
+    """
+    make, loaders = trainer.get_train_dataloader, list[Any]()
+
+    def repeating(*args: Any, **kwargs: Any) -> Any:
+        if not loaders:
+            loaders.append(make(*args, **kwargs))
+            _repeat(loaders[0], batches)
+        return loaders[0]
+
+    trainer.get_train_dataloader = repeating
+
+
+def _repeat(loader: Any, batches: int) -> None:
+    """Of torch's loaders: a Trainer class of the user's may bring batches in a way of its own."""
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate's loader iterates another one
+    if not isinstance(inner, torch.utils.data.DataLoader):
+        return
+    # Torch refuses to set these on a loader, as workers that run already would not see it; none runs yet.
+    if isinstance(inner.dataset, torch.utils.data.IterableDataset):
+        vars(inner)["dataset"] = RepeatedStream(inner.dataset)
+    elif inner.batch_sampler is not None:
+        vars(inner)["batch_sampler"] = RepeatedBatches(inner.batch_sampler, batches)
+
+
+class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
+    """So many batches of the inner sampler's places, which begins again where it ends; fewer where it is empty.
+
+    A batch that an end would cut short is filled from the next pass. All are drawn at once: a pass that is drawn during
+    the training would depend on the random numbers that the training takes.
+    """
+
+    def __init__(self, batch_sampler: Any, batches: int) -> None:
+        self.batch_sampler, self.batches = batch_sampler, batches
+        self.sampler = getattr(batch_sampler, "sampler", None)
+        self.batch_size: int | None = getattr(batch_sampler, "batch_size", None)
+        self.drop_last = getattr(batch_sampler, "drop_last", False)
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn, rest, size = list[Any](), list[Any](), self.batch_size
+        while len(drawn) < self.batches and (fresh := list(islice(self.batch_sampler, self.batches))):
+            if size:
+                rest += [place for batch in fresh for place in batch]
+                fresh = [rest[at : at + size] for at in range(0, len(rest) - size + 1, size)]
+                rest = rest[len(fresh) * size :]
+            drawn += fresh
+        return iter(drawn[: self.batches])
+
+
+class RepeatedStream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """An iterable dataset that begins again where it ends; one that yields nothing ends."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            empty = True
+            for sample in self.dataset:
+                empty = False
+                yield sample
+            if empty:
+                return

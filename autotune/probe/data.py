@@ -19,9 +19,9 @@ from autotune.workload import Workload
 
 
 def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
-    """What the Trainer is given: (dataset of at least samples_needed samples, data collator, tokenizer or None).
+    """What the Trainer is given: (dataset, data collator, tokenizer or None).
 
-    Real data is repeated, by reference, so that no epoch ends within a probe; synthetic data comes from a fixed pool.
+    samples_needed: as many there are of random data, which comes from a fixed pool.
     """
     if not workload.data:
         samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
@@ -31,10 +31,7 @@ def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[A
     data = datasets.load_from_disk(str(folder / "data"))
     if workload.task == "image-classification":
         shape = image_shape(config_of(workload))
-        return ImageSamples(data, shape, max(samples_needed, len(data))), default_data_collator, None
-    times = -(-samples_needed // len(data))
-    if times > 1:
-        data = data.repeat(times) if hasattr(data, "repeat") else datasets.concatenate_datasets([data] * times)
+        return ImageSamples(data, shape), default_data_collator, None
     tokenizer = AutoTokenizer.from_pretrained(
         str(folder / "tokenizer"), trust_remote_code=workload.trust_remote_code, local_files_only=True
     )

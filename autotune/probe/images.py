@@ -15,24 +15,21 @@ def can_load(channels: int) -> bool:
 
 
 class ImageSamples:
-    """A map-style dataset of `length` samples, repeating the rows (`image`, `labels`) of a `datasets.Dataset`.
+    """A map-style dataset of the rows (`image`, `labels`) of a `datasets.Dataset`.
 
     It is no `datasets.Dataset` itself because the Trainer would drop the column `image`, which no model takes.
     An item: pixel_values of [channels, height, width] float32 in -1..1, labels an int.
     """
 
-    def __init__(self, rows: Any, shape: tuple[int, int, int], length: int) -> None:
+    def __init__(self, rows: Any, shape: tuple[int, int, int]) -> None:
         self._rows = rows
         self._shape = shape
-        self._length = length
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        if not -self._length <= index < self._length:
-            raise IndexError(index)
-        row = self._rows[index % len(self._rows)]
+        row = self._rows[index]
         return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
 
 

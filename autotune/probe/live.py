@@ -58,7 +58,8 @@ class LiveProbe:
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
-        run = accumulation if options.confirmation else min(accumulation, MICRO_STEPS)
+        whole = options.confirmation or self.workload.whole_steps
+        run = accumulation if whole else min(accumulation, MICRO_STEPS)
         measurement = self._measure(self._probe_order(configuration, options, run))
         if run < accumulation and not _loader_keeps_up(measurement, configuration):
             # Waiting cannot be composed where workers load beside the compute: run every micro-step.

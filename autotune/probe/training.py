@@ -15,6 +15,7 @@ from autotune.callbacks import add_callbacks, drop_trackers
 from autotune.levers import checkpointing, precision
 from autotune.levers.quantization import FIELD as FOUR_BITS
 from autotune.levers.threads import VARIABLE as THREADS
+from autotune.lifted import built_again
 from autotune.measurement import Measurement, Outcome
 from autotune.probe import adapters, batching, data, failures, models
 from autotune.probe.compiling import keep_compiled
@@ -47,7 +48,7 @@ DEFAULT_SEED = 42
 """`TrainingArguments.seed` where nobody sets it."""
 
 SAME_ORDER_STEPS = 64
-"""Steps that there are samples for at the least: from more samples others are drawn, and some levers need more steps."""
+"""Steps that there are random samples for at the least: from more others are drawn, and some levers need more steps."""
 
 SHORTEST_STEP_S = 0.005
 """Seconds of a GPU's step at the least, by which there are samples and steps enough for a time: launching the kernels of a
@@ -204,10 +205,8 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     """The real Trainer on real batches, enough for `arguments.max_steps`; weights: the model's own where they are local."""
     assert order.configuration is not None
     assert order.workload is not None
-    # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
-    samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
     if order.workload.user_objects:
-        model, parts = user.model(), user.parts(samples)
+        model, parts = user.model(), user.parts()
     else:
         # Made where it is trained: random values for billions of weights take minutes on a CPU. But FSDP shards layer by
         # layer what lies on the host; weights in four bits it leaves where they are.
@@ -217,10 +216,13 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         model = models.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
         model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+        # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
+        samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
         dataset, collator, processing = data.training_data(order.workload, samples, seed)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
-    trainer = kind(model=model, args=arguments, **parts)
+    parts |= {"model": model, "args": arguments}
+    trainer = built_again(kind, parts) if user.prepared else kind(**parts)
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
     if order.configuration.values.get(checkpointing.LEVER.name) == "none":
@@ -229,4 +231,5 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     drop_trackers(trainer)
     trainer.data_collator = data.collated_as_asked(trainer.data_collator, order.data_arguments)
     batching.spread_steps(trainer)
+    batching.repeat_batches(trainer, (arguments.max_steps + 1) * arguments.gradient_accumulation_steps)
     return trainer

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from transformers import TrainingArguments
 
 from autotune.errors import InvalidRequest
+from autotune.levers import checkpointing
 from autotune.probe.batching import own_collating
 from autotune.probe.own_layers import layers_digest
 from autotune.rebuilding import Rebuilt, made_by, takes_trial
@@ -30,6 +31,8 @@ class UserObjects:
     trainer_arguments: further ones of the Trainer class (optimizers, compute_loss_func, ...). callbacks: for the
     Trainer, but for those whose class it adds by itself.
     own_optimizer: name of the class of the caller's own optimizer, ANY where the Trainer class makes it; else empty.
+    prepared: whether the dataset comes from a built Trainer, which did with it what its class does.
+    whole_steps: whether a step with fewer micro-steps than asked for tells nothing of one with all.
     identity: what tells these parts from others, as far as the dataset does not.
     """
 
@@ -41,6 +44,8 @@ class UserObjects:
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
     own_optimizer: str = ""
+    prepared: bool = False
+    whole_steps: bool = False
     identity: str = ""
     built: Any = None
 
@@ -68,10 +73,10 @@ class UserObjects:
         """The model, or one of its shapes alone where that is as good."""
         return self.model_init.on("meta") if isinstance(self.model_init, Rebuilt) else self.model()
 
-    def parts(self, samples_needed: int) -> dict[str, Any]:
-        """The Trainer's other arguments, the dataset repeated so that no timed step touches an epoch's end."""
+    def parts(self) -> dict[str, Any]:
+        """The Trainer's other arguments."""
         parts = {
-            "train_dataset": repeated(self.train_dataset, samples_needed),
+            "train_dataset": self.train_dataset,
             "data_collator": self.data_collator,
             "processing_class": self.processing_class,
         }
@@ -123,6 +128,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
         gradient_bytes=sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad),
         supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
+        checkpointing="" if (on := checkpointing.enabled_on(model)) == "none" else on,
         attention=str(getattr(config, "_attn_implementation", None) or "eager"),
         collating=collating,
         pad_to_multiple_of=pad_to_multiple_of,
@@ -132,6 +138,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         longest=_longest(user.train_dataset, samples),
         user_objects=True,
         own_optimizer=user.own_optimizer,
+        whole_steps=user.whole_steps,
         weights_dtype=next((_dtype(one) for one in model.parameters() if one.is_floating_point()), "float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
@@ -174,42 +181,3 @@ def _size(sample: Any) -> int:
     if isinstance(size, int):
         return size
     return len(sample) if hasattr(sample, "__len__") else 1
-
-
-def repeated(dataset: Any, samples_needed: int) -> Any:
-    """The dataset at least that long; an iterable one starts again where it ends."""
-    if isinstance(dataset, torch.utils.data.IterableDataset):
-        return _Endless(dataset)
-    times = -(-samples_needed // max(1, len(dataset)))
-    if times <= 1:
-        return dataset
-    return dataset.repeat(times) if hasattr(dataset, "repeat") else _Repeated(dataset, times)
-
-
-class _Repeated(torch.utils.data.Dataset):  # type: ignore[misc]
-    """A map-style dataset, several times over."""
-
-    def __init__(self, dataset: Any, times: int) -> None:
-        self.dataset, self.times = dataset, times
-
-    def __len__(self) -> int:
-        return len(self.dataset) * self.times
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index % len(self.dataset)]
-
-
-class _Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """An iterable dataset that starts again where it ends; one that yields nothing ends."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            empty = True
-            for sample in self.dataset:
-                empty = False
-                yield sample
-            if empty:
-                return

@@ -27,10 +27,13 @@ def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
     """Made by the Trainer's own loader from the longest samples; None where all samples are alike or none is known."""
     assert order.workload is not None
     assert order.configuration is not None
-    longest, size = order.workload.longest, order.configuration.micro_batch_size
+    longest = order.workload.longest
     if not longest:
         return None
     loader = trainer.get_train_dataloader()
+    # Of the loader, where it says so: one that generates has the samples of several micro-steps in each of its batches.
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    size = size or order.configuration.micro_batch_size
     if not hasattr(loader, "dataset") or getattr(loader, "collate_fn", None) is None:
         return None  # a caller's own Trainer brings batches in its own way
     samples = [loader.dataset[longest[place % len(longest)]] for place in range(size)]

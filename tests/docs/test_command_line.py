@@ -26,8 +26,8 @@ OPTIONS_ALONE = {"as_json", "quiet"}
 BY_FOLDER = {"verify", "explain"}
 FORMER = {"training_args", "base_arguments"}
 """Former names of `args`."""
-PYTHON_ALONE = {"watch", "probes", "train_dataset", "data_collator", "processing_class", "trainer_class"}
-"""What is an object."""
+PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}
+"""What is an object, or a reading of this process's clock."""
 
 
 def parameters(command: str) -> dict[str, inspect.Parameter]:
@@ -66,7 +66,7 @@ def test_defaults_mean_the_same_in_both(command: str) -> None:
     named = {name: one.default for name, one in parameters(command).items()}
     asked = [name for name in REQUEST if name in typed and name in named]
     assert len(asked) > 5
-    numbers = {name: int(str(typed[name])) for name in ("n_trials", "seed") if name in asked}
+    numbers = {name: int(str(typed[name])) for name in ("n_trials", "confirmation_rounds", "seed") if name in asked}
     assert tuning_request("bert-mini", 8, **{name: typed[name] for name in asked} | numbers) == tuning_request(
         "bert-mini", 8, **{name: named[name] for name in asked}
     )
@@ -75,7 +75,7 @@ def test_defaults_mean_the_same_in_both(command: str) -> None:
 def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
     tune, search = (inspect.signature(one).parameters for one in (autotune.tune, autotune.search))
     brought = {"model", "args", "train_dataset", "data_collator", "processing_class", "trainer_class"}
-    brought |= FORMER | {"dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
+    brought |= FORMER | {"started", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
     assert tune.keys() - {"trainer"} == search.keys() - brought
     differing = {name for name in tune.keys() & search.keys() if tune[name] != search[name]}
     assert differing == {"global_batch_size", "device"}, "the Trainer says these"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from autotune.levers.checkpointing import LEVER, VALUES, field_name, switch_off
+from autotune.levers.checkpointing import LEVER, VALUES, enabled_on, field_name, switch_off
 from autotune.training_arguments import training_arguments
 from tests.levers.fakes import observed
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
@@ -200,3 +200,27 @@ def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> Non
     model.enable_input_require_grads()
     switch_off(model)
     assert hooks_of(model) == 1
+
+
+def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:
+    by_hand = workload(checkpointing="every_2nd")
+    assert LEVER.own({}, cpu(), by_hand) == "every_2nd"
+    assert LEVER.own({"gradient_checkpointing": True}, cpu(), by_hand) == "full", "the Trainer switches it on anew"
+    with pytest.raises(ValueError, match="2 of 5 layers"):
+        LEVER.own({}, cpu(), workload(checkpointing="2 of 5 layers"))
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (layers(False, False), "none"),
+        (layers(True, True), "full"),
+        (layers(True, False, True), "every_2nd"),
+        (layers(True, True, use_reentrant=True), "full_reentrant"),
+        (layers(False, True, True), "2 of 3 layers"),
+    ],
+)
+def test_what_is_on_for_a_model_is_known_without_arguments_and_can_be_switched_off(model: Any, value: str) -> None:
+    assert enabled_on(model) == value
+    switch_off(model)
+    assert enabled_on(model) == "none"

@@ -1,24 +1,25 @@
 """Batches padded to a multiple, packed and grouped: trained for real on texts of many lengths."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, DataCollatorWithFlattening
+from transformers import AutoConfig, DataCollatorWithFlattening, Trainer
 
 from autotune.environment import Environment
 from autotune.levers import LEVERS
 from autotune.measurement import Measurement, Outcome
-from autotune.probe.batching import SpreadSteps, collating, own_collating
+from autotune.probe.batching import RepeatedBatches, SpreadSteps, collating, own_collating, repeat_batches, spread_steps
 from autotune.probe.data import collated_as_asked
 from autotune.probe.launcher import ProbeHost
 from autotune.probe.models import build_model, model_outline
 from autotune.workload import Workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.probe.test_data import text_file
+from tests.trainers import Numbers, built
 
 Train = Callable[..., Measurement]
 
@@ -131,3 +132,97 @@ def test_a_few_spread_steps_stand_for_all_of_a_sorted_order() -> None:
     first = [lengths[place] for place in taken[:100]]
     assert abs(sum(first) / 100 - 500.5) < 25
     assert list(SpreadSteps(range(7), 3))[-1] == 6, "what is no whole step stays the last"
+
+
+class Read(Numbers):
+    """Notes which samples are read."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.places: list[int] = []
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        sample = super().__getitem__(place)
+        self.places.append(place)
+        return sample
+
+
+class Labels(Trainer):
+    """Counts the labels of its data, as classes are weighed, and keeps that loader which a class of one's own may make."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.labels = [int(sample["labels"]) for sample in self.train_dataset]
+
+    def get_train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(
+            self.train_dataset, self.args.train_batch_size, collate_fn=self.data_collator
+        )
+
+
+def test_lengths_are_read_once_for_each_sample_however_many_steps_there_are(tmp_path: Path) -> None:
+    """As many more reads are those of the samples trained on, and the two that transformers looks at beforehand."""
+    data = Read(20)
+    trainer = built(
+        tmp_path, fields={"train_sampling_strategy": "group_by_length", "max_steps": 10}, train_dataset=data
+    )
+    spread_steps(trainer)
+    repeat_batches(trainer, 11 * 2)
+    trainer.get_train_dataloader()
+    trainer.train()
+    assert trainer.state.epoch < 1, "no epoch ended"
+    assert data.places[2:22] == list(range(20))
+    assert len(data.places) <= 2 + 20 + 22 * 4
+
+
+@pytest.mark.parametrize("samples", [20, 23, 64, 500])
+def test_steps_are_whole_whatever_the_data_s_length_and_the_trainer_s_loader(samples: int, tmp_path: Path) -> None:
+    data = Read(samples)
+    trainer = built(tmp_path, Labels, fields={"max_steps": 30}, train_dataset=data)
+    assert len(trainer.labels) == samples
+    repeat_batches(trainer, 31 * 2)
+    data.places.clear()
+    trainer.train()
+    assert trainer.state.epoch < 1
+    trained_on = data.places[: 30 * 8]
+    assert trained_on == [place % samples for place in range(30 * 8)], "each pass goes on where the one before ended"
+
+
+def test_every_micro_batch_size_gets_the_same_samples_pass_after_pass(tmp_path: Path) -> None:
+    seen = []
+    for micro in (2, 4, 8):
+        data = Read(23)
+        sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": 8 // micro, "max_steps": 9}
+        trainer = built(tmp_path, fields=sizes, train_dataset=data)
+        repeat_batches(trainer, 10 * 8 // micro)
+        trainer.train()
+        seen.append(data.places[:72])
+    assert seen[0] == seen[1] == seen[2]
+    assert [sorted(seen[0][at : at + 23]) for at in (0, 23, 46)] == [list(range(23))] * 3
+    assert seen[0][:23] != seen[0][23:46], "each pass in an order of its own"
+
+
+def test_a_sampler_of_batches_of_one_s_own_is_repeated_as_it_is_and_an_empty_one_ends() -> None:
+    uneven = [[1, 2, 3], [4], [5, 6]]
+    assert list(RepeatedBatches(uneven, 5)) == [*uneven, *uneven[:2]]
+    assert list(RepeatedBatches([], 5)) == []
+
+
+def test_a_stream_of_samples_begins_again_in_the_loader_and_ends_for_everyone_else(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+            return iter([Numbers()[place] for place in range(5)])
+
+    trainer = built(tmp_path, fields={"max_steps": 6}, train_dataset=Stream())
+    repeat_batches(trainer, 14)
+    assert len(list(trainer.train_dataset)) == 5
+    fetch, samples = trainer.get_batch_samples, []
+
+    def fetching(*args: Any) -> Any:
+        batches, items = fetch(*args)
+        samples.append(sum(len(batch["labels"]) for batch in batches))
+        return batches, items
+
+    trainer.get_batch_samples = fetching
+    trainer.train()
+    assert samples == [8] * 6
