@@ -139,6 +139,9 @@ class RecordedHost(ProbeHost):
             "seconds": seconds * steps,
             "untimed_steps": 1,
             "peaks": {"peak_device_bytes": measurement.peak_bytes},
+            "joules": None,
+            "surroundings": {},
+            "observed_doubts": (),
         }
 
 
