@@ -33,7 +33,7 @@ STEPS, MOST_STEPS = 2, 8
 
 _M_MMAP_THRESHOLD = -3  # of <malloc.h>
 
-MOST_CHECKPOINT_BYTES = 20 * 10**9
+MOST_CHECKPOINT_BYTES = 5 * 10**9
 MOST_DISK_SHARE = 0.5
 """A checkpoint that would be larger, or take more of the free disk, is not tried."""
 
