@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import InvalidRequest
+from autotune.levers.micro_batch_size import GENERATION
 
 PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
@@ -20,9 +21,6 @@ DONE = ("peft_config", "quantization_config", "formatting_func")
 
 PREPARED: dict[str, Any] = {"chat_template_path": None}
 """TRL's fields -> what they must say where dataset and tokenizer come prepared from a built Trainer."""
-
-GENERATION = "steps_per_generation"
-"""TRL's field of the Trainers that generate for so many micro-steps at once (GRPO, RLOO, SDFT)."""
 
 PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
 """TRL's methods that make a dataset of a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import autotune
-from autotune import lifted
 from autotune.errors import InvalidRequest
+from autotune.levers.micro_batch_size import GENERATION
 from tests.hurry import hurry
 from tests.trainers import Numbers, built
 
@@ -184,7 +184,7 @@ def test_it_is_searched_and_trains_with_its_answer(kind: Callable[[Path], Any], 
     size = made.args.per_device_train_batch_size
     assert size == result.best.configuration.micro_batch_size
     assert size * made.args.gradient_accumulation_steps == 8
-    if hasattr(made.args, lifted.GENERATION):
+    if hasattr(made.args, GENERATION):
         assert (made.args.generation_batch_size, made.args.steps_per_generation) == (8, 8 // size)
     made.args.max_steps = 2
     assert made.train().global_step == 2

@@ -9,6 +9,9 @@ from autotune.levers.lever import Lever, Observed, Settings, whole_number
 from autotune.tiles import SMALLEST
 from autotune.workload import Workload
 
+GENERATION = "steps_per_generation"
+"""TRL's field of the Trainers that generate for so many micro-steps at once (GRPO, RLOO, SDFT); so many are a loader's batch."""
+
 
 def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
     """Every micro-batch size that makes the global batch exact, ascending; optionally only multiples of k."""
@@ -35,11 +38,13 @@ def _apply(value: Value, environment: Environment) -> Settings:
 
 
 def _read_back(observed: Observed) -> int:
-    loader = observed.trainer.callback_handler.train_dataloader
+    loader, args = observed.trainer.callback_handler.train_dataloader, observed.trainer.args
+    together = getattr(args, GENERATION, None) or 1
     # accelerate's loader knows its size over all ranks; a caller's own plain one its own.
     if known := getattr(loader, "total_batch_size", None):
-        return int(known) // int(getattr(observed.trainer.args, "world_size", 1))
-    return int(getattr(loader, "batch_size", None) or observed.trainer.args.train_batch_size)
+        return int(known) // int(getattr(args, "world_size", 1)) // together
+    known = getattr(loader, "batch_size", None)
+    return int(known) // together if known else int(args.train_batch_size)
 
 
 LEVER = Lever(

@@ -35,6 +35,11 @@ def test_it_is_applied_and_read_back_from_the_loader() -> None:
     assert LEVER.read_back(observed(loader=SimpleNamespace(), train_batch_size=6)) == 6
 
 
+def test_of_a_trainer_that_generates_it_is_a_part_of_the_loader_s_batch() -> None:
+    for loader in (SimpleNamespace(total_batch_size=16), SimpleNamespace(batch_size=16)):
+        assert LEVER.read_back(observed(loader=loader, arguments={"steps_per_generation": 4})) == 4
+
+
 def test_larger_is_hungrier() -> None:
     assert LEVER.hungrier(8, 4)
     assert not LEVER.hungrier(4, 8)
