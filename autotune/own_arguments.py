@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import yaml
 
@@ -17,10 +17,15 @@ from autotune.parsing import parse_json
 from autotune.space_file import read_yaml
 from autotune.training_arguments import PRIVATE
 
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
 
-OwnArguments: TypeAlias = "TrainingArguments | Mapping[str, Any] | str | os.PathLike[str] | None"
+class TrainingArgumentsLike(Protocol):
+    """`TrainingArguments`, or a class that inherits it: transformers is not imported to name it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain data."""
+
+
+OwnArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
 """What people may give as their own arguments."""
 
 OF_THE_DEVICE = ("use_cpu", "local_rank")

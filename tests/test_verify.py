@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
     "no answer": (
         {"trials": [Trial(0, configuration(), out_of_memory(configuration()))]},
         NothingFits,
-        "No configuration that was tried fits",
+        "Nothing fits into",
     ),
     "the caller's own model": ({"workload": workload(user_objects=True)}, InvalidRequest, "the caller's own code"),
     "data that is gone": ({"workload": workload(data="gone")}, InvalidRequest, "Run the same search command again"),
