@@ -188,6 +188,7 @@ def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_
     assert embedded.requires_grad is not wrapped, "frozen embeddings let nothing through any more"
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_hooks_that_only_checkpointing_needs_leave_an_adapter_that_never_was_checkpointed() -> None:
     model = adapted(gpt2())
     model.enable_input_require_grads()  # TRL's constructor, long before the training switches checkpointing on
