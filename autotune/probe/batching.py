@@ -142,6 +142,9 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
         self.sampler = getattr(batch_sampler, "sampler", None)
         self.batch_size: int | None = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
+        # From these accelerate's loader tells the batch of all ranks.
+        self.num_processes = getattr(batch_sampler, "num_processes", 1)
+        self.split_batches = getattr(batch_sampler, "split_batches", False)
 
     def __len__(self) -> int:
         return self.batches
