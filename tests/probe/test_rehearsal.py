@@ -221,12 +221,12 @@ def test_a_training_that_does_not_fit_is_neither_evaluated_nor_saved(prepared: R
 # Its parts ------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_tried_up_to_20_gb_and_half_of_the_free_disk() -> None:
+def test_a_checkpoint_is_tried_up_to_5_gb_and_half_of_the_free_disk() -> None:
     gigabyte = 10**9
-    assert child.too_large(20 * gigabyte, 40 * gigabyte) == ""
-    assert child.too_large(31 * gigabyte, 400 * gigabyte) == "31 GB would be more than 20 GB"
-    half = "15 GB would be more than half of the 29 GB that the disk has free"
-    assert child.too_large(15 * gigabyte, 29 * gigabyte) == half
+    assert child.too_large(5 * gigabyte, 10 * gigabyte) == ""
+    assert child.too_large(31 * gigabyte, 400 * gigabyte) == "31 GB would be more than 5 GB"
+    half = "4 GB would be more than half of the 7 GB that the disk has free"
+    assert child.too_large(4 * gigabyte, 7 * gigabyte) == half
 
 
 def test_the_longest_samples_are_evaluated_and_any_where_all_are_alike(
