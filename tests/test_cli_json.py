@@ -105,8 +105,9 @@ def test_what_cannot_be_done_is_an_object_too_and_one_line_on_standard_error(wha
     code, known, err = told(*words)
     assert code == known["error"]["exit_code"] == exit_code
     assert known["error"]["type"] == "InvalidRequest"
-    assert advice in known["error"]["advice"]
-    assert err == f"Error: {known['error']['message']} {known['error']['advice']}\n"
+    line = f"{known['error']['message']} {known['error']['advice']}".strip()
+    assert advice in line
+    assert err == f"Error: {line}\n"
 
 
 def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
