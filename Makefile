@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 search: $(STAMP)
 	$(BIN)/python tests/data/python_topics.py reports/data/topics.txt
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
-	    --n-trials 10 --timeout 75s --output-dir reports
+	    --n-trials 10 --timeout 100s --output-dir reports
 
 # Two files at a time; alone what asks how well something is measured.
 test: $(STAMP)

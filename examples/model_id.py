@@ -24,7 +24,7 @@ result = autotune.search(
     dataset=text,
     sequence_length=32,
     n_trials=3,
-    timeout="15s",  # then no further trial begins
+    timeout="90s",  # for all of it: start, trials and confirmation
     only={"optimizer": ["adamw_torch_fused"], "checkpointing": ["none"], "workers": [0]},  # leave this out to try more
 )
 

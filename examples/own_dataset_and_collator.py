@@ -51,7 +51,7 @@ result = autotune.search(
     data_collator=collate,
     args={"remove_unused_columns": False},  # the collator reads samples that are no dictionaries
     n_trials=3,
-    timeout="15s",  # then no further trial begins
+    timeout="90s",  # for all of it: start, trials and confirmation
     only={"optimizer": ["adamw_torch_fused"], "checkpointing": ["none"], "workers": [0]},  # leave this out to try more
 )
 print(result.best.configuration, f"{result.best.samples_per_second:.0f} samples/s")
