@@ -42,9 +42,8 @@ class TuningResult(Found):
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
         unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
         """
-        from autotune.applying import answer_arguments, forget_tf32
+        from autotune.applying import answer_arguments
 
-        forget_tf32()
         self._warn_of_losses()
         folder = {} if output_dir is None else {"output_dir": output_dir}
         return answer_arguments(self, self.user_arguments, folder | overrides)
