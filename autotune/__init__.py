@@ -3,27 +3,27 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.comparison import compare
-    from autotune.explain import explanation
-    from autotune.forecast import estimate
-    from autotune.guide import run_guide
-    from autotune.own_trainer import tune
-    from autotune.result import TuningResult
-    from autotune.verify import verify_study
-    from autotune.workflow import search
+    from autotune.commands.compare.run import compare
+    from autotune.commands.estimate.run import estimate
+    from autotune.commands.explain.run import explanation
+    from autotune.commands.guide.run import run_guide
+    from autotune.commands.result import TuningResult
+    from autotune.commands.search import search
+    from autotune.commands.tune import tune
+    from autotune.commands.verify.run import verify_study
 
 __version__ = "0.1.0"
 __all__ = ["TuningResult", "compare", "estimate", "explanation", "run_guide", "search", "tune", "verify_study"]
 
 _ROOMS = {
-    "search": "autotune.workflow",
-    "tune": "autotune.own_trainer",
-    "compare": "autotune.comparison",
-    "estimate": "autotune.forecast",
-    "explanation": "autotune.explain",
-    "run_guide": "autotune.guide",
-    "TuningResult": "autotune.result",
-    "verify_study": "autotune.verify",
+    "search": "autotune.commands.search",
+    "tune": "autotune.commands.tune",
+    "compare": "autotune.commands.compare.run",
+    "estimate": "autotune.commands.estimate.run",
+    "explanation": "autotune.commands.explain.run",
+    "run_guide": "autotune.commands.guide.run",
+    "TuningResult": "autotune.commands.result",
+    "verify_study": "autotune.commands.verify.run",
 }
 
 

@@ -8,7 +8,7 @@ import time
 def main() -> None:
     """Run the command line; where nobody reads on, as behind `| head -1`, it ends with exit code 1 and says nothing."""
     started = time.monotonic()
-    from autotune.cli import app
+    from autotune.cli.app import app
 
     try:
         try:

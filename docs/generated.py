@@ -10,23 +10,24 @@ from typing import Any
 import typer
 
 import autotune
-from autotune import cli, errors
-from autotune.applying import BatchSizeChanged, NotApplied
-from autotune.cards import CARDS
-from autotune.configuration import Configuration, word
-from autotune.environment import Environment
-from autotune.found import Found
-from autotune.interval import Interval
-from autotune.levers import LEVERS, Lever
-from autotune.measurement import Measurement, Outcome
-from autotune.plan import Progress
+from autotune.cli import app
+from autotune.commands.compare.columns import COMPARED
+from autotune.commands.estimate.table import FORECAST
+from autotune.commands.search_result import Found
+from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied
+from autotune.core import errors
+from autotune.core.configuration import Configuration, word
+from autotune.core.environment import Environment
+from autotune.core.gpus import CARDS
+from autotune.core.interval import Interval
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
 from autotune.report.columns import AFTER, BEFORE, Column, lever_column
-from autotune.report.compared import COMPARED
-from autotune.report.forecast_table import FORECAST
-from autotune.search_space import RuledOut
-from autotune.space_file import describe_space, named_spaces, read_space
-from autotune.trial import Trial
-from autotune.units import format_bytes
+from autotune.space.file import describe_space, named_spaces, read_space
+from autotune.space.search_space import RuledOut
+from autotune.space.settings import LEVERS, Lever
+from autotune.study.plan import Progress
 
 PACKAGE = Path(autotune.__file__).parent
 NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
@@ -65,7 +66,7 @@ def _lever(lever: Lever, spaces: dict[str, Any]) -> Iterator[str]:
         yield f"- means something only beside `{name}` {able}"
     yield from (
         f"- in the spaces: {searched or 'none; add it with `--only`'}",
-        f"- file: `autotune/levers/{lever.name}.py`",
+        f"- file: `autotune/space/settings/{lever.name}.py`",
         "",
     )
 
@@ -113,7 +114,7 @@ def command_line() -> str:
 
 def commands() -> dict[str, Any]:
     """The commands of the program by name."""
-    known: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    known: dict[str, Any] = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
     return known
 
 

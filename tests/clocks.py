@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Configuration
+from autotune.core.failures import Failure
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.time_limit import TimeLimit
 from autotune.probe import ProbeOptions
-from autotune.probe.failures import Failure
-from autotune.time_limit import TimeLimit
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 if str(ROOT := Path(__file__).parents[1]) not in sys.path:
     sys.path.insert(0, str(ROOT))  # a plain checkout, with the project not installed
 
-from autotune.environment import Environment  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe.order import Order  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 
 RECORDED = Path(__file__).parent / "data" / "recorded" / "bert-mini.json"
 """What a real host answered to the orders of a search (tests/data/record_host.py), for a `RecordedHost`."""
@@ -58,7 +58,7 @@ def workload_of(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Ca
     known: dict[str, Workload] = {}
 
     def workload(model: str, **options: Any) -> Workload:
-        from autotune.request import tuning_request
+        from autotune.core.request import tuning_request
 
         key = f"{model} {sorted(options.items())}"
         if key not in known:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import confirmation, finishing, measuring
+from autotune.study import confirm, finish, measure
 from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[1]
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """In this process."""
-    patch.setattr(confirmation, "FURTHER", -1.0)
-    patch.setattr(finishing, "NUMERICS_MOST_S", -1.0)
-    patch.setattr(measuring, "REPEATS", 0)
+    patch.setattr(confirm, "FURTHER", -1.0)
+    patch.setattr(finish, "NUMERICS_MOST_S", -1.0)
+    patch.setattr(measure, "REPEATS", 0)
 
 
 def hurried(checkout: Path = ROOT, recorded: bool = False) -> dict[str, str]:

@@ -28,12 +28,12 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from autotune.interruption import ending_on_signals  # noqa: E402
-from autotune.parity import KEPT as LOSSES  # noqa: E402
-from autotune.probe import sweep  # noqa: E402
+from autotune.commands.result import TuningResult  # noqa: E402
+from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
-from autotune.rehearsing import KEPT as REHEARSAL  # noqa: E402
-from autotune.result import TuningResult  # noqa: E402
+from autotune.probe.process import cleanup  # noqa: E402
+from autotune.study.loss_check import KEPT as LOSSES  # noqa: E402
+from autotune.study.sanity_check import KEPT as REHEARSAL  # noqa: E402
 from tests.benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (
@@ -116,7 +116,7 @@ class Killer:
             "HF_HUB_OFFLINE": "1",
             MARK: str(self.folder),
         }
-        self.shared_memory = sweep.shared_memory()
+        self.shared_memory = cleanup.shared_memory()
 
     def finish_study(self, name: str, study: int) -> None:
         """Run one command again and again, killing, until it ends by itself; check everything after each end."""
@@ -243,11 +243,11 @@ class Killer:
             kill.left |= {*left}
         if left:
             self._say(f"left behind: {left}")
-            self.shared_memory = sweep.shared_memory()
+            self.shared_memory = cleanup.shared_memory()
 
     def _left(self) -> Iterator[str]:
         yield from self._left_of_dead()
-        yield from (f"/dev/shm/{name}" for name in sweep.left_shared_memory(self.shared_memory))
+        yield from (f"/dev/shm/{name}" for name in cleanup.left_shared_memory(self.shared_memory))
 
     def _left_of_dead(self) -> Iterator[str]:
         yield from (f"process {process.pid}" for process in self._marked())
@@ -273,7 +273,7 @@ def family(search: int) -> dict[str, psutil.Process]:
     try:
         known["search"] = psutil.Process(search)
         for process in known["search"].children():
-            if "autotune.probe.supervisor" in process.cmdline():
+            if "autotune.probe.process.supervisor" in process.cmdline():
                 known["supervisor"] = process
                 for host in process.children():
                     known["host"] = host

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.configuration import Configuration, Value
-from autotune.environment import Environment
-from autotune.measurement import Measurement, Outcome
+from autotune.commands.result import TuningResult
+from autotune.core.configuration import Configuration, Value
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.request import tuning_request
+from autotune.core.step import Step
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
 from autotune.probe.replay import recorded
-from autotune.request import tuning_request
-from autotune.result import TuningResult
-from autotune.search_space import RuledOut, SearchSpace
-from autotune.step import Step
-from autotune.trial import Trial
-from autotune.workload import Workload
+from autotune.space.search_space import RuledOut, SearchSpace
 
 MIB = 2**20
 GIB = 2**30

@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from autotune import errors, forecast, guide, workflow
-from autotune.cli import app
-from autotune.probe import preparation
+from autotune.cli.app import app
+from autotune.commands import search
+from autotune.commands.estimate import run as forecast
+from autotune.commands.guide import run as guide
+from autotune.core import errors
+from autotune.core.request import TuningRequest
 from autotune.probe.order import Order
 from autotune.probe.recorded import RecordedHost
+from autotune.workload.read import read_workload
 from tests.bad_inputs import FINE, ROWS, BadInput, snapshot, write_files
 from tests.conftest import RECORDED
 from tests.hurry import hurried, hurry
@@ -40,7 +44,8 @@ class InThisProcess(RecordedHost):
     def prepare(self, order: Order) -> dict[str, Any]:
         quiet = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
         with quiet[0], quiet[1], warnings.catch_warnings(action="ignore"):
-            return preparation.run(order, b"")
+            request = TuningRequest.from_dict(order.request["request"])
+            return read_workload(request, Path(order.request["cache"])).to_dict()
 
 
 class Accepted(Exception):
@@ -83,7 +88,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def ask(host: type[RecordedHost], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (workflow, forecast, guide):
+    for module in (search, forecast, guide):
         monkeypatch.setattr(module, "ProbeHost", partial(host, RECORDED))
 
 

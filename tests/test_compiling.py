@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from autotune.ask_and_tell import Study
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement, pooled
-from autotune.measuring import measure
-from autotune.objective import best_trial, pays_from, speed
-from autotune.observation import observed
-from autotune.physics import Knowledge
-from autotune.plan import Plan
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Measurement, pooled
+from autotune.core.trial import Trial
 from autotune.probe.replay import ReplayProbe
 from autotune.report.summary import compiling_text
 from autotune.report.table import frame
-from autotune.study import open_study, search
-from autotune.study_folder import locked, probe_folder, read_trial
-from autotune.trial import Trial
+from autotune.sampler.observation import observed
+from autotune.sampler.physics import Knowledge
+from autotune.study.loop import open_study, search
+from autotune.study.measure import measure
+from autotune.study.objective import best_trial, pays_from, speed
+from autotune.study.plan import Plan
+from autotune.study.store import locked, probe_folder, read_trial
+from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, machine, space, trial
 
 SPEED = "samples_per_second"

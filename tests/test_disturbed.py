@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.measurement import Measurement, Outcome
-from autotune.measuring import REPEATS, measure
-from autotune.plan import Plan
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.workload import Workload
 from autotune.probe import ProbeOptions
-from autotune.probe.launcher import ProbeHost
-from autotune.probe.live import LiveProbe
 from autotune.probe.order import Timing
-from autotune.study_folder import probe_folder, read_trial
-from autotune.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.runner import LiveProbe
+from autotune.study.measure import REPEATS, measure
+from autotune.study.plan import Plan
+from autotune.study.store import probe_folder, read_trial
 from tests.probe.probes import configuration
 
 pytestmark = pytest.mark.alone

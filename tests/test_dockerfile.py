@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from autotune.probe.compiling import COMPILERS
+from autotune.probe.device.compile import COMPILERS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")

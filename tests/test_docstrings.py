@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.found import Found
+from autotune.commands.search_result import Found
 from tests.docs.pages import generator
 
 MADE = generator()

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import typer
 
-from autotune.cli import app
-from autotune.own_arguments import read_training_args
-from autotune.space_file import core_levers, read_space
+from autotune.cli.app import app
+from autotune.space.file import core_levers, read_space
+from autotune.space.user_arguments import read_training_args
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors
 from tests.hurry import hurried
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune import confirmation
-from autotune.levers import LEVERS
-from autotune.measurement import Outcome
-from autotune.space_file import read_space
-from autotune.trial import Trial
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.space.file import read_space
+from autotune.space.settings import LEVERS
+from autotune.study import confirm
 from tests.hurry import hurry
 
 FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.NON_FINITE_LOSS}
@@ -18,7 +18,7 @@ FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.N
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is about the trials."""
-    monkeypatch.setattr(confirmation, "MOST_GROUPS", 1)
+    monkeypatch.setattr(confirm, "MOST_GROUPS", 1)
     hurry(monkeypatch)
 
 

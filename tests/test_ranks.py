@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 import autotune
-from autotune import finishing
-from autotune.cli import app
-from autotune.errors import InvalidRequest, NothingFits
-from autotune.result import TuningResult
-from autotune.verify import verify_study
+from autotune.cli.app import app
+from autotune.commands.result import TuningResult
+from autotune.commands.verify.run import verify_study
+from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.study import finish
 from tests.hurry import hurry
 
 WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
@@ -25,7 +25,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, st
     words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={one}" for one in FIXED)]
     with pytest.MonkeyPatch.context() as patch:
         hurry(patch)
-        patch.setattr(finishing, "NUMERICS_MOST_S", 300.0)  # losses of two ranks are compared here
+        patch.setattr(finish, "NUMERICS_MOST_S", 300.0)  # losses of two ranks are compared here
         done = CliRunner().invoke(app, [*words, "--only=micro_batch_size=2,4", f"--output-dir={folder}"])
     assert done.exit_code == 0, done.output
     return TuningResult.load(next(folder.iterdir())), done.output

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import autotune
-from autotune.errors import InvalidRequest
-from autotune.levers.micro_batch_size import GENERATION
+from autotune.core.errors import InvalidRequest
+from autotune.space.settings.micro_batch_size import GENERATION
 from tests.hurry import hurry
 from tests.trainers import Numbers, built
 

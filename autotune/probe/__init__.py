@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.configuration import Configuration
-from autotune.interval import Interval
-from autotune.measurement import Measurement
+from autotune.core.configuration import Configuration
+from autotune.core.interval import Interval
+from autotune.core.measurement import Measurement
 
 
 @dataclass(frozen=True)

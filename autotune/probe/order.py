@@ -6,19 +6,16 @@ All files are written whole or not at all; standard output is a log for people a
 """
 
 import contextlib
-import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.interval import Interval
-from autotune.parsing import parse_json
-from autotune.workload import Workload
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.interval import Interval
+from autotune.core.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
 _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report
@@ -147,22 +144,3 @@ def remove_unfinished(folder: Path) -> None:
         if _UNFINISHED.fullmatch(path.name):
             with contextlib.suppress(OSError):  # in nobody's way
                 path.unlink()
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write whole or not at all: to a file beside it, then renamed. Raises OSError where the disk refuses."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; raises OSError or ValueError."""
-    return parse_json(path.read_text(encoding="utf-8"))

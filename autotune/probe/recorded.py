@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement
-from autotune.probe.answers import Account
-from autotune.probe.launcher import ProbeHost
-from autotune.probe.order import Order, answer_name, read_json, write_json
+from autotune.core.configuration import Configuration
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Measurement
+from autotune.core.request import TuningRequest
+from autotune.core.workload import Workload
+from autotune.probe.order import Order, answer_name
+from autotune.probe.process.answers import Account
+from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.replay import recorded
-from autotune.request import TuningRequest
-from autotune.workload import Workload
 
 
 class RecordedHost(ProbeHost):

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.step import Step
 from autotune.probe import ProbeOptions
-from autotune.step import Step
 
 
 @dataclass

@@ -6,7 +6,7 @@ Later work adds columns and renames none. The tables of docs/columns.md are made
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autotune.levers import LEVERS
+from autotune.space.settings import LEVERS
 
 
 @dataclass(frozen=True)

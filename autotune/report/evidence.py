@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.measurement import INPUT_BOUND, Measurement
-from autotune.numerics import STEPS, Numerics
-from autotune.rehearsal import Rehearsal
-from autotune.trial import Trial
-from autotune.units import format_bytes, format_duration
-from autotune.utilization import Utilization
+from autotune.core.loss_curves import STEPS, Numerics
+from autotune.core.measurement import INPUT_BOUND, Measurement
+from autotune.core.sanity import Rehearsal
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes, format_duration
+from autotune.space.utilization import Utilization
 
 
 def measurement_lines(trial: Trial) -> list[str]:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.interval import Interval
-from autotune.memory_peak import MemoryPeak
-from autotune.numerics import Numerics
-from autotune.prospect import Prospect
-from autotune.rehearsal import Rehearsal
+from autotune.core.interval import Interval
+from autotune.core.loss_curves import Numerics
+from autotune.core.prospect import Prospect
+from autotune.core.sanity import Rehearsal
+from autotune.core.trial import Trial
+from autotune.memory.peak import MemoryPeak
 from autotune.report.exports import Answer
-from autotune.trial import Trial
-from autotune.utilization import Utilization
+from autotune.space.utilization import Utilization
 
 
 @dataclass(frozen=True)

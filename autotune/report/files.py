@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.errors import StorageFailed
-from autotune.measurement import Measurement
-from autotune.probe.order import ANSWER, ORDER, write_json
-from autotune.report.explained import explanation_markdown
+from autotune.core.errors import StorageFailed
+from autotune.core.io import write_json
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Trial
+from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import EXPORTS, exports
 from autotune.report.facts import Facts
 from autotune.report.formats import format_of, made
@@ -19,13 +20,12 @@ from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
-from autotune.study_folder import PROSPECT, keep_peaks, keep_prospect, probe_folder
-from autotune.trial import Trial
+from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder
 
 
 def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
     """Write request.json and environment.json. Raises StorageFailed."""
-    with _storage(folder):
+    with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "request.json", record)
         write_json(folder / "environment.json", environment)
@@ -36,7 +36,7 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
 
     ended: what result.json holds. Raises StorageFailed.
     """
-    with _storage(folder):
+    with storage_errors(folder):
         write_json(folder / "result.json", ended)
         answers = {"training_arguments": facts.answer, "model_arguments": facts.model_answer}
         answers |= {"environment_variables": facts.variables, "data_arguments": facts.data_answer}
@@ -50,8 +50,8 @@ def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
         table = frame(facts.trials, facts.utilization)
         for name in ("trials.csv", "trials.parquet"):
             write_table(folder / name, table)
-        _whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
-        _whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
+        write_whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
+        write_whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
         _write_texts(folder, picture_files(facts))
         _write_probes(folder, facts)
     return folder
@@ -71,22 +71,14 @@ def write_file(path: Path, content: bytes) -> Path:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        _whole(path, lambda beside: beside.write_bytes(content))
+        write_whole(path, lambda beside: beside.write_bytes(content))
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
 
 
-def write_explanation(folder: Path, told: Mapping[str, Any]) -> None:
-    """Write explanation.json and explanation.md. Raises StorageFailed."""
-    with _storage(folder):
-        write_json(folder / "explanation.json", told)
-        text = explanation_markdown(told)
-        _whole(folder / "explanation.md", lambda path: path.write_text(text, encoding="utf-8"))
-
-
 @contextlib.contextmanager
-def _storage(
+def storage_errors(
     folder: Path,
     what: str = "report",
     advice: str = "Free space or name another --output-dir; the same command writes it again.",
@@ -101,7 +93,7 @@ def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
     """Files of text; those of an earlier report that this one has no text for are taken away."""
     for name, text in texts.items():
         if text is not None:
-            _whole(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
+            write_whole(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
         else:
             (folder / name).unlink(missing_ok=True)
 
@@ -126,7 +118,7 @@ def _measurements(folder: Path, trial: Trial) -> list[tuple[Path, Measurement]]:
     return [(place, trial.measurement), *((place / f"confirmation-{number}", one) for number, one in rounds)]
 
 
-def _whole(path: Path, write: Any) -> None:
+def write_whole(path: Path, write: Any) -> None:
     """Write beside the file, then rename."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.errors import InvalidRequest, did_you_mean
+from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.report.columns import TEXT, Column, dtypes
 from autotune.report.markdown import markdown_text, one_line
 

@@ -10,16 +10,16 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from autotune.configuration import RANKS, word
-from autotune.measurement import Outcome
+from autotune.core.configuration import RANKS, word
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
 from autotune.report.exports import YAML_FILE, exports
 from autotune.report.facts import Facts
 from autotune.report.page_table import Table, table_of
-from autotune.report.paste import pastes
 from autotune.report.pictures import pictures
+from autotune.report.snippets import pastes
 from autotune.report.summary import answer_parts, doubts, evidence_lines, headline, outcome_text, speed_text
-from autotune.trial import Trial
-from autotune.units import format_bytes
 
 ROOM_FOR_LOGS = 400_000
 """Bytes of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where

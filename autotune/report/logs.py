@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.paths import scrubbed
+from autotune.core.trial import Trial
 from autotune.probe.order import LOG
-from autotune.scrubbing import scrubbed
-from autotune.study_folder import probe_folder
-from autotune.trial import Trial
+from autotune.study.store import probe_folder
 
 LINES, LETTERS = 40, 4000
 """What is kept of the end of a log."""

@@ -2,11 +2,11 @@
 
 import re
 
+from autotune.core.units import format_bytes
 from autotune.report.evidence import numerics_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text
 from autotune.report.summary import changed_learning, doubts, headline, speed_text
-from autotune.units import format_bytes
 
 BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"
 """Marks around the section: what stands between them is replaced, everything else is left as it is."""

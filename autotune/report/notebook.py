@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
 from autotune.report.facts import Facts
 from autotune.report.summary import doubts, doubts_text, headline, outcome_text, speed_line, speed_text
-from autotune.trial import Trial
-from autotune.units import format_bytes
 
 ROWS = 20
 """Trials that a notebook shows: the baseline, the best, then the fastest."""

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.configuration import word
+from autotune.core.configuration import word
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes, format_interval
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
-from autotune.trial import Trial
-from autotune.units import format_bytes, format_interval
-from autotune.utilization import Utilization
+from autotune.space.utilization import Utilization
 
 USUAL = (
     *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps"),

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from autotune.launch import accelerate_line, launch_line
+from autotune.core.trial import Trial
+from autotune.core.units import finite
 from autotune.report.facts import Facts
-from autotune.trial import Trial
-from autotune.units import finite
+from autotune.space.launch import accelerate_line, launch_line
 
 
 def plain_trial(trial: Trial | None) -> dict[str, Any] | None:

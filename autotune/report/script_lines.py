@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.levers import attention_mask
 from autotune.report.exports import switch_lines
 from autotune.report.facts import Facts
+from autotune.space.settings import attention_mask
 
 WIDTH = 76
 """Letters of a line: indented, it fits a terminal's 80."""

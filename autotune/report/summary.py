@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterable, Sequence
 
-from autotune.errors import NothingFits
-from autotune.interval import Interval
-from autotune.launch import accelerate_line, launch_line
-from autotune.levers import LEVERS, learning_differences
-from autotune.measurement import Outcome
-from autotune.no_answer import why_no_answer
-from autotune.objective import is_open, pays_from, speed_up
+from autotune.core.errors import NothingFits
+from autotune.core.interval import Interval
+from autotune.core.measurement import Outcome
+from autotune.core.no_answer import why_no_answer
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 from autotune.report.evidence import (
     input_bound_text,
     measurement_lines,
@@ -22,8 +21,9 @@ from autotune.report.exports import YAML_FILE, exports, switch_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
 from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
-from autotune.trial import Trial
-from autotune.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
+from autotune.space.launch import accelerate_line, launch_line
+from autotune.space.settings import LEVERS, learning_differences
+from autotune.study.objective import is_open, pays_from, speed_up
 
 SHORT = 8
 """Levers that one line can tell."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from autotune.core.trial import Trial
 from autotune.report.columns import BEFORE, dtypes, trial_columns
-from autotune.trial import Trial
-from autotune.utilization import Utilization
+from autotune.space.utilization import Utilization
 
 
 def frame(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> pd.DataFrame:

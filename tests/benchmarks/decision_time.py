@@ -15,12 +15,12 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from machine import write_table  # noqa: E402
 
-from autotune.configuration import Configuration  # noqa: E402
-from autotune.physics import Knowledge, PhysicsSampler, taught  # noqa: E402
+from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.probe.replay import recorded  # noqa: E402
-from autotune.proposals import distributions, parameters  # noqa: E402
-from autotune.sampler import fixed_sampler  # noqa: E402
-from autotune.search_space import SearchSpace  # noqa: E402
+from autotune.sampler.optuna_samplers import fixed_sampler  # noqa: E402
+from autotune.sampler.parameters import distributions, parameters  # noqa: E402
+from autotune.sampler.physics import Knowledge, PhysicsSampler, taught  # noqa: E402
+from autotune.space.search_space import SearchSpace  # noqa: E402
 
 SPANS = {
     "first (the baseline is known)": (1, 2),

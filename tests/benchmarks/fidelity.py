@@ -20,16 +20,16 @@ from machine import write_table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autotune.configuration import Configuration  # noqa: E402
-from autotune.environment import Environment  # noqa: E402
-from autotune.measurement import Measurement, Outcome, pooled  # noqa: E402
+from autotune.core.configuration import Configuration  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.measurement import Measurement, Outcome, pooled  # noqa: E402
+from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
-from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
-from autotune.request import tuning_request  # noqa: E402
-from autotune.training_arguments import model_arguments, training_arguments  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.runner import LiveProbe  # noqa: E402
+from autotune.space.setup import model_arguments, training_arguments  # noqa: E402
 
 MODELS = {"bert-mini": 64, "gpt2-mini": 64, "llama-mini": 32, "t5-mini": 32, "vit-mini": None}
 GLOBAL_BATCH = 8

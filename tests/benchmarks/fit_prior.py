@@ -1,7 +1,7 @@
 """Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
 
 python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them, into
-tests/data/tables/priors.json. Of the latter `autotune.prior` ships what is said of times and their noise, rounded; its kernel_s
+tests/data/tables/priors.json. Of the latter `autotune.sampler.prior` ships what times and their noise are, rounded; its kernel_s
 and CPU_MEMORY are others, of several threads and of the heap as it comes. Empirical Bayes: the evidence of all rows is maximised
 over the standard deviations of the effects (Rasmussen and Williams, 2006, section 5.4.1); nothing of a search is looked at.
 """
@@ -23,11 +23,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 
-from autotune.cost_model import CostModel  # noqa: E402
-from autotune.likeness import Likeness  # noqa: E402
-from autotune.observation import Observation, observed  # noqa: E402
-from autotune.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, MemoryPrior, Prior  # noqa: E402
-from autotune.proposals import every_value  # noqa: E402
+from autotune.sampler.cost_model import CostModel  # noqa: E402
+from autotune.sampler.kernel import Likeness  # noqa: E402
+from autotune.sampler.observation import Observation, observed  # noqa: E402
+from autotune.sampler.parameters import every_value  # noqa: E402
+from autotune.sampler.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, MemoryPrior, Prior  # noqa: E402
 
 PRIORS = FOLDER / "priors.json"
 OFFSET_MIB = 30.0

@@ -14,17 +14,17 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from fidelity import asked  # noqa: E402
 from machine import write_table  # noqa: E402
 
-from autotune.environment import Environment  # noqa: E402
-from autotune.knowledge import gather  # noqa: E402
-from autotune.measurement import Outcome  # noqa: E402
-from autotune.objective import best_trial  # noqa: E402
-from autotune.plan import Plan  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
-from autotune.probe.live import LiveProbe  # noqa: E402
-from autotune.request import tuning_request  # noqa: E402
-from autotune.space_building import build_space  # noqa: E402
-from autotune.study import open_study, search  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.measurement import Outcome  # noqa: E402
+from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.runner import LiveProbe  # noqa: E402
+from autotune.space.build import build_space  # noqa: E402
+from autotune.study.loop import open_study, search  # noqa: E402
+from autotune.study.objective import best_trial  # noqa: E402
+from autotune.study.plan import Plan  # noqa: E402
+from autotune.study.warm_start import gather  # noqa: E402
 
 SIZE, LENGTH, PROBES = 32, 64, 10
 LIMITS = (140, 180, 220, 260, 320, 400, 500, 700)

@@ -64,7 +64,7 @@ QUICK = [Work("bert-mini, random tokens", "bert-mini", "masked-lm", 32, 8, 200, 
 
 def prepare(work: Work, folder: Path) -> None:
     """What finders.py and plain_training.py read."""
-    from autotune.probe.configs import read_config
+    from autotune.workload.model.config import read_config
 
     folder.mkdir(parents=True)
     config = read_config(work.model, trust_remote_code=False)[0].to_dict()

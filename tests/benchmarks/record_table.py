@@ -28,18 +28,18 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from fidelity import asked  # noqa: E402
 from tables import BUDGETS, FOLDER, ROUNDS, Row  # noqa: E402
 
-from autotune.configuration import Configuration  # noqa: E402
-from autotune.environment import Environment  # noqa: E402
-from autotune.measurement import Outcome  # noqa: E402
+from autotune.core.configuration import Configuration  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.measurement import Outcome  # noqa: E402
+from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
-from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
-from autotune.rates import device_rates  # noqa: E402
-from autotune.request import tuning_request  # noqa: E402
-from autotune.space_building import build_space  # noqa: E402
-from autotune.tracing import traced  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.rates_query import device_rates  # noqa: E402
+from autotune.probe.runner import LiveProbe  # noqa: E402
+from autotune.probe.trace_query import traced  # noqa: E402
+from autotune.space.build import build_space  # noqa: E402
 
 TABLES: dict[str, dict[str, Any]] = {
     "encoder": {"model": "bert-mini", "global_batch_size": 16, "sequence_length": 32},

@@ -14,9 +14,9 @@ from typing import Any
 
 from fidelity import CONFIGURATIONS, GLOBAL_BATCH, LIMIT, MODELS, PLAIN, ROOT, asked, workload_of, write_answer
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.probe.launcher import ProbeHost
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.probe.process.launcher import ProbeHost
 
 STEPS, SECONDS = 150, 20
 RECORDED = ROOT / "tests" / "data" / "step_times.json"

@@ -28,14 +28,14 @@ from fit_prior import read_priors  # noqa: E402
 from machine import write_table  # noqa: E402
 from tables import BUDGETS, Table, TableProbe, read_table, recorded  # noqa: E402
 
-from autotune.calibration import Calibration, calibrated, informed  # noqa: E402
-from autotune.measurement import Outcome  # noqa: E402
-from autotune.objective import best_trial  # noqa: E402
-from autotune.physics import Knowledge  # noqa: E402
-from autotune.plan import Plan  # noqa: E402
-from autotune.prior import Prior  # noqa: E402
-from autotune.study import open_study, search  # noqa: E402
-from autotune.trial import Trial  # noqa: E402
+from autotune.core.measurement import Outcome  # noqa: E402
+from autotune.core.trial import Trial  # noqa: E402
+from autotune.sampler.calibration import Calibration, calibrated, informed  # noqa: E402
+from autotune.sampler.physics import Knowledge  # noqa: E402
+from autotune.sampler.prior import Prior  # noqa: E402
+from autotune.study.loop import open_study, search  # noqa: E402
+from autotune.study.objective import best_trial  # noqa: E402
+from autotune.study.plan import Plan  # noqa: E402
 
 N_TRIALS = 20
 OURS, INFORMED = "physics", "physics, device known"
@@ -70,7 +70,7 @@ class Found:
 
 
 def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> Knowledge:
-    """What a search on this table starts from, as `autotune.knowledge.gather` has it."""
+    """What a search on this table starts from, as `autotune.study.warm_start.gather` has it."""
     own = informed(table.informs(prior), table.space, past)
     return Knowledge(budget, lambda one: float(table.estimates[one]), own)
 

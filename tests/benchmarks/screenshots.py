@@ -13,7 +13,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autotune.result import TuningResult
+from autotune.commands.result import TuningResult
 from tests.browser import chromium, look, picture
 
 SCREENS = {"phone": 390, "desktop": 1280}

@@ -15,14 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autotune.configuration import Configuration  # noqa: E402
-from autotune.environment import Environment  # noqa: E402
-from autotune.probe.answers import read_answer  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
+from autotune.core.configuration import Configuration  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
-from autotune.request import tuning_request  # noqa: E402
-from autotune.training_arguments import training_arguments  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.probe.process.answers import read_answer  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.space.setup import training_arguments  # noqa: E402
 
 TARGET_S = 0.1
 LEVERS = {

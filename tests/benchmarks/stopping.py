@@ -18,9 +18,9 @@ from machine import write_table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autotune.interval import MEMORY, Interval, ratio_interval  # noqa: E402
+from autotune.core.interval import MEMORY, Interval, ratio_interval  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
-from autotune.probe.stopping import settled, verdict  # noqa: E402
+from autotune.probe.train.adaptive import settled, verdict  # noqa: E402
 
 RECORDED = ROOT / "tests" / "data" / "step_times.json"
 SAMPLES = 8

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome, pooled
-from autotune.physics import expected_work
-from autotune.prior import Prior, roofline
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Measurement, Outcome, pooled
+from autotune.core.step import Step
 from autotune.probe import ProbeOptions
-from autotune.search_space import SearchSpace
-from autotune.step import Step
+from autotune.sampler.physics import expected_work
+from autotune.sampler.prior import Prior, roofline
+from autotune.space.search_space import SearchSpace
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"
 BUDGETS = (0.35, 0.5, 0.75, 1.0)
@@ -75,7 +75,7 @@ class Table:
     arithmetic: Mapping[str, float]
 
     def informs(self, prior: Prior) -> Prior:
-        """The prior with what is known of this model and device before any probe, as `autotune.knowledge.gather` has it."""
+        """The prior with what is known of this model and device before any probe, as `study.warm_start.gather` has it."""
         half_speed = roofline(**self.arithmetic, rate=self.rates["fp32"], kernel_s=prior.kernel_s)
         return replace(prior, half_speed=half_speed, work=expected_work(self.space.values, self.rates))
 

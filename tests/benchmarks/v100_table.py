@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from machine import write_table
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.memory_estimate import MemoryModel, memory_model
-from autotune.memory_wanted import Wanted, wanted_traces
-from autotune.probe import tracing
-from autotune.probe.launcher import ProbeHost
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.request import tuning_request
+from autotune.core.workload import Workload
+from autotune.memory.estimate import MemoryModel, memory_model
+from autotune.memory.keys import Wanted, wanted_traces
 from autotune.probe.order import Order
-from autotune.request import tuning_request
-from autotune.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.trace import step as tracing
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -115,8 +115,8 @@ def model_of_2022(workload: Workload, configurations: list[Configuration]) -> Me
 
 def seconds_of_llama(host: ProbeHost) -> list[str]:
     """How long all of a 8B model takes, from a started host."""
-    from autotune.forecast import device_meant
-    from autotune.tracing import traced
+    from autotune.commands.estimate.run import device_meant
+    from autotune.probe.trace_query import traced
 
     folder = str(host.scratch_folder())
     request = tuning_request("llama-8b", 64)

@@ -13,19 +13,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autotune.configuration import Configuration
-from autotune.knowledge import gather
-from autotune.levers import MICRO
-from autotune.numerics import STEPS
-from autotune.parity import in_float32
+from autotune.core.configuration import Configuration
+from autotune.core.loss_curves import STEPS
+from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
-from autotune.probe.live import LiveProbe
 from autotune.probe.order import Order, Timing
 from autotune.probe.recorded import RecordingHost, save_recording
-from autotune.request import tuning_request
-from autotune.search_space import SearchSpace
-from autotune.space_building import build_space
-from autotune.survey import read_environment, read_workload
+from autotune.probe.runner import LiveProbe
+from autotune.probe.survey_query import read_environment, read_workload
+from autotune.space.build import build_space
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import MICRO
+from autotune.study.loss_check import in_float32
+from autotune.study.warm_start import gather
 
 TIMING = Timing(untimed_least=2, untimed_most=2, timed_least=4, timed_most=4)
 LIMIT = 8 << 30

@@ -53,11 +53,19 @@ def test_the_page_shows_a_lever_its_place_and_its_test() -> None:
 
 def test_its_tests_pass_beside_those_of_every_lever(checkout: Path) -> None:
     done = run(
-        checkout, "pytest", "-q", "-k", "determinism", "tests/levers/test_levers.py", "tests/levers/test_determinism.py"
+        checkout,
+        "pytest",
+        "-q",
+        "-k",
+        "determinism",
+        "tests/space/settings/test_levers.py",
+        "tests/space/settings/test_determinism.py",
     )
     assert done.returncode == 0, done.stdout
     assert "[determinism]" not in done.stdout
-    everyone = run(checkout, "pytest", "-q", "-k", "every_file_is_a_lever or needs_none", "tests/levers/test_levers.py")
+    everyone = run(
+        checkout, "pytest", "-q", "-k", "every_file_is_a_lever or needs_none", "tests/space/settings/test_levers.py"
+    )
     assert everyone.returncode == 0, everyone.stdout
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.cli_report import TABLES
-from autotune.request import OPTIONS as REQUEST
-from autotune.request import tuning_request
+from autotune.cli.report import TABLES
+from autotune.core.request import OPTIONS as REQUEST
+from autotune.core.request import tuning_request
 from tests.docs.pages import PAGES, generator
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]

@@ -6,9 +6,9 @@ import pytest
 import typer
 
 import autotune
-from autotune.cards import CARDS
-from autotune.cli import app
-from autotune.levers import LEVERS
+from autotune.cli.app import app
+from autotune.core.gpus import CARDS
+from autotune.space.settings import LEVERS
 from tests.docs.pages import generator
 
 MADE = generator()
@@ -35,7 +35,7 @@ def test_every_command_and_option_is_there_with_its_help() -> None:
 
 def test_every_public_name_is_in_the_api() -> None:
     text = MADE.api()
-    assert all(name in text for name in (*autotune.__all__, "autotune.applying.NotApplied"))
+    assert all(name in text for name in (*autotune.__all__, "autotune.commands.trainer.apply.NotApplied"))
 
 
 def test_every_card_and_space_is_there() -> None:

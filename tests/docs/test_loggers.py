@@ -3,7 +3,7 @@
 import re
 import tomllib
 
-from autotune.request import LOGGERS
+from autotune.core.request import LOGGERS
 from tests.docs.pages import PAGES, ROOT
 
 PAGE = PAGES["docs/loggers.md"]

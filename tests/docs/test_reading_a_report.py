@@ -3,7 +3,7 @@
 import re
 
 from autotune.report import FILES
-from autotune.study_folder import FOLDERS, REQUEST, RUNS
+from autotune.study.store import FOLDERS, REQUEST, RUNS
 from tests.docs.pages import DOCS, PAGES
 
 PAGE = PAGES["docs/reading_a_report.md"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.levers import LEVERS
-from autotune.measurement import Measurement, Outcome
-from autotune.probe.launcher import ProbeHost
-from autotune.survey import examine
-from autotune.workload import Workload
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.survey_query import examine
+from autotune.space.settings import LEVERS
 from tests.probe.probes import LEVERS as BASE
 from tests.probe.probes import make_order, measured
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _why_not() -> str:
-    from autotune.probe.device import visible_cards
+    from autotune.probe.device.nvml import visible_cards
 
     if not visible_cards():  # asked of NVML: asking torch would wake CUDA in this process
         return "needs a CUDA GPU: NVML shows none that this process may use"

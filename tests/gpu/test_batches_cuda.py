@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from autotune.measurement import Measurement
-from autotune.workload import Workload
+from autotune.core.measurement import Measurement
+from autotune.core.workload import Workload
 from tests.probe.probes import configuration
-from tests.probe.test_data import text_file
+from tests.workload.data.test_collate import text_file
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autotune.probe.device import device_used, visible_cards
+from autotune.probe.device.nvml import device_used, visible_cards
 
 pytestmark = pytest.mark.gpu
 
@@ -26,17 +26,17 @@ if torch.version.cuda is None:
     pytest.skip(f"needs a torch built for CUDA: this is {torch.__version__}", allow_module_level=True)
 
 import autotune  # noqa: E402
-from autotune.environment import Environment  # noqa: E402
-from autotune.errors import ProbeHostFailed  # noqa: E402
-from autotune.levers import LEVERS  # noqa: E402
-from autotune.measurement import Measurement, Outcome  # noqa: E402
+from autotune.core.environment import Environment  # noqa: E402
+from autotune.core.errors import ProbeHostFailed  # noqa: E402
+from autotune.core.measurement import Measurement, Outcome  # noqa: E402
+from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
-from autotune.probe.launcher import ProbeHost  # noqa: E402
-from autotune.probe.live import LiveProbe  # noqa: E402
 from autotune.probe.order import read_json  # noqa: E402
-from autotune.rates import device_rates  # noqa: E402
-from autotune.tracing import traced  # noqa: E402
-from autotune.workload import Workload  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.rates_query import device_rates  # noqa: E402
+from autotune.probe.runner import LiveProbe  # noqa: E402
+from autotune.probe.trace_query import traced  # noqa: E402
+from autotune.space.settings import LEVERS  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
 from tests.probe.processes import becomes_true  # noqa: E402
 
@@ -355,7 +355,7 @@ def test_cuda_stays_asleep_where_libraries_that_wake_it_are_there(host: ProbeHos
 
 def test_a_host_in_which_cuda_woke_refuses_to_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'autotune.probe.host' in sys.orig_argv:\n    import torch\n    torch.cuda.init()\n"
+        "import sys\nif 'autotune.probe.process.host' in sys.orig_argv:\n    import torch\n    torch.cuda.init()\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with ProbeHost() as woken, pytest.raises(ProbeHostFailed, match="CUDA is already awake"):

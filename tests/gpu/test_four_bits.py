@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from autotune.environment import Environment
-from autotune.measurement import Outcome
-from autotune.probe.launcher import ProbeHost
-from autotune.survey import examine
-from autotune.workload import Workload
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.survey_query import examine
 from tests.probe.probes import QUICK, configuration, make_order, measured
 
 pytestmark = pytest.mark.gpu

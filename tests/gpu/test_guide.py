@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.guide import run_guide
-from autotune.ladder import LADDER
+from autotune.commands.guide.ladder import LADDER
+from autotune.commands.guide.run import run_guide
 
 pytestmark = pytest.mark.gpu
 

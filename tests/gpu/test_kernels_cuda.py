@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from autotune.levers.compile import GRAPHS
-from autotune.measurement import Measurement
-from autotune.workload import Workload
+from autotune.core.measurement import Measurement
+from autotune.core.workload import Workload
+from autotune.space.settings.compile import GRAPHS
 from tests.probe.probes import configuration
 
 pytestmark = pytest.mark.gpu

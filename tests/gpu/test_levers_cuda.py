@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from autotune.environment import Environment
-from autotune.levers import LEVERS
-from autotune.measurement import Measurement
-from autotune.workload import Workload
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement
+from autotune.core.workload import Workload
+from autotune.space.settings import LEVERS
 from tests.probe.probes import configuration
 
 pytestmark = pytest.mark.gpu

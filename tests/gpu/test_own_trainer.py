@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import autotune
-from autotune.off_device import held_note, moved, off_device, states_on
+from autotune.commands.trainer.offload import held_note, moved, off_device, states_on
 from tests.trainers import Numbers, bert
 
 pytestmark = pytest.mark.gpu

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.measurement import Measurement
-from autotune.workload import Workload
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement
+from autotune.core.workload import Workload
 from tests.probe.probes import LEVERS
 
 pytestmark = pytest.mark.gpu

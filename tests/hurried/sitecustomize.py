@@ -6,14 +6,16 @@ import sys
 from functools import partial
 from pathlib import Path
 
-if not {"autotune.probe.host", "autotune.probe.supervisor"} & {*sys.orig_argv}:  # which start with nothing loaded
+if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {
+    *sys.orig_argv
+}:  # which start with nothing loaded
     if recording := os.environ.get("AUTOTUNE_RECORDED"):
-        from autotune.probe import launcher
+        from autotune.probe.process import launcher
         from autotune.probe.recorded import RecordedHost
 
         launcher.ProbeHost = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
 
-    from autotune import confirmation, finishing, measuring
+    from autotune.study import confirm, finish, measure
 
-    confirmation.FURTHER = finishing.NUMERICS_MOST_S = -1.0
-    measuring.REPEATS = 0
+    confirm.FURTHER = finish.NUMERICS_MOST_S = -1.0
+    measure.REPEATS = 0

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from autotune.configuration import Configuration
-from autotune.environment import Environment
-from autotune.measurement import Measurement
-from autotune.probe.answers import read_answer
-from autotune.probe.launcher import ProbeHost
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement
+from autotune.core.workload import Workload
 from autotune.probe.order import Order, Timing
-from autotune.training_arguments import (
+from autotune.probe.process.answers import read_answer
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.setup import (
     adapter_arguments,
     data_arguments,
     host_environment,
@@ -18,7 +19,6 @@ from autotune.training_arguments import (
     torch_switches,
     training_arguments,
 )
-from autotune.workload import Workload
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
 """The fewest steps that make a measurement: what is tested is not how fast they are."""

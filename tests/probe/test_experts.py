@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.environment import Environment
-from autotune.levers.experts import LEVER, NAMES
-from autotune.measurement import Outcome
-from autotune.probe.launcher import ProbeHost
-from autotune.workload import Workload
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings.experts import LEVER, NAMES
 from tests.probe.probes import configuration, make_order, measured
 
 

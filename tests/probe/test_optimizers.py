@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from transformers.training_args import OptimizerNames
 
-from autotune.environment import Environment
-from autotune.levers.optimizer import ORDINARY
-from autotune.measurement import Outcome
-from autotune.probe.launcher import ProbeHost
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
 from autotune.probe.order import Order
-from autotune.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings.optimizer import ORDINARY
 from tests.conftest import ASKING_S
 from tests.probe.probes import configuration, make_order, measured
 

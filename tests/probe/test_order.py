@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotune.probe.order import write_json
-from autotune.study_folder import locked
+from autotune.core.io import write_json
+from autotune.study.store import locked
 
 
 def test_what_a_killed_writer_left_half_goes_when_the_study_is_opened_again(tmp_path: Path) -> None:

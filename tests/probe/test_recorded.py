@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune import workflow
-from autotune.configuration import Configuration
-from autotune.errors import NothingFits
-from autotune.measurement import Outcome
-from autotune.probe.answers import read_answer
+from autotune.commands import search
+from autotune.commands.result import TuningResult
+from autotune.core.configuration import Configuration
+from autotune.core.errors import NothingFits
+from autotune.core.measurement import Outcome
 from autotune.probe.order import Order
+from autotune.probe.process.answers import read_answer
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
-from autotune.result import TuningResult
 from tests.conftest import RECORDED
 
 BF16 = Configuration(16, 1, levers=(("precision", "bf16"),))
@@ -27,7 +27,7 @@ def searched(folder: Path, **options: object) -> tuple[TuningResult, list[Record
         return hosts[-1]
 
     known = {"sequence_length": 32, "device": "cpu", "output_dir": str(folder), "no_history": True, "watch": False}
-    return workflow.search("bert-mini", 16, probes=probes, **{**known, **options}), hosts
+    return search.search("bert-mini", 16, probes=probes, **{**known, **options}), hosts
 
 
 def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

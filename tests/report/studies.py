@@ -3,10 +3,10 @@
 import itertools
 from dataclasses import replace
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.exports import Answer
 from autotune.report.facts import Facts
-from autotune.trial import Trial
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial
 
 HOSTILE = "</script><script>document.title='ran'</script>{{ 7*7 }}{% if %}&amp;\"'<img src=x onerror=\"document.title='ran'\">"

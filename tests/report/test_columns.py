@@ -2,11 +2,11 @@
 
 import pytest
 
-from autotune.levers import LEVERS
+from autotune.commands.compare.columns import COMPARED, compared_frame
+from autotune.commands.estimate.table import FORECAST
 from autotune.report.columns import AFTER, BEFORE, Column, dtypes, lever_column, trial_columns
-from autotune.report.compared import COMPARED, compared_frame
-from autotune.report.forecast_table import FORECAST
 from autotune.report.table import frame
+from autotune.space.settings import LEVERS
 from tests.docs.pages import DOCS, whole
 from tests.makers import LEVERS as OF_A_TRIAL
 from tests.makers import trial

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from transformers import TrainingArguments
 
-from autotune.errors import StorageFailed
-from autotune.numerics import Curve, Numerics
+from autotune.core.errors import StorageFailed
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
 from autotune.report import FILES
 from autotune.report.exports import EXPORTS
 from autotune.report.table import frame
-from autotune.request import tuning_request
-from autotune.trial import Trial
 from tests.makers import configuration, out_of_memory, result, workload
 
 

@@ -11,16 +11,16 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from autotune.cli_report import TABLES
-from autotune.configuration import Configuration
-from autotune.errors import InvalidRequest, StorageFailed
-from autotune.levers import LEVERS
-from autotune.measurement import Outcome
+from autotune.cli.report import TABLES
+from autotune.commands.result import TuningResult
+from autotune.core.configuration import Configuration
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.columns import trial_columns
 from autotune.report.formats import FORMATS, latex_text, made, only, quoted, read_table
 from autotune.report.table import frame
-from autotune.result import TuningResult
-from autotune.trial import Trial
+from autotune.space.settings import LEVERS
 from tests.makers import completed, configuration, ended, out_of_memory, result, step, trial
 
 ROOT = Path(__file__).parents[2]

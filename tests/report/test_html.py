@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
 from autotune.report import html
 from autotune.report.facts import Facts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
 from autotune.report.summary import answer_parts, doubts, evidence_lines, headline
-from autotune.request import tuning_request
-from autotune.trial import Trial
 from tests.makers import configuration, ended, out_of_memory, result, trial
 from tests.report.studies import HOSTILE
 

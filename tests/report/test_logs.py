@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.logs import LETTERS, LINES, log_tails
-from autotune.trial import Trial
 from tests.makers import completed, configuration, ended, trial
 
 OF = configuration()

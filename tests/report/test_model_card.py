@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
+from autotune.core.trial import Trial
 from autotune.report.model_card import BEGIN, END, model_card_section, with_section
-from autotune.trial import Trial
 from tests.makers import configuration, out_of_memory, result, trial
 
 CARD = f"""---

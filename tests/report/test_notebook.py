@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.measurement import Outcome
+from autotune.commands.result import TuningResult
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
 from autotune.report import notebook
-from autotune.request import tuning_request
-from autotune.result import TuningResult
-from autotune.trial import Trial
 from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from autotune.commands.result import TuningResult
 from autotune.report import html
 from autotune.report.facts import Facts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
-from autotune.result import TuningResult
 from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.page_table import LONGEST, USUAL, Table, table_of
 from autotune.report.table import frame
-from autotune.trial import Trial
 from tests.makers import MIB, configuration, ended, out_of_memory, trial
 
 SLOW, FAST = configuration(8), configuration(16, precision="bf16")

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.configuration import Configuration
+from autotune.core.configuration import Configuration
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import ROLES
 from autotune.report.pictures import FILES, Picture, picture_files, pictures
-from autotune.trial import Trial
 from tests.makers import completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import many, texts
 

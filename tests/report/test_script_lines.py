@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from autotune.core.workload import Workload
 from autotune.report.script_lines import collator_text, paste_lines
-from autotune.workload import Workload
 from tests.makers import configuration, result, trial, workload
 
 NAMED = workload(name="org/a-model-whose-name-is-long", source="org/a-model-whose-name-is-long")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement import Outcome
-from autotune.numerics import Curve, Numerics
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
 from autotune.report.script_lines import paste_lines
 from autotune.report.summary import (
     answer_lines,
@@ -16,8 +18,6 @@ from autotune.report.summary import (
     speed_text,
     summary,
 )
-from autotune.request import tuning_request
-from autotune.trial import Trial
 from tests.makers import GIB, MIB, completed, configuration, ended, gpu, out_of_memory, result, trial, workload
 
 SLOW, FAST = configuration(8), configuration(16)

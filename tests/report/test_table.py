@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.measurement import Outcome
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.core.step import Step
+from autotune.core.trial import Trial
 from autotune.report.table import frame
-from autotune.step import Step
-from autotune.trial import Trial
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 
 LEVERS = ["checkpointing", "precision", "optimizer", "workers", "pin_memory"]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from autotune.levers.compile import REGIONAL
 from autotune.report.exports.answer import Answer
 from autotune.report.exports.commented_yaml import commented_yaml
+from autotune.space.settings.compile import REGIONAL
 
 FSDP_KEYS = (
     *("version", "reshard_after_forward", "min_num_params", "auto_wrap_policy", "transformer_layer_cls_to_wrap"),

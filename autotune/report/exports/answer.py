@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.deepspeed_config import resolved
+from autotune.report.exports.deepspeed import resolved
 
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 """Transformers' newer name and the one that every other tool reads."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import three_digits
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import BAD, INK, SMALL, WIDTH, Drawing, new_figure
 from autotune.report.figures.rows import BAR, MARGIN, Row, axes_of, rows_of, write_names
 from autotune.report.figures.words import colour_of, memory_unit, named, speed_value, told, wanted_bytes
-from autotune.trial import Trial
-from autotune.units import three_digits
 
 FOOT = 0.3
 """Inches below the rows, for the names of the two sides."""

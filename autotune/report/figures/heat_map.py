@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.configuration import Value, word
-from autotune.measurement import Outcome
+from autotune.core.configuration import Value, word
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import three_digits
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL, WIDTH, Drawing, new_figure
 from autotune.report.figures.words import listed, speed_value
-from autotune.trial import Trial
-from autotune.units import three_digits
 
 MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
 """Levers, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""

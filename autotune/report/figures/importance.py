@@ -3,11 +3,11 @@
 import warnings
 from collections.abc import Mapping, Sequence
 
-from autotune.configuration import Value
-from autotune.objective import speed
+from autotune.core.configuration import Value
+from autotune.core.trial import Trial
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, SMALL, Drawing, new_figure
-from autotune.trial import Trial
+from autotune.study.objective import speed
 
 LEAST = 8
 """Trials that fit from which on anything is said."""

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.numerics import DEVIATIONS, JUDGED, Curve, Numerics
+from autotune.core.loss_curves import DEVIATIONS, JUDGED, Curve, Numerics
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
 from autotune.report.figures.words import told

@@ -1,12 +1,12 @@
 """What memory is for at its peak, by the estimate, beside the measured peak: baseline and best."""
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import Drawing
 from autotune.report.figures.rows import stacked
 from autotune.report.figures.words import listed, memory_unit, told
-from autotune.trial import Trial
-from autotune.units import format_bytes
 
 
 def draw(facts: Facts) -> Drawing | None:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from autotune.objective import speed
+from autotune.core.trial import Trial
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, INK, MUTED, Drawing, legend_below, new_figure
 from autotune.report.figures.words import NO_BASELINE, memory_unit
-from autotune.trial import Trial
+from autotune.study.objective import speed
 
 LABELS = {"samples_per_second": "samples / second", "tokens_per_second": "tokens / second"}
 

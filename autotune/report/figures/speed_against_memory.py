@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.measurement import Outcome
-from autotune.objective import pareto_front
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, Drawing, legend_below, new_figure
 from autotune.report.figures.words import NO_BASELINE, memory_unit, wanted_bytes
-from autotune.trial import Trial
-from autotune.units import format_bytes
+from autotune.study.objective import pareto_front
 
 MOST_INTERVALS = 40
 """Trials up to which each shows its interval."""

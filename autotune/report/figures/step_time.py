@@ -1,11 +1,11 @@
 """How a step's time divides, for the best, the baseline and the other finalists."""
 
+from autotune.core.trial import Trial
+from autotune.core.units import three_digits
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import Drawing
 from autotune.report.figures.rows import stacked
 from autotune.report.figures.words import told
-from autotune.trial import Trial
-from autotune.units import three_digits
 
 PARTS = {
     "data wait": "data_wait_s",

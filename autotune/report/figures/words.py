@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.objective import pareto_front
+from autotune.core.trial import Trial
 from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BASELINE, BEST
-from autotune.trial import Trial
+from autotune.study.objective import pareto_front
 
 MOST_NAMED = 10
 """Trials that a figure names, of however many: best, baseline, the Pareto front and the fastest others."""

@@ -17,7 +17,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from transformers import Trainer, TrainingArguments
 
-from autotune.probe.ranks import free_port
+from autotune.probe.process.ranks import free_port
 from autotune.report.exports import Answer, exports
 from tests.report.exports.answers import EVERY, FULL, answer
 

@@ -11,8 +11,8 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 
-from autotune.probe.models import _AUTO_CLASSES
 from autotune.report.exports import Answer, auto_class, exports
+from autotune.workload.model.build import _AUTO_CLASSES
 from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer
 from tests.report.exports.keys import AXOLOTL, FSDP, LLAMA_FACTORY, LLAMA_FACTORY_ATTENTION
 

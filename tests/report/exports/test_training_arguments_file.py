@@ -9,11 +9,11 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from trl import TrlParser
 
+from autotune.commands.result import TuningResult
+from autotune.core.request import tuning_request
 from autotune.report.exports import Answer, exports
 from autotune.report.exports.commented_yaml import commented_yaml
-from autotune.request import tuning_request
-from autotune.result import TuningResult
-from autotune.space_file import read_yaml
+from autotune.space.file import read_yaml
 from tests.makers import FIELDS, cpu, result
 from tests.report.exports.answers import EVERY, FULL, answer
 

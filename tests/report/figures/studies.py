@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
-from autotune.configuration import Configuration
-from autotune.measurement import Measurement, Outcome
-from autotune.memory_peak import MemoryPeak, MemorySplit
-from autotune.numerics import Curve, Numerics
+from autotune.core.configuration import Configuration
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.prospect import Prospect
+from autotune.core.trial import Trial
+from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.replay import recorded
-from autotune.prospect import Prospect
 from autotune.report.facts import Facts
-from autotune.trial import Trial
 from tests.makers import ALLOWED, MIB, configuration, ended, result
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96)

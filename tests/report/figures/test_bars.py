@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.figures.bars import draw
 from autotune.report.figures.canvas import manner, page_svg
-from autotune.trial import Trial
 from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
 from tests.report.figures.studies import many, texts
 

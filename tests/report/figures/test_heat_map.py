@@ -1,9 +1,9 @@
 """The heat maps: the best speed of each cell, and the cells that ran out of memory."""
 
-from autotune.measurement import Outcome
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner, page_svg
 from autotune.report.figures.heat_map import draw
-from autotune.trial import Trial
 from tests.makers import configuration, ended, out_of_memory, result, trial
 from tests.report.figures.studies import many, texts
 

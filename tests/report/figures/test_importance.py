@@ -1,10 +1,10 @@
 """Importance of levers, on trials that fit alone."""
 
-from autotune.configuration import Value
-from autotune.measurement import Outcome
+from autotune.core.configuration import Value
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.importance import draw
-from autotune.trial import Trial
 from tests.makers import completed, configuration, ended, out_of_memory, result
 
 

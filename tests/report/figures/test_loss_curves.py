@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.numerics import Curve, Numerics
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner, page_svg
 from autotune.report.figures.loss_curves import draw
-from autotune.trial import Trial
 from tests.makers import configuration, result, trial
 from tests.report.figures.studies import texts
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner, page_svg
 from autotune.report.figures.memory_parts import draw
-from autotune.trial import Trial
 from tests.makers import MIB, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import peak, texts
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.prospect import Prospect
+from autotune.core.prospect import Prospect
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.search_progress import draw
-from autotune.trial import Trial
 from tests.makers import MIB, completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import drawn_points
 

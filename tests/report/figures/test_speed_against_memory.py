@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.speed_against_memory import draw
-from autotune.trial import Trial
 from tests.makers import ALLOWED, GIB, MIB, completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import drawn_points
 

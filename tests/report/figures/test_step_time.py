@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.step_time import draw
-from autotune.trial import Trial
 from tests.makers import result, trial
 from tests.report.figures.studies import divided
 

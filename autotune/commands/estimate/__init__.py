@@ -1,0 +1,1 @@
+"""What a training would need, without training."""

@@ -1,0 +1,325 @@
+"""Forecast: what every configuration would need of a device's memory, before any probe and without the device."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.configuration import RANKS, Configuration, Value
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core.gpus import CARDS, Card, find_card, sizes_of
+from autotune.core.random_state import kept_random_state
+from autotune.core.request import TuningRequest, tuning_request
+from autotune.core.units import format_bytes
+from autotune.core.workload import Workload
+from autotune.memory.estimate import MemoryModel, NotTraced
+from autotune.memory.keys import step_key, update_key
+from autotune.memory.peak import MemoryPeak
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.survey_query import read_environment, read_workload
+from autotune.probe.trace_query import traced
+from autotune.report.exports import auto_class
+from autotune.sampler.stages import narrowed
+from autotune.space.build import build_space, read_wishes
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import LEVERS
+from autotune.space.settings.optimizer import NAMES
+from autotune.space.settings.precision import ALIKE
+from autotune.space.setup import baseline_sizes, check_fields, what_differs
+from autotune.space.user_arguments import OwnArguments, own_arguments
+from autotune.workload.model.files import check_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MICRO = "micro_batch_size"
+
+REQUESTED = (
+    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
+    *("space", "fix", "only", "device", "headroom", "keep_numerics", "trust_remote_code"),
+)
+"""What of a search's options means something here."""
+
+MOST = 5000
+"""Configurations that a table is made of."""
+
+
+@dataclass(frozen=True)
+class ForecastRow:
+    """One peak, and the configurations that share it.
+
+    levers: every lever that changes memory -> its values that need the same. peak: None where it could not be traced, and
+    reason says why.
+    """
+
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    levers: Mapping[str, tuple[Value, ...]]
+    peak: MemoryPeak | None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        known = {name: list(values) for name, values in self.levers.items()}
+        sizes = {MICRO: self.micro_batch_size, "gradient_accumulation_steps": self.gradient_accumulation_steps}
+        return {**sizes, "levers": known, "reason": self.reason, **(self.peak.to_dict() if self.peak else {})}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Peaks of a search space, and what fits.
+
+    limit_bytes: memory that was asked about, None where neither --memory nor --gpu was given. allowed_bytes: limit less
+    headroom. card: the card asked about. model: answers for any other configuration with the same values.
+    """
+
+    workload: Workload
+    global_batch_size: int
+    rows: tuple[ForecastRow, ...]
+    model: MemoryModel
+    headroom: float
+    limit_bytes: int | None = None
+    card: Card | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        return None if self.limit_bytes is None else int(self.limit_bytes * (1 - self.headroom))
+
+    def fits(self, row: ForecastRow) -> bool:
+        """Whether the peak stays within what is allowed; True without a limit, where there is a peak at all."""
+        if row.peak is None:
+            return False
+        return self.allowed_bytes is None or row.peak.device_bytes <= self.allowed_bytes
+
+    @property
+    def fitting(self) -> tuple[ForecastRow, ...]:
+        return tuple(row for row in self.rows if self.fits(row))
+
+    def cards_for(self, row: ForecastRow) -> tuple[str, ...]:
+        """The shipped cards that it fits with the same headroom, smallest memory first."""
+        if row.peak is None:
+            return ()
+        needed = row.peak.device_bytes
+        able = (
+            card
+            for card in CARDS.values()
+            if _precisions(card).intersection(map(str, row.levers.get("precision", ("fp32",))))
+        )
+        return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
+
+    def check(self) -> None:
+        """Raise NothingFits where there is a limit and nothing stays within it."""
+        if self.allowed_bytes is not None and not self.fitting:
+            known = [row for row in self.rows if row.peak]
+            least = min((row.peak.device_bytes for row in known if row.peak), default=0)
+            raise NothingFits(
+                f"Nothing fits into {format_bytes(self.allowed_bytes)} ({format_bytes(self.limit_bytes)} less headroom): "
+                f"the leanest of {len(known)} needs {format_bytes(least)}.",
+                "Raise --memory, shorten --sequence-length, or choose a smaller model.",
+            )
+
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers as which the model was taken, by its task."""
+        return auto_class(self.workload.task)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a peak; columns, dtypes and units (bytes) as `autotune.commands.estimate.table` documents them."""
+        from autotune.commands.estimate.table import forecast_frame
+
+        return forecast_frame(self.to_dict())
+
+    def __repr__(self) -> str:
+        """One line: what fits, and what the leanest needs."""
+        where = f"{self.card.name}, " if self.card else ""
+        asked = "" if self.allowed_bytes is None else f" fit into {where}{format_bytes(self.allowed_bytes)}"
+        peaks = [row.peak.device_bytes for row in self.rows if row.peak]
+        least = f", from {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else ""
+        told = f"{len(self.fitting)} of {len(self.rows)} peaks{asked}{least}"
+        return f"<Forecast {self.workload.name} as {self.auto_class}, global batch {self.global_batch_size}: {told}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints; sizes in bytes."""
+        rows = [
+            row.to_dict()
+            | {"fits": self.fits(row) if self.limit_bytes is not None else None, "cards": list(self.cards_for(row))}
+            for row in self.rows
+        ]
+        return {
+            "model": self.workload.name,
+            "task": self.workload.task,
+            "auto_class": self.auto_class,
+            "sequence_length": self.workload.sequence_length,
+            "parameters": self.workload.parameters,
+            "global_batch_size": self.global_batch_size,
+            "card": self.card.to_dict() if self.card else None,
+            "limit_bytes": self.limit_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "headroom": self.headroom,
+            "rows": rows,
+            "notes": list(self.notes),
+        }
+
+
+@kept_random_state()
+def estimate(
+    model: str | os.PathLike[str],
+    global_batch_size: int,
+    *,
+    memory: str | int | None = None,
+    gpu: str | None = None,
+    task: str | None = None,
+    sequence_length: int | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    dataset_split: str = "train",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    space: str | os.PathLike[str] = "default",
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    device: str = "cuda",
+    headroom: str | float = 0.05,
+    keep_numerics: bool = False,
+    args: OwnArguments = None,
+    trust_remote_code: bool = False,
+    base_arguments: OwnArguments = None,
+    training_args: OwnArguments = None,
+) -> Forecast:
+    """What each configuration would need, from the model's config alone; every option of `autotune estimate`.
+
+    memory: of the device that is meant, as `24GiB` or in bytes; gpu: the name of a shipped card instead. device: `cpu` means
+    the bytes a CPU training allocates, anything else a CUDA device, which need not be here. All else is as in
+    `autotune.search`.
+    Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and TracingFailed where tracing fails.
+    """
+    given = locals()
+    if memory is not None and gpu is not None:
+        raise InvalidRequest("Both --memory and --gpu are given.", "Pass only one of them.")
+    card = find_card(gpu) if gpu is not None else None
+    own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
+    options = {name: given[name] for name in REQUESTED}
+    request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=memory, **options)  # type: ignore[arg-type]
+    return _forecast(request, own.source, card)
+
+
+def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
+    """source: of the user's own arguments, for people."""
+    base = request.training_args
+    fixed = read_wishes(request)[1]
+    baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
+    if card is not None and request.device == "cpu":
+        raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Keep one of them.")
+    check_model(request.model)
+    with ProbeHost() as host:
+        here, _ = read_environment(host, replace(request, device="cpu"), None)
+        check_fields(base, here, source)
+        base = what_differs(base, here)
+        request = replace(request, training_args=base)
+        workload = read_workload(host, request)
+        meant = here if request.device == "cpu" else device_meant(here, card)
+        space = build_space(request, meant, workload, base)
+        configurations = _few_enough(space)
+        found = traced(host, workload, meant, configurations, base)
+    return Forecast(
+        workload,
+        request.global_batch_size,
+        tuple(_rows(found, configurations, meant, base)),
+        found,
+        request.headroom,
+        card.memory_bytes if card else request.memory_limit_bytes,
+        card,
+        (*_size_taken(card), *_notes(workload, meant, space, found)),
+    )
+
+
+def _few_enough(space: SearchSpace) -> list[Configuration]:
+    """Every configuration, of a large space those that differ in what takes memory; raises InvalidRequest for too many."""
+    own = space.baseline.values
+    if space.size > MOST:
+        space = narrowed(space, {name: own[name] for name in space.values if "memory" not in LEVERS[name].changes})
+    if space.size > MOST:
+        raise InvalidRequest(
+            f"The space {space.name} has {space.size} configurations that differ in memory: too many for a table.",
+            "Name another --space, or leave levers out with --fix.",
+        )
+    return list(space)
+
+
+def device_meant(here: Environment, card: Card | None) -> Environment:
+    """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
+    capability = card.compute_capability if card else (8, 0)
+    every = map(str, LEVERS["precision"].values)
+    reasons = {name: f"{card.name} has no {name}" if card and name not in _precisions(card) else None for name in every}
+    return replace(
+        here,
+        device="cuda:0",
+        device_name=card.name if card else "a CUDA device",
+        total_memory_bytes=card.memory_bytes if card else 0,
+        free_memory_bytes=card.memory_bytes if card else 0,
+        compute_capability=capability,
+        context_bytes=0,
+        context_source="",
+        cpu_count=max(here.cpu_count, 16),
+        precisions=reasons,
+        optimizers=dict.fromkeys(NAMES),
+    )
+
+
+def _precisions(card: Card) -> set[str]:
+    """Values of the lever that it has units for: weights in bfloat16 need no others than bfloat16."""
+    return {*card.flops, *(value for value, alike in ALIKE.items() if alike in card.flops)}
+
+
+def _rows(
+    model: MemoryModel, configurations: list[Configuration], environment: Environment, base: Mapping[str, Any]
+) -> Iterator[ForecastRow]:
+    """One for each distinct need, with all the values that share it."""
+    grouped: dict[Any, list[Configuration]] = {}
+    for one in configurations:
+        key = (
+            one.micro_batch_size,
+            one.data_parallel_size,
+            step_key(one, environment),
+            update_key(one, environment, base),
+        )
+        grouped.setdefault(key, []).append(one)
+    for alike in grouped.values():
+        first = alike[0]
+        told = [name for name, _ in first.levers if "memory" in LEVERS[name].changes]
+        levers = {name: tuple(dict.fromkeys(one.values[name] for one in alike)) for name in told}
+        sizes = (first.micro_batch_size, first.gradient_accumulation_steps)
+        try:
+            yield ForecastRow(*sizes, levers, model.peak(first))
+        except NotTraced as error:
+            yield ForecastRow(*sizes, levers, None, str(error))
+
+
+def _size_taken(card: Card | None) -> tuple[str, ...]:
+    """Which size of a card is meant that there is with several."""
+    sizes = sizes_of(card) if card else ()
+    if card is None or len(sizes) < 2:
+        return ()
+    others = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    return (f"{card.name} was taken: the version with {card.gigabytes} GB of those with {others} GB",)
+
+
+def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:
+    notes = [*model.notes, *space.notes]
+    if environment.is_cpu:
+        notes.append("bytes allocated: what the libraries themselves take is not counted")
+    else:
+        notes.append("kernels' own workspaces beyond cuBLAS's are not counted")
+        notes.append(
+            "cached: held by torch's allocator beyond what is allocated, as long as nothing forces it to give back"
+        )
+    if any(int(ranks) > 1 for ranks in space.values.get(RANKS, ())):
+        notes.append("of one rank, without what ranks keep to exchange gradients and without what sharding saves")
+    if workload.data:
+        notes.append("every sample as long as the longest, masks as with padding")
+    notes += [str(one) for one in space.ruled_out if "memory" in LEVERS[one.lever].changes]
+    return tuple(dict.fromkeys(notes))
+
+
+__all__ = ["Forecast", "ForecastRow", "device_meant", "estimate"]

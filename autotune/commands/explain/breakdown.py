@@ -1,0 +1,62 @@
+"""Anatomy: what the memory of configurations is for, and what there is to compute."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.errors import TracingFailed
+from autotune.core.workload import Workload
+from autotune.memory.estimate import MemoryModel, NotTraced
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.rates_query import known_rates
+from autotune.probe.trace_query import traced
+from autotune.space.utilization import Arithmetic
+from autotune.study.warm_start import arithmetic_of
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced, and `problems` says why.
+
+    arithmetic: operations of a sample, and of the device's fastest products.
+    """
+
+    peaks: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Anatomy":
+        return cls(data["peaks"], Arithmetic.from_dict(data["arithmetic"]), tuple(data["problems"]))
+
+
+def dissect(
+    host: ProbeHost,
+    workload: Workload,
+    environment: Environment,
+    base: Mapping[str, Any],
+    configurations: Mapping[str, Configuration],
+) -> Anatomy:
+    """The anatomy of these configurations, by name; one that cannot be traced is a problem told, not an error."""
+    try:
+        model = traced(host, workload, environment, configurations.values(), base)
+    except TracingFailed as failed:
+        return Anatomy(dict.fromkeys(configurations), problems=(failed.written[0],))
+    found = {name: _peak(model, one) for name, one in configurations.items()}
+    return Anatomy(
+        {name: peak for name, (peak, _) in found.items()},
+        arithmetic_of(model, known_rates(host, environment)),
+        tuple(dict.fromkeys([problem for _, problem in found.values() if problem])),
+    )
+
+
+def _peak(model: MemoryModel, configuration: Configuration) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return model.peak(configuration).to_dict(), ""
+    except NotTraced as error:
+        return None, str(error)

@@ -1,0 +1,191 @@
+"""TuningResult: what a search found; each method is one call downwards."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+from autotune.commands.facts import facts_of, utilizations
+from autotune.commands.save import fields_of_saved, save
+from autotune.commands.search_result import Found
+from autotune.core.errors import InvalidRequest, LossWarning
+from autotune.core.options import in_python
+from autotune.core.request import CONFIRMATION_ROUNDS
+from autotune.report.evidence import numerics_lines, rehearsal_lines
+from autotune.report.facts import Facts
+from autotune.report.model_card import model_card_section, with_section
+from autotune.report.notebook import notebook_html
+from autotune.report.plain import launch_lines, plain_trial, speedup_fields
+from autotune.report.summary import doubts, headline, speed_line
+from autotune.study.objective import best_trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import TrainingArguments
+
+    from autotune.commands.explain.explanation import Explanation
+    from autotune.commands.verify.result import Verification
+
+
+@dataclass(frozen=True)
+class TuningResult(Found):
+    """The answer of a search: `Found`, with the doors that people use; plain data, loaded without unpickling."""
+
+    def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
+        """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
+
+        All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
+        the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` unless told.
+
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
+        unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
+        """
+        from autotune.commands.trainer.apply import answer_arguments
+
+        self._warn_of_losses()
+        folder = {} if output_dir is None else {"output_dir": output_dir}
+        return answer_arguments(self, self.user_arguments, folder | overrides)
+
+    def apply(self, trainer: Any) -> Any:
+        """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
+
+        Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
+        out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
+        the Trainer that is given, which is otherwise left as it is (build that one with a `model_init` to have a new model):
+        where the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
+        threads are set in this process.
+
+        Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
+        where there is none. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
+        `BatchSizeChanged` where the Trainer's own arguments state another global batch size, unless the search began with
+        these sizes and was asked for another one, and with `LossWarning` as `training_arguments` does.
+        """
+        from autotune.commands.trainer.apply import applied
+
+        self._warn_of_losses()
+        return applied(self, trainer)
+
+    def _warn_of_losses(self) -> None:
+        if warning := self.loss_warning:
+            warn(in_python(f"{warning[:1].upper()}{warning[1:]}."), LossWarning, stacklevel=3)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What speaks against trusting the answer, as the summary has it: doubts of the study, the best trial and the
+        baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `facts` does."""
+        return tuple(dict.fromkeys(filter(None, (*doubts(self.facts()), self.loss_warning))))
+
+    def verify(
+        self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
+    ) -> "Verification":
+        """Train the answer for real and hold it against what was promised; arguments and errors as of `autotune.verify_study`.
+
+        Raises InvalidRequest where the result lies in no folder.
+        """
+        from autotune.commands.verify.run import verify_study
+
+        return verify_study(self._saved_in(), steps, seconds, watch)
+
+    def explain(
+        self, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
+    ) -> "Explanation":
+        """Where the speed-up comes from, lever by lever; arguments and errors as of `autotune.explanation`.
+
+        Raises InvalidRequest where the result lies in no folder.
+        """
+        from autotune.commands.explain.run import explanation
+
+        return explanation(self._saved_in(), rounds, fresh, watch)
+
+    def _saved_in(self) -> Path:
+        if self.folder is None:
+            raise InvalidRequest("This result lies in no folder.", "Write it with result.save(FOLDER), and load that.")
+        return self.folder
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes.
+
+        Raises InvalidRequest as `facts` does.
+        """
+        facts = self.facts()
+        return {
+            "headline": headline(facts),
+            "statement": self.statement,
+            "best": plain_trial(facts.best),
+            "baseline": plain_trial(facts.baseline),
+            **speedup_fields(facts),
+            "warnings": list(self.warnings),
+            "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in facts.disqualified],
+            "losses": numerics_lines(self.numerics, facts.best),
+            "also_checked": rehearsal_lines(self.rehearsal),
+            "training_arguments": facts.answer,
+            "model_arguments": facts.model_answer,
+            "environment_variables": facts.variables,
+            "processes": facts.processes,
+            "launch": launch_lines(facts),
+            "data_arguments": facts.data_answer,
+            "adapter": facts.adapter,
+            "torch_switches": facts.switches,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "trials": len(self.trials),
+            "folder": None if self.folder is None else str(self.folder),
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
+        from autotune.report.table import frame
+
+        return frame(self.trials, utilizations(self))
+
+    def export(self, path: str | Path, format: str | None = None) -> Path:
+        """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
+
+        Raises InvalidRequest for another format and where Excel's library is missing, StorageFailed where the disk refuses.
+        """
+        from autotune.report.files import write_table
+
+        return write_table(Path(path), self.to_frame(), format)
+
+    def __repr__(self) -> str:
+        """One line: a dataclass's own would print every step of every probe."""
+        best = best_trial(self.trials, self.request.objective)
+        baseline = self.trials[0] if self.trials and self.trials[0].number == 0 else None
+        found = "none fits"
+        if best:
+            found = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
+        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {found}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Never raises: a study of another version, whose levers are unknown here, is one line."""
+        try:
+            return notebook_html(self.facts())
+        except Exception:  # a cell must show something
+            return f"<pre>{escape(repr(self))}</pre>"
+
+    def model_card(self, card: str | None = None) -> str:
+        """The section of a Hub model card that says how the training configuration was found, in Markdown.
+
+        card: the text of a README.md; then the whole of it, with the section in place of an earlier one or at its end,
+        and every other character as it was. Raises InvalidRequest as `facts` does.
+        """
+        section = model_card_section(self.facts())
+        return section if card is None else with_section(card, section)
+
+    def facts(self) -> Facts:
+        """What reports tell of this result, as plain values.
+
+        Raises InvalidRequest for a study of another version, of whose answer a lever or value is unknown here.
+        """
+        return facts_of(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts`."""
+        return save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "TuningResult":
+        """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+        return cls(**fields_of_saved(folder))

@@ -1,0 +1,129 @@
+"""A result in its folder: written when a search begins and ends, and read again."""
+
+import contextlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.commands.facts import facts_of
+from autotune.commands.search_result import Found
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest
+from autotune.core.io import read_json
+from autotune.core.loss_curves import Numerics
+from autotune.core.paths import named, scrubbed
+from autotune.core.request import TuningRequest
+from autotune.core.sanity import Rehearsal
+from autotune.core.workload import Workload
+from autotune.probe.order import ORDER
+from autotune.report.plain import launch_lines, speedup_fields
+from autotune.space.search_space import RuledOut
+from autotune.space.utilization import Arithmetic
+from autotune.study.store import REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
+
+
+def begin(result: Found, folder: str | Path) -> None:
+    """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
+    from autotune.report.files import write_question  # loads pandas, which reading a study does without
+
+    record = {
+        "request": _without_places(result.request.to_dict()),
+        "workload": _told(result.workload),
+        "identity": result.identity,
+        "memory_limit_bytes": result.memory_limit_bytes,
+        "allowed_bytes": result.allowed_bytes,
+        "space_size": result.space_size,
+        "ruled_out": [asdict(one) | {"reason": scrubbed(one.reason)} for one in result.ruled_out],
+        "notes": [scrubbed(one) for one in result.notes],
+        "doubts": list(result.doubts),
+        "finished": result.finished,
+        "arithmetic": result.arithmetic.to_dict(),
+    }
+    write_question(Path(folder), record, result.environment.to_dict())
+
+
+def save(result: Found, folder: str | Path) -> Path:
+    """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts_of`."""
+    from autotune.report.files import write_report
+
+    facts = facts_of(result)
+    ended = {
+        "statement": result.statement,
+        "complete": result.complete,
+        "best": facts.best and facts.best.number,
+        **speedup_fields(facts),
+        "launch": launch_lines(facts),
+        "answered_at_once": result.answered_at_once,
+        "left_out": list(result.left_out),
+        "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
+        "numerics": result.numerics and result.numerics.to_dict(),
+        "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+    }
+    begin(result, folder)
+    return write_report(Path(folder), facts, ended)
+
+
+def fields_of_saved(folder: str | Path) -> dict[str, Any]:
+    """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+    folder = Path(folder)
+    try:
+        record = read_json(folder / REQUEST)
+        ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
+        numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
+        known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+        request = TuningRequest.from_dict(record["request"])
+        known = [one and one.over(request.training_steps) for one in known]
+        barred = ended.get("barred", {})
+        numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
+        return {
+            "request": request,
+            "workload": _with_its_code(Workload.from_dict(record["workload"]), folder),
+            "environment": Environment.from_dict(read_json(folder / "environment.json")),
+            "trials": [replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
+            "statement": ended.get("statement", "the search was interrupted"),
+            "complete": ended.get("complete", ended.get("numerics") is not None),
+            "memory_limit_bytes": record["memory_limit_bytes"],
+            "allowed_bytes": record["allowed_bytes"],
+            "space_size": record["space_size"],
+            "ruled_out": [RuledOut(**one) for one in record["ruled_out"]],
+            "notes": record["notes"],
+            "doubts": tuple(record.get("doubts", ())),
+            "identity": record["identity"],
+            "finished": record.get("finished", ""),
+            "answered_at_once": ended.get("answered_at_once", 0),
+            "left_out": tuple(ended.get("left_out", ())),
+            "numerics": Numerics.from_dict(numerics) if numerics else None,
+            "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
+            "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
+            "prospects": read_prospects(folder),
+            "estimated_peaks": read_peaks(folder),
+            "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
+            "folder": folder,
+        }
+    except FileNotFoundError as error:
+        raise InvalidRequest(f"There is no study in {folder}.", "`autotune studies` lists those there are.") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequest(
+            f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
+        ) from error
+
+
+def _without_places(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
+    kept = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
+    return kept | {"output_dir": "reports"}
+
+
+def _told(workload: Workload) -> dict[str, Any]:
+    """The workload as plain data, its places left out likewise."""
+    places = {name: named(getattr(workload, name)) for name in ("name", "source", "weights")}
+    return workload.to_dict() | places | {"text_source": scrubbed(workload.text_source)}
+
+
+def _with_its_code(workload: Workload, folder: Path) -> Workload:
+    """Where the code of a model that brings its own lies, as the first order of the search has it."""
+    if workload.trust_remote_code:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            order = read_json(probe_folder(folder, 0) / ORDER)
+            return replace(workload, source=str(order["workload"]["source"]))
+    return workload

@@ -1,0 +1,1 @@
+"""An existing Trainer: taken apart, and given the answer."""

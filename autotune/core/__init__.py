@@ -1,0 +1,1 @@
+"""Values that every package shares, and the standard library only."""

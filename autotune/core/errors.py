@@ -1,0 +1,115 @@
+"""Every error that autotune raises on purpose; each ends in advice and knows its exit code.
+
+AutotuneError              1    something went wrong that is nobody's typing
+├── InvalidRequest         2    what was asked for cannot be done as asked
+│   ├── InvalidSpace       2    a search-space file is wrong: file, line, nearest right word
+│   └── StudyMismatch      2    the study of that name answers another question
+├── NothingFits            3    no configuration fits the device under the limit
+├── StudyInUse             1    another process holds the study's folder
+├── StorageFailed          1    the report folder cannot be written
+├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
+├── TracingFailed          1    the memory of a model cannot be estimated
+├── TimeIsOver             1    the time given was over before the baseline was measured
+└── SearchFailed           1    the baseline crashed, one crash came again and again, or no trial completed
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from autotune.core.options import in_python
+
+
+class AutotuneError(Exception):
+    """The root of the tree: a message, and what to do about it.
+
+    `str(error)` is one line: the message, then the advice. Both are written with options as the command line has them;
+    whoever reads them in Python is shown arguments: `fresh=True` for `--fresh`.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message, advice)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, with options as Python's arguments."""
+        return in_python(self.written[0])
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, with options as Python's arguments; empty where nothing can be advised."""
+        return in_python(self.written[1])
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Message and advice as they were written, with options as the command line has them."""
+        message, advice = self.args
+        return message, advice
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".strip()
+
+
+class InvalidRequest(AutotuneError):
+    """What was asked for cannot be done as asked (exit code 2)."""
+
+    exit_code = 2
+
+
+class InvalidSpace(InvalidRequest):
+    """A search-space file is wrong; the message names file and line."""
+
+
+class StudyMismatch(InvalidRequest):
+    """A study of this name exists and answers another question; the message shows the difference."""
+
+
+class NothingFits(AutotuneError):
+    """No configuration fits the device under the limit (exit code 3)."""
+
+    exit_code = 3
+
+
+class StudyInUse(AutotuneError):
+    """Another process holds the study's folder."""
+
+
+class StorageFailed(AutotuneError):
+    """The report folder cannot be written: read-only, full, or gone."""
+
+
+class ProbeHostFailed(AutotuneError):
+    """The process that starts probes could not start, died, or refuses to fork."""
+
+
+class TracingFailed(AutotuneError):
+    """The memory of a model cannot be estimated: its step cannot be traced."""
+
+
+class TimeIsOver(AutotuneError):
+    """The time given with --timeout was over before the baseline was measured."""
+
+
+class SearchFailed(AutotuneError):
+    """The baseline crashed, the same crash came again and again, or no trial completed for another reason than memory."""
+
+
+class LossWarning(UserWarning):
+    """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
+
+
+FEW = 30
+"""Known words up to which all of them are listed."""
+
+
+def did_you_mean(word: object, known: Iterable[object]) -> str:
+    """Advice for a misspelt word: the nearest known one, and all of them if they are few; each once."""
+    words = list(dict.fromkeys(str(one) for one in known))
+    if not words:
+        return "Nothing of that kind is known."
+    close = get_close_matches(str(word), words, n=1, cutoff=0.5)
+    nearest = f"Did you mean {close[0]!r}?" if close else ""
+    if len(words) > FEW:
+        return nearest or f"Known are {', '.join(words[:FEW])}, …"
+    return f"{nearest} Known: {', '.join(words)}.".strip()

@@ -1,0 +1,295 @@
+"""Exception, text or exit code -> outcome and reason.
+
+Out of memory is recognised by class first, then by the texts below, then by the exit signal with the kernel's counter
+as witness. A text that merely contains the word memory is no out-of-memory.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+
+from autotune.core.measurement import Outcome
+from autotune.core.paths import scrubbed
+
+# What allocators and libraries say when memory ran out, each from the library's own source or a report of its users.
+_OUT_OF_MEMORY = (
+    r"CUDA out of memory",
+    r"(?:cuda|hip)ErrorMemoryAllocation",
+    r"CUFFT_ALLOC_FAILED",
+    r"CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOC\w*",
+    r"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.*(?:memory|workspace)",
+    r"[Uu]nable to find (?:a valid cuDNN|an engine to execute|an algorithm)",
+    r"FIND was unable to find an engine",
+    r"HIP out of memory",
+    r"hipErrorOutOfMemory",
+    r"MPS backend out of memory",
+    r"XPU out of memory",
+    r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST|RESOURCES)\w*",
+    r"PI_ERROR_OUT_OF_(?:RESOURCES|HOST_MEMORY)",
+    r"Cuda failure (?:2\b|'out of memory')",
+    r"Failed to CUDA (?:calloc|host alloc)",
+    r"CUDA Setup failed.*out of memory",
+    r"\[Errno 12\]",
+    r"\bENOMEM\b",
+    r"WinError 1455\b",
+    r"\bbad_alloc\b",
+    # However a library words it: the phrase at the beginning of what it says, or an allocation that was refused. Advice on what
+    # to do "if you run out of memory" is neither.
+    r"(?im:(?:^|[:\])>'\"] ?|\berror )out[ _]of[ _]memory\b)",
+    r"(?i:(?:failed|unable|not able|cannot|can't|could ?n[o']t)(?: to)? (?:pre-?|m|re)?alloc(?:ate)?\b"
+    r"[^\n]{0,60}?(?:\bbytes?\b|\bmemory\b|\d ?[KMGTP]i?B\b))",
+    r"(?i:memory allocation of \d+ bytes failed)",  # Rust's abort
+    r"(?i:tcmalloc: (?:allocation failed|large alloc \d+ bytes == \(nil\)))",
+    r"(?i:(?:not enough|insufficient) (?:\w+ )?memory\b(?! (?:bandwidth|alignment)))",
+    r"(?i:ran out of memory trying|is out of (?:device|host|gpu) memory|memory exhausted)",
+    r"\w+_(?:STATUS|ERROR)_ALLOC(?:ATION)?_FAILED",
+    r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+    r"\b[A-Z_]+_OUT_OF_(?:(?:HOST|DEVICE)_)?MEMORY\b",
+    r"\bRESOURCE_EXHAUSTED\b",  # XLA
+    r"\bOOM when allocating\b",  # TensorFlow
+    r"Invalid buffer size: [\d.]+ [KMGT]i?B",  # MPS
+    r"unable to write to file </torch_",
+    r"(?m:(?:^|: )(?:[\w.]+\.)?(?:OutOfMemoryError|MemoryError)\b)",  # a traceback's last line, in a log
+    r"_ArrayMemoryError",
+    r"ArrowMemoryError",
+    r"(?:malloc|realloc|posix_memalign) of size \d+ failed",  # Arrow
+    r"libgomp: (?:Thread creation failed|Out of memory)",
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Bus error",
+    r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
+)
+_OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
+
+# These sound like an out-of-memory and are none: the first column is what they really are. Every error of CUDA ends in
+# advice on "device-side assertions": only a triggered one is meant.
+_OTHER = (
+    (
+        Outcome.UNSUPPORTED,
+        r"out of resources?: .*Hardware limit",
+        "a kernel's tile does not fit this chip at any batch size",
+    ),
+    (Outcome.UNSUPPORTED, r"OutOfResources", "a kernel's tile does not fit this chip at any batch size"),
+    (Outcome.CRASHED, r"illegal memory access", ""),
+    (Outcome.CRASHED, r"shared memory.*: Permission denied", ""),
+    (Outcome.UNSUPPORTED, r"cannot allocate memory in static TLS block", "the library cannot be loaded that late"),
+    (Outcome.CRASHED, r"device-side assert triggered", ""),
+    (Outcome.CRASHED, r"misaligned address", ""),
+    (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
+    (Outcome.UNSUPPORTED, r"does not support (?:gradient|activation) checkpointing", ""),
+    (Outcome.UNSUPPORTED, r"has no attribute '(?:gradient|activation)_checkpointing_enable'", ""),
+    (Outcome.UNSUPPORTED, r"doesn't support (?:bf16|bfloat16|fp16|float16)|Your setup doesn't support bf16", ""),
+    (Outcome.UNSUPPORTED, r"--tf32 requires Ampere", ""),
+    (Outcome.UNSUPPORTED, r"requires? `?bitsandbytes|bitsandbytes is not (?:installed|available)", ""),
+    (
+        Outcome.UNSUPPORTED,
+        r"no kernel image is available for execution",
+        "this build of the library has no code for the chip",
+    ),
+    (Outcome.UNSUPPORTED, r"not implemented for '(?:Half|BFloat16)'", ""),
+    (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
+    (
+        Outcome.UNSUPPORTED,
+        r"No (?:available|viable) (?:kernel|backend)|No operator found for `memory_efficient_attention",
+        "an attention kernel cannot do this",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"No (?:valid )?execution plans? support|mha_graph|CUDNN_STATUS_EXECUTION_FAILED",
+        "cuDNN cannot do this attention",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"accessing tensor output of CUDAGraphs that has been overwritten|operation not permitted when stream is capturing|"
+        r"operation failed due to a previous error during capture",
+        "CUDA graphs cannot hold this step",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"has been toggled on, but|(?:was|is) toggled on, but|the package \S+ seems to be not installed",
+        "an attention package is missing or cannot be used here",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?i:flash ?attention (?:2 |3 )?(?:forward |backward )?only supports?)",
+        "its kernels cannot do this",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"requires? (?:a )?device with capability|requires \.target sm_\d+|not supported (?:in|on) this architecture|"
+        r"Unsupported conversion from .* to|is not currently implemented for the MPS device|"
+        r"Could not run '\S+' with arguments from the '\w+' backend",
+        "this device has no code for it",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"Cannot find a working triton installation|Triton is not available|torch\.compile is not (?:yet )?supported on|"
+        r"not yet supported for torch\.compile|Dynamo is not supported on",
+        "this installation cannot compile",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"CUDA_HOME does not exist, unable to compile|Unable to JIT load the \S+ op|No GPU found. A GPU is needed for quant|"
+        r"cannot perform fine-tuning on purely quantized models",
+        "the library cannot do this here",
+    ),
+    (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
+    (Outcome.UNSUPPORTED, r"`flex_attention` does not support `dropout`", ""),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?i:flash ?attention (?:2 |3 )?only supports? (?:fp16|torch\.float16))",
+        "its kernels take numbers of 16 bits only",
+    ),
+    (
+        # What training arguments set by the newer way, inductor asks for by the older one.
+        Outcome.UNSUPPORTED,
+        r"mix of the legacy and new APIs to set the (?:matmul precision|TF32)",
+        "this torch cannot compile beside TF32 that training arguments set",
+    ),
+    (
+        Outcome.UNSUPPORTED,
+        r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b",
+        "compiling fails",
+    ),
+)
+_OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
+
+_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
+_DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
+# Where a library says MB it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
+_UNITS = {"": 1, "bytes": 1, "B": 1} | {
+    f"{letter}{binary}B": 1024**power for power, letter in enumerate("KMGTPE", start=1) for binary in ("i", "")
+}
+_REFUSED = (
+    re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGTPE]i?B|bytes|B)?"),
+    re.compile(r"[Uu]nable to allocate ([\d.]+) ?([KMGTPE]iB)"),
+    re.compile(r"(?:malloc|realloc) of size (\d+)()"),
+    re.compile(r"(?i:allocat\w+(?: of)? (?:memory \()?)([\d.]+) ?([KMGTPE]i?B|bytes)"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a probe failed. where: the stage, empty where unknown; refused_bytes: the request that was refused."""
+
+    outcome: Outcome
+    reason: str
+    where: str = ""
+    refused_bytes: int | None = None
+
+
+def from_exception(error: BaseException, stage: str) -> Failure:
+    """What an exception met in this stage (build, data, forward, backward, optimizer) means."""
+    chain = _chain(error)
+    text = "\n".join(f"{type(one).__name__}: {one}" for one in chain)
+    where = "data" if _DATA.search(text) else stage
+    by_class = any(isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" for one in chain)
+    failure = from_text(text, where)
+    if by_class and failure.outcome is not Outcome.OUT_OF_MEMORY:
+        failure = Failure(Outcome.OUT_OF_MEMORY, _first_line(text), where, _refused(text))
+    return failure
+
+
+def from_text(text: str, where: str = "") -> Failure:
+    """What a message or a log's tail means."""
+    for outcome, rule, reason in _OTHER_RULES:
+        if match := rule.search(text):
+            # A full disk and full shared memory bear the same errno: the table above knows the latter by name. And what a
+            # compiler fails of may be memory.
+            if ("No space left" in match[0] or "compiling" in reason) and _OUT_OF_MEMORY_RULE.search(text):
+                continue
+            line = _line_of(text, match.start())
+            return Failure(outcome, f"{reason}: {line}" if reason else line, where)
+    if match := _OUT_OF_MEMORY_RULE.search(text):
+        return Failure(Outcome.OUT_OF_MEMORY, _line_of(text, match.start()), where, _refused(text))
+    return Failure(Outcome.CRASHED, _first_line(text), where)
+
+
+def worker_killed_for_memory(log_tail: str, kernel_oom_kills: int) -> bool:
+    """Whether a data loader's worker was killed and the kernel says that it ended processes for want of memory."""
+    return bool(kernel_oom_kills and _WORKER_KILLED.search(log_tail))
+
+
+def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure:
+    """What it means that a child ended without an answer.
+
+    code: exit code, or -signal. kernel_oom_kills: how many processes the kernel ended for memory meanwhile.
+    """
+    if code == -signal.SIGKILL and kernel_oom_kills:
+        return Failure(Outcome.OUT_OF_MEMORY, "killed by the kernel: the machine's memory ran out", "host")
+    failure = from_text(log_tail)
+    if failure.outcome is Outcome.OUT_OF_MEMORY and code not in (0, None):
+        return failure
+    if code is not None and code < 0:
+        return Failure(Outcome.CRASHED, f"ended by {_signal_text(-code)}")
+    if code == 0:
+        return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
+    return Failure(failure.outcome, f"ended with exit code {code}: {_told(_error_line(log_tail) or 'no output')}")
+
+
+def relevant_end(log: str, lines: int = 30) -> str:
+    """The end of a process's output that says why it ended: from the last traceback on, without Python's warnings."""
+    return "\n".join(_without_warnings(log)[-lines:])
+
+
+def _without_warnings(log: str) -> list[str]:
+    """The lines from the last traceback on, or all; those of Python's warnings with the source below them left out."""
+    relevant: list[str] = []
+    after_warning = False
+    for line in log.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            relevant.clear()
+        quoted = after_warning and line.startswith("  ")
+        after_warning = bool(_WARNING.match(line))
+        if line.strip() and not after_warning and not quoted:
+            relevant.append(line.rstrip())
+    return relevant
+
+
+def _error_line(log: str) -> str:
+    """The line that names the error: the last traceback's, else the last one."""
+    lines = _without_warnings(log)
+    if lines and lines[0].startswith("Traceback"):
+        return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1]).strip()
+    return lines[-1].strip() if lines else ""
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and what it was raised from, the outermost first."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    return chain
+
+
+def _refused(text: str) -> int | None:
+    for rule in _REFUSED:
+        if match := rule.search(text):
+            return int(float(match[1]) * _UNITS[match[2] or ""])
+    return None
+
+
+def _line_of(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return _told(text[start : end if end >= 0 else None].strip())
+
+
+def _first_line(text: str) -> str:
+    return _told(text.strip().split("\n")[0])
+
+
+def _told(line: str) -> str:
+    """As much of a line as a reason needs, without places and tokens: reports are handed on."""
+    return scrubbed(line[:2000])[:300]
+
+
+def _signal_text(number: int) -> str:
+    """`SIGSEGV`; of SIGKILL, which nobody sees coming, also its number and who sends it mostly."""
+    if number == signal.SIGKILL:
+        return f"SIGKILL (signal {number}), perhaps by the kernel's out-of-memory killer"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

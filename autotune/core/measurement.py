@@ -1,0 +1,328 @@
+"""Measurement: the raw facts that one probe brought back, and what follows from them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from itertools import accumulate, pairwise
+from statistics import fmean
+from typing import Any
+
+from autotune.core.interval import Interval, ratio_interval
+from autotune.core.step import Step, drift
+from autotune.core.units import in_ranges
+
+INPUT_BOUND = 0.10
+"""Share of a step spent waiting for data from which on a training is called input-bound."""
+
+ROUNDS_THAT_TELL = 3
+"""Rounds apart in time from which on their own differences give the interval, and not those of the steps inside them."""
+
+WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
+"""Full width of a speed's interval, as a share of it, from which on it is doubted: a probe's few steps, pooled rounds."""
+
+LEAST_EXCESS = 0.01
+"""By how much of the allowed memory something that ran out of it exceeds it at the least, in the study's constraint."""
+
+
+HOST_STAGES = ("data", "host")
+"""Where an out-of-memory says nothing about the device."""
+
+
+class Outcome(StrEnum):
+    """How a probe ended."""
+
+    COMPLETED = "completed"
+    OUT_OF_MEMORY = "out_of_memory"
+    NON_FINITE_LOSS = "non_finite_loss"
+    UNSUPPORTED = "unsupported"
+    MISCONFIGURED = "misconfigured"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The raw facts of one probe. A completed one without a timed step cannot be built.
+
+    Of several ranks, steps are the first one's, peaks the highest of any, and joules those of all their devices.
+
+    outcome: how the probe ended. reason: why it did not complete; empty where it did. where: stage in which it ended.
+    accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
+    data_parallel_size: ranks. steps: the timed ones. untimed_steps: run before those. ended_early: it could not win any more.
+    rounds: timed steps of each round where this pools several (empty: one round, all of them).
+    allowed_bytes: bytes of memory that the probe was held to. context_bytes: bytes of device memory that a process holds
+    before its first tensor. peak_file_bytes: the part of a CPU's peak that is pages of library files, in bytes: resident, but
+    outside the limit. peak_allocated_bytes: highest use in bytes of tensors. peak_reserved_bytes: highest use in bytes of the
+    allocator that makes them. peak_device_bytes: highest use in bytes as the device or the kernel counts it. None where unknown.
+    micro_batch_bytes: bytes of the batch that one micro-step takes. stage_peak_bytes: highest use in bytes by stage (build,
+    data, forward, backward, optimizer) over the steps on the worst batch.
+    worst_batch: how the batch on which memory was read was made; empty where all batches are alike.
+    allocator_retries: times the device's allocator had to free its cache and ask again (any: does not fit).
+    skipped_steps: optimizer steps that fp16's loss scaling left out.
+    compile_s: seconds of compiling before the timed steps; 0 where nothing was compiled. Of a confirmation as of its trial's
+    own probe: what that compiled lay ready. recompiled_graphs: compiled in the timed steps. training_steps: of the run that
+    this was measured for, None where it was not announced.
+    joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
+    surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
+    repeated_because: doubts of the measurements that this one repeats.
+    held_bytes, refused_bytes: for an out-of-memory, the bytes in use and those of the request that was refused.
+    settings: read back from the running Trainer; asked: what the configuration asked for.
+    seconds_to_first_line: seconds from the order to the child's first line. probe_seconds: seconds of the whole probe.
+    observed_doubts: what was seen around the probe that speaks against its numbers. log_tail: the end of what it printed.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    where: str = ""
+    accumulation_steps: int = 1
+    accumulation_steps_run: int = 1
+    data_parallel_size: int = 1
+    steps: tuple[Step, ...] = ()
+    rounds: tuple[int, ...] = ()
+    untimed_steps: int = 0
+    ended_early: bool = False
+    allowed_bytes: int | None = None
+    context_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    peak_file_bytes: int = 0
+    held_bytes: int | None = None
+    refused_bytes: int | None = None
+    micro_batch_bytes: int = 0
+    stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    worst_batch: str = ""
+    allocator_retries: int = 0
+    skipped_steps: int = 0
+    compile_s: float = 0.0
+    recompiled_graphs: int = 0
+    training_steps: int | None = None
+    joules: float | None = None
+    surroundings: Mapping[str, Any] = field(default_factory=dict)
+    repeated_because: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    seconds_to_first_line: float | None = None
+    probe_seconds: float = 0.0
+    observed_doubts: tuple[str, ...] = ()
+    log_tail: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.outcome is Outcome.COMPLETED and not self.steps:
+            raise ValueError("a completed measurement carries at least one timed step")
+
+    @property
+    def composed_steps(self) -> list[Step]:
+        """The timed steps with the accumulation that was asked for."""
+        return [step.composed(self.accumulation_steps_run, self.accumulation_steps) for step in self.steps]
+
+    @property
+    def samples_per_second(self) -> Interval | None:
+        """Samples of the global batch / second over all timed steps, with its interval; None unless completed."""
+        return self._rate("samples")
+
+    @property
+    def tokens_per_second(self) -> Interval | None:
+        """Tokens / second, padding included; None unless completed or where samples have no tokens."""
+        return self._rate("tokens") if any(step.tokens for step in self.steps) else None
+
+    @property
+    def non_padding_tokens_per_second(self) -> Interval | None:
+        """Tokens / second, padding left out; None unless completed or where samples have no tokens."""
+        return self._rate("non_padding_tokens") if any(step.non_padding_tokens for step in self.steps) else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """The device's energy / sample, composed as the speed is at the power that was measured; None where unknown."""
+        if self.joules is None or not self.steps:
+            return None
+        watts = self.joules / sum(step.seconds for step in self.steps)
+        composed = self.composed_steps
+        samples = self.data_parallel_size * sum(step.samples for step in composed)
+        return watts * sum(step.seconds for step in composed) / samples
+
+    def _rate(self, counted: str) -> Interval | None:
+        steps = self.composed_steps
+        if self.outcome is not Outcome.COMPLETED:
+            return None
+        counts = [getattr(step, counted) * self.data_parallel_size for step in steps]
+        seconds = [step.seconds for step in steps]
+        if len(self.rounds) < ROUNDS_THAT_TELL:
+            return ratio_interval(counts, seconds)
+        ends = [0, *accumulate(self.rounds)]
+        parts = list(pairwise(ends))
+        return ratio_interval(
+            [sum(counts[begin:end]) for begin, end in parts],
+            [sum(seconds[begin:end]) for begin, end in parts],
+            memory=0.5,
+        )
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Mean seconds of an optimizer step with the accumulation that was asked for."""
+        return fmean(step.seconds for step in self.composed_steps) if self.steps else None
+
+    @property
+    def after_compiling(self) -> float:
+        """Share of the speed of settled steps that is left over a whole run of training_steps that begins by compiling."""
+        if not self.training_steps or not self.step_time_s:
+            return 1.0
+        return self.step_time_s / (self.step_time_s + self.compile_s / self.training_steps)
+
+    @property
+    def micro_step_time_s(self) -> float | None:
+        """Mean seconds of a forward and backward (without fetching, clipping and the optimizer)."""
+        if not self.steps:
+            return None
+        run = self.accumulation_steps_run
+        busy = (s.first_s + s.middle_s * max(0, run - 2) + s.last_s - s.optimizer_s for s in self.steps)
+        return fmean(busy) / run
+
+    @property
+    def optimizer_step_time_s(self) -> float | None:
+        """Mean seconds of clipping and the optimizer's step."""
+        return self._mean("optimizer_s")
+
+    @property
+    def data_wait_s(self) -> float | None:
+        """Mean seconds a step waits for its micro-batches, with the accumulation that was asked for."""
+        return self._mean("data_wait_s")
+
+    @property
+    def forward_time_s(self) -> float | None:
+        """Mean seconds a step spends in all its forward passes, with the accumulation that was asked for."""
+        return self._mean("forward_s")
+
+    @property
+    def backward_time_s(self) -> float | None:
+        """Mean seconds a step spends in all its backward passes, with the accumulation that was asked for."""
+        return self._mean("backward_s")
+
+    @property
+    def overhead_time_s(self) -> float | None:
+        """Mean seconds of a step that are none of the parts: the Trainer's own work."""
+        return self._mean("overhead_s")
+
+    def _mean(self, part: str) -> float | None:
+        return fmean(getattr(step, part) for step in self.composed_steps) if self.steps else None
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """The share of a step's time in which it waits for its micro-batches."""
+        wait, step = self.data_wait_s, self.step_time_s
+        return None if wait is None or not step else wait / step
+
+    @property
+    def input_bound(self) -> bool:
+        """Whether the data loader holds the training up."""
+        return (self.data_wait_share or 0.0) >= INPUT_BOUND
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The peak in bytes that the limit speaks of: the device's own figure where it is known, else reserved and context.
+
+        On a CPU without the library files' pages: they are resident, but no training's memory and not limited.
+        """
+        if self.peak_device_bytes is not None:
+            peak = self.peak_device_bytes - self.peak_file_bytes
+        elif self.peak_reserved_bytes is not None:
+            peak = self.peak_reserved_bytes + (self.context_bytes or 0)
+        else:
+            return None
+        return peak + max(0, self.accumulation_steps - self.accumulation_steps_run) * self.micro_batch_bytes
+
+    @property
+    def fits(self) -> float:
+        """The study's constraint: peak / allowed - 1; feasible where <= 0.
+
+        For an out-of-memory (held + refused) / allowed - 1, at least 0.01; 1.0 for other infeasible ends.
+        """
+        if self.outcome is Outcome.COMPLETED:
+            known = self.peak_bytes is not None and self.allowed_bytes
+            over = self.peak_bytes / self.allowed_bytes - 1 if known else 0.0  # type: ignore[operator]
+            # An allocator that had to try again was at its end, whatever it held a moment later.
+            return max(over, LEAST_EXCESS) if self.allocator_retries else over
+        if self.outcome is Outcome.OUT_OF_MEMORY:
+            wanted = (self.held_bytes or 0) + (self.refused_bytes or 0)
+            return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, LEAST_EXCESS)
+        return 1.0
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it completed within the memory allowed."""
+        return self.outcome is Outcome.COMPLETED and self.fits <= 0
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What speaks against trusting the numbers; empty where nothing does."""
+        doubts = list(self.observed_doubts)
+        speed = self.samples_per_second
+        if speed and not self.ended_early:
+            if len(self.steps) < 3:
+                doubts.append(f"only {len(self.steps)} timed step(s)")
+            elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
+                doubts.append(f"interval {speed.relative_width:.0%} wide")
+            if self.recompiled_graphs:
+                doubts.append(f"{self.recompiled_graphs} graph(s) were compiled anew in the timed steps")
+            if change := drift(self.composed_steps):
+                doubts.append(
+                    f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
+                )
+        return tuple(doubts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the log's tail stays in the log, which names paths of the machine."""
+        return asdict(self) | {"outcome": self.outcome.value, "log_tail": ""}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Measurement":
+        """The measurement that `to_dict` made plain. Raises KeyError, TypeError or ValueError for other data."""
+        return cls(
+            **{
+                **data,
+                "outcome": Outcome(data["outcome"]),
+                "steps": tuple(Step(**step) for step in data["steps"]),
+                "rounds": tuple(data.get("rounds", ())),
+                "observed_doubts": tuple(data["observed_doubts"]),
+                "repeated_because": tuple(data.get("repeated_because", ())),
+            }
+        )
+
+
+def pooled(rounds: Sequence[Measurement]) -> Measurement:
+    """Several completed measurements of one configuration as one: all their steps, the highest peak, every doubt.
+
+    All must have run the same accumulation; raises ValueError where they have not or there are none.
+    """
+    if not rounds or len({one.accumulation_steps_run for one in rounds}) != 1:
+        raise ValueError("only rounds with the same accumulation can be pooled")
+
+    def highest(name: str) -> int | None:
+        return max((value for one in rounds if (value := getattr(one, name)) is not None), default=None)
+
+    hungriest = max(rounds, key=lambda one: one.peak_bytes or 0)
+    stages = dict.fromkeys(stage for one in rounds for stage in one.stage_peak_bytes)
+    return replace(
+        rounds[0],
+        steps=tuple(step for one in rounds for step in one.steps),
+        rounds=tuple(len(one.steps) for one in rounds),
+        untimed_steps=sum(one.untimed_steps for one in rounds),
+        probe_seconds=sum(one.probe_seconds for one in rounds),
+        peak_allocated_bytes=highest("peak_allocated_bytes"),
+        peak_reserved_bytes=highest("peak_reserved_bytes"),
+        peak_device_bytes=hungriest.peak_device_bytes,
+        peak_file_bytes=hungriest.peak_file_bytes,
+        stage_peak_bytes={stage: max(one.stage_peak_bytes.get(stage, 0) for one in rounds) for stage in stages},
+        allocator_retries=sum(one.allocator_retries for one in rounds),
+        skipped_steps=sum(one.skipped_steps for one in rounds),
+        recompiled_graphs=sum(one.recompiled_graphs for one in rounds),
+        joules=_summed([one.joules for one in rounds]),
+        observed_doubts=in_ranges(doubt for one in rounds for doubt in one.observed_doubts),
+        repeated_because=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.repeated_because)),
+    )
+
+
+def _summed(values: Sequence[float | None]) -> float | None:
+    """Their sum; None where one is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

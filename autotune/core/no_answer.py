@@ -1,0 +1,70 @@
+"""Why a search has no answer: its cause by how the trials ended, and what to do about it."""
+
+from collections.abc import Sequence
+
+from autotune.core.errors import AutotuneError, NothingFits, SearchFailed
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.core.units import format_bytes
+
+ADVICE = {
+    Outcome.TIMED_OUT: "Raise --probe-timeout, or make a step shorter: --sequence-length, --global-batch-size.",
+    Outcome.NON_FINITE_LOSS: "Check data and learning rate, or use --fix precision=fp32.",
+    Outcome.UNSUPPORTED: "Change that in your training arguments, or set another value with --fix NAME=VALUE.",
+    Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or ask for the value it became.",
+    Outcome.CRASHED: "Fix it and search again with --fresh; the output is in its log.txt in the report folder.",
+}
+"""How the trial that tells the cause ended -> what to do, where it was not memory."""
+
+FITTED = (Outcome.TIMED_OUT, Outcome.NON_FINITE_LOSS)
+"""Ends of trials that did not run out of memory before them."""
+
+
+def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
+    """The error that says why none of these trials is an answer; not raised here.
+
+    NothingFits where the baseline ran out of memory and no other trial fitted. Else SearchFailed, by how the baseline
+    ended, or, where that ran out of memory, by the first trial that fitted and did not complete.
+    """
+    if not trials:
+        return SearchFailed("No trial was measured.", "Run the same command again.")
+    if barred := [trial for trial in trials if trial.barred]:
+        return SearchFailed(f"No trial may win: {barred[0].barred}.", "Add --allow-loss-difference to accept that.")
+    lacking = [trial for trial in trials if _lacked_memory(trial)]
+    cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
+    if trials[0] in lacking and cause is trials[0]:
+        return NothingFits(
+            _nothing_fits(lacking, len(trials), allowed_bytes),
+            "Raise --memory-limit, lower --headroom, or shorten --sequence-length.",
+        )
+    if trials[0] not in lacking:
+        cause = trials[0]
+    whose = "your own settings" if cause.number == 0 else f"trial {cause.number} ({cause.configuration})"
+    ended = f"{cause.final.outcome.value.replace('_', ' ')}: {cause.final.reason.rstrip('.')}"
+    others = f"; {len(lacking)} ran out of memory" if lacking else ""
+    return SearchFailed(
+        f"None of {len(trials)} trial(s) completed{others}; {whose}: {ended}.", ADVICE.get(cause.final.outcome, "")
+    )
+
+
+def _lacked_memory(trial: Trial) -> bool:
+    return trial.final.outcome is Outcome.OUT_OF_MEMORY or (
+        trial.final.outcome is Outcome.COMPLETED and not trial.final.feasible
+    )
+
+
+def _nothing_fits(lacking: Sequence[Trial], count: int, allowed_bytes: int) -> str:
+    """How much the leanest trial wanted."""
+    needs = {trial.number: _needed_bytes(trial) for trial in lacking}
+    least = min(lacking, key=lambda trial: needs[trial.number])
+    return (
+        f"Nothing fits into {format_bytes(allowed_bytes)}: the leanest of {count} trial(s) "
+        f"({least.configuration}) wanted at least {format_bytes(needs[least.number])}."
+    )
+
+
+def _needed_bytes(trial: Trial) -> int:
+    final = trial.final
+    if final.outcome is Outcome.COMPLETED:
+        return final.peak_bytes or 0
+    return (final.held_bytes or 0) + (final.refused_bytes or 0)

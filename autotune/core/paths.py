@@ -1,0 +1,27 @@
+"""Paths: the cache folder, and texts without the places of files on this machine and without tokens."""
+
+import os
+import re
+from pathlib import Path
+
+_LIBRARY = re.compile(
+    r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
+)
+_FOLDERS = re.compile(r"(?<![\w./:-])(?:/[^\s/:'\"<>|]+){2,}/")
+_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
+
+
+def scrubbed(text: str) -> str:
+    """The text with the last parts of its absolute paths alone, and with its tokens masked."""
+    return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", text)))
+
+
+def named(place: str) -> str:
+    """The last part of an absolute path; any other text (a name, a hub id, a relative path) as it is."""
+    return Path(place).name if Path(place).is_absolute() else place
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune (XDG Base Directory Specification)."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "autotune"

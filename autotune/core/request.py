@@ -1,0 +1,298 @@
+"""TuningRequest: what is asked for, checked as far as it can be without opening the model, the data or the device."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.units import parse_bytes, parse_seconds, parse_share, shortened
+
+TASKS = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+)
+SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
+LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
+OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
+CONFIRMATION_ROUNDS = 3
+MOST_ROUNDS = 20
+"""Of measuring the same again; above it a number is refused as a typing error."""
+LARGEST_GLOBAL_BATCH = 2**20
+"""Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
+LARGEST_SEED = 2**31 - 1
+"""numpy's generators take 32 bits, and a resumed study counts on from its seed."""
+
+_SPELLINGS = {"memory_limit_bytes": "memory_limit", "timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
+"""Fields whose option is called otherwise: it takes units."""
+_TEXTS = {
+    "dataset": "Name a file, a folder or a hub id, or leave it out for random tokens.",
+    "dataset_split": "Name a split, such as train or train[:1000].",
+    "text_column": "Name a column of the data, or leave it out.",
+    "label_column": "Name a column of the data, or leave it out.",
+    "tokenizer": "Name a tokenizer's folder or hub id, or leave it out.",
+    "output_dir": "Name a folder, such as reports.",
+    "task": f"Known: {', '.join(TASKS)}.",
+}
+"""Options that name something -> what to do where they are empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRequest:
+    """What a search is asked to find; build it with `tuning_request()`, which reads and checks people's spellings.
+
+    memory_limit_bytes: device memory the training may use (None: what is free at the start).
+    headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, of the whole command and of one
+    probe, None for no limit and for the default (10 x the baseline's time, at least 60 s). confirmation_rounds: of the
+    finalists and the baseline at the least. fix, only: lever -> value, lever -> values.
+    training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
+    n_trials: probes in all, the baseline's among them, confirmations not.
+    What does not learn as fp32 does over its first steps cannot win, unless allow_loss_difference; require_parity: losses are
+    compared however long that takes. margin: the sampler `physics` ends once nothing untried can beat the best by a
+    larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
+    no_history: what past studies taught of this device, and a past study of the same request, are left aside.
+    keep_numerics: levers that change what is learned stay at the user's own values.
+    report_to: loggers that the study is told to, never its probes.
+    """
+
+    model: str
+    global_batch_size: int
+    task: str | None = None
+    sequence_length: int | None = None
+    dataset: str | None = None
+    dataset_split: str = "train"
+    text_column: str | None = None
+    label_column: str | None = None
+    tokenizer: str | None = None
+    space: str = "default"
+    fix: Mapping[str, Value] = field(default_factory=dict)
+    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    device: str = "auto"
+    memory_limit_bytes: int | None = None
+    headroom: float = 0.05
+    n_trials: int = 20
+    timeout_s: float | None = None
+    probe_timeout_s: float | None = None
+    confirmation_rounds: int = CONFIRMATION_ROUNDS
+    sampler: str = "physics"
+    margin: float = 0.01
+    training_steps: int | None = None
+    no_history: bool = False
+    keep_numerics: bool = False
+    objective: str = "samples_per_second"
+    seed: int = 0
+    training_args: Mapping[str, Any] = field(default_factory=dict)
+    require_parity: bool = False
+    allow_loss_difference: bool = False
+    trust_remote_code: bool = False
+    output_dir: str = "reports"
+    study_name: str | None = None
+    report_to: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "TuningRequest":
+        known = {one.name for one in fields(cls)}
+        request = cls(**{name: value for name, value in data.items() if name in known})
+        only = {name: tuple(values) for name, values in request.only.items()}
+        return replace(request, only=only, report_to=tuple(request.report_to))
+
+    def study_folder(self, task: str, device: str) -> Path:
+        """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""
+        return Path(self.output_dir) / self.name_of_study(task, device)
+
+    def name_of_study(self, task: str, device: str) -> str:
+        """The name that was asked for, else the default one."""
+        return self.study_name or self.default_study_name(task, device)
+
+    def default_study_name(self, task: str, device: str) -> str:
+        return f"{self.model_name}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+
+    @property
+    def model_name(self) -> str:
+        """The model's name as a part of a folder's name."""
+        model = re.sub(r"[^A-Za-z0-9._-]+", "-", _last_name(self.model))
+        return model.strip("-.")[:80] or "model"
+
+
+OPTIONS = tuple(
+    _SPELLINGS.get(one.name, one.name)
+    for one in fields(TuningRequest)
+    if one.name not in ("model", "global_batch_size", "training_args")
+)
+"""What `tuning_request` takes beside the model, the global batch size and the user's own arguments."""
+
+
+def tuning_request(
+    model: str,
+    global_batch_size: int,
+    *,
+    fix: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Mapping[str, Any] | Iterable[str] | None = None,
+    memory_limit: str | int | None = None,
+    headroom: str | float = 0.05,
+    timeout: str | float | None = None,
+    probe_timeout: str | float | None = None,
+    margin: str | float = 0.01,
+    report_to: str | Iterable[str] | None = None,
+    **options: Any,
+) -> TuningRequest:
+    """The request in people's spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
+
+    Raises InvalidRequest, one line with advice, for anything that can be seen to be wrong by itself.
+    """
+    known = [_SPELLINGS.get(one.name, one.name) for one in fields(TuningRequest)]
+    if unknown := [name for name in options if name not in known]:
+        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], known))
+    options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    request = TuningRequest(
+        model=_text("model", os.fspath(model) if isinstance(model, os.PathLike) else model),
+        global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
+        fix=_assignments("--fix", fix),
+        only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
+        memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
+        headroom=_read("headroom", parse_share, headroom),
+        margin=_read("margin", parse_share, margin),
+        timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
+        probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
+        report_to=loggers_named(report_to),
+        **options,
+    )
+    _check(request)
+    return request
+
+
+def _check(request: TuningRequest) -> None:
+    for name, advice in _TEXTS.items():
+        if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
+            raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
+    _whole("n-trials", request.n_trials)
+    _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
+    if request.require_parity and request.allow_loss_difference:
+        raise InvalidRequest(
+            "--require-parity and --allow-loss-difference ask for opposite things.", "Pass only one of them."
+        )
+    _whole("seed", request.seed, least=0, most=LARGEST_SEED)
+    if request.training_steps is not None:
+        _whole("training-steps", request.training_steps)
+    if request.sequence_length is not None:
+        _whole("sequence length", request.sequence_length)
+    for what, word, words in (
+        ("task", request.task, TASKS),
+        ("sampler", request.sampler, SAMPLERS),
+        ("objective", request.objective, OBJECTIVES),
+    ):
+        if word is not None and word not in words:
+            raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(request.device)):
+        raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
+    if both := sorted(set(request.fix) & set(request.only)):
+        raise InvalidRequest(
+            f"--fix and --only both speak of {both[0]}.", "Keep --fix for one value, --only for a choice."
+        )
+    for name in ("text_column", "label_column", "tokenizer", "dataset_split"):
+        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        if value not in (None, "train") and not request.dataset:
+            raise InvalidRequest(f"{option} {value!r} needs a --dataset.", f"Name the data, or leave {option} out.")
+    if request.study_name is not None:
+        _check_study_name(request.study_name)
+
+
+def _check_study_name(name: str) -> None:
+    advice = "Use up to 120 letters, digits, dots, dashes and underscores."
+    if not re.fullmatch(r"\w[\w.-]*", str(name)):
+        raise InvalidRequest(f"{name!r} cannot be a study's name: it names a folder.", advice)
+    if len(name.encode()) > 120:
+        raise InvalidRequest(f"The study's name is {len(name.encode())} bytes long.", advice)
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise InvalidRequest(f"The {what} is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
+    return value
+
+
+def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidRequest(f"The {what} must be a whole number from {least}, not {shortened(value)}.")
+    if most is not None and value > most:
+        raise InvalidRequest(f"A {what} of {shortened(value)} is beyond {most}.", "Check for a digit too many.")
+    return value
+
+
+def _read(what: str, parse: Any, value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        said, _, advice = str(error).partition("; ")
+        raise InvalidRequest(
+            f"The {what} cannot be read: {said}.",
+            f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
+        ) from error
+
+
+def loggers_named(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Loggers of `wandb,mlflow` or ['wandb', 'mlflow'], each once; `none` names none. Raises InvalidRequest."""
+    texts = [given] if isinstance(given, str) else given or ()
+    words = dict.fromkeys(word.strip() for text in texts for word in str(text).split(",") if word.strip())
+    if unknown := [word for word in words if word not in (*LOGGERS, "none")]:
+        raise InvalidRequest(f"There is no logger {unknown[0]!r}.", did_you_mean(unknown[0], (*LOGGERS, "none")))
+    if "none" in words and len(words) > 1:
+        raise InvalidRequest(
+            f"--report-to says none and {', '.join(words - {'none': None}.keys())}.", "Keep one of them."
+        )
+    return tuple(word for word in words if word != "none")
+
+
+def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
+    """{'precision': 'bf16'} of {'precision': 'bf16'} or of ['precision=bf16']."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs: dict[str, Any] = {}
+    for text in [given] if isinstance(given, str) else given:
+        name, equals, value = str(text).partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name or not value.strip():
+            raise InvalidRequest(f"{option} {text!r} is no NAME=VALUE.", f"Write {option} precision=bf16.")
+        if pairs.setdefault(name, value.strip()) != value.strip():
+            raise InvalidRequest(
+                f"{option} gives {name} twice: {pairs[name]} and {value.strip()}.", "Keep one of them."
+            )
+    return pairs
+
+
+def _several(name: str, values: Any) -> tuple[Value, ...]:
+    if isinstance(values, str):
+        values = [part.strip() for part in values.split(",") if part.strip()]
+    several = tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
+    if not several:
+        raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
+    return several
+
+
+def _last_name(model: str) -> str:
+    """`llama-3.1` of models/llama-3.1, `small` of configs/small.json, a hub id as it is."""
+    path = Path(model)
+    return path.name.removesuffix(".json") if path.is_absolute() or os.path.exists(model) else model
+
+
+def check_installed(names: tuple[str, ...]) -> None:
+    """Raise InvalidRequest where the library of one of these loggers is missing."""
+    for name in names:
+        if find_spec(name) is None:
+            raise InvalidRequest(
+                f"--report-to={name} needs a library that is not installed.", f"pip install 'hf-autotune[{name}]'"
+            )

@@ -1,0 +1,85 @@
+"""Step: one timed optimizer step and its parts.
+
+One optimizer step, from the end of the one before it to its own end:
+
+    | data wait | first micro-step | middle ... middle | last micro-step, clipping, optimizer |
+                  writes gradients   adds to them        synchronises ranks
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.core.interval import ratio_interval
+
+DRIFT = 0.10
+"""Change of speed from the first to the second half of the timed steps from which on a measurement is doubted."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One timed optimizer step as it was run; all times in seconds.
+
+    seconds: from the end of the step before to the end of this one.
+    data_wait_s: spent fetching its micro-batches.
+    first_s, middle_s, last_s: its first micro-step, the mean of those between, and its last with clipping and
+        optimizer. Where only one micro-step was run, it is the last and the other two are 0.
+    optimizer_s: the part of last_s in clipping and the optimizer.
+    forward_s, backward_s: of all its micro-steps together; middle_forward_s, middle_backward_s: the mean of those between.
+    samples, tokens, non_padding_tokens: processed by this rank in the step as it was run (0 where a sample has no tokens).
+    """
+
+    seconds: float
+    data_wait_s: float
+    first_s: float
+    middle_s: float
+    last_s: float
+    optimizer_s: float
+    samples: int
+    tokens: int
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    middle_forward_s: float = 0.0
+    middle_backward_s: float = 0.0
+    non_padding_tokens: int = 0
+
+    @property
+    def overhead_s(self) -> float:
+        """What is none of the parts: the Trainer's own work between them."""
+        return max(0.0, self.seconds - self.data_wait_s - self.forward_s - self.backward_s - self.optimizer_s)
+
+    def composed(self, run: int, asked: int) -> "Step":
+        """This step with `asked` accumulation steps instead of the `run` it had (decision: first + (k - 2) middle + last).
+
+        Fetching is counted batch by batch; what the Trainer does once a step stays once.
+        """
+        if run == asked:
+            return self
+        more = asked - run
+        wait = self.data_wait_s * asked / run
+        return replace(
+            self,
+            seconds=self.seconds + more * self.middle_s + (wait - self.data_wait_s),
+            data_wait_s=wait,
+            forward_s=self.forward_s + more * self.middle_forward_s,
+            backward_s=self.backward_s + more * self.middle_backward_s,
+            samples=self.samples * asked // run,
+            tokens=self.tokens * asked // run,
+            non_padding_tokens=self.non_padding_tokens * asked // run,
+        )
+
+
+def drift(steps: Sequence[Step]) -> float:
+    """The change of speed from the first half of the steps to the second, 0 where it may be chance or is small.
+
+    Counted in tokens where there are any: samples of real data differ in length.
+    """
+    if len(steps) < 8:
+        return 0.0
+    middle = len(steps) // 2
+    before, after = (
+        ratio_interval([step.tokens or step.samples for step in part], [step.seconds for step in part])
+        for part in (steps[:middle], steps[middle:])
+    )
+    apart = before.high < after.low or after.high < before.low
+    change = after / before - 1
+    return change if apart and abs(change) >= DRIFT else 0.0

@@ -1,0 +1,66 @@
+"""Trial: a configuration and what came of it."""
+
+from dataclasses import dataclass, replace
+
+from autotune.core.configuration import Configuration
+from autotune.core.interval import Interval
+from autotune.core.measurement import Measurement, pooled
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration, its probe's measurement, and those of its confirmation rounds.
+
+    number: 0 is the baseline. configuration: what was tried. measurement: of its probe.
+    confirmations: runs with the full accumulation, in rounds interleaved with rivals'.
+    barred: why it cannot win although it fits; empty where it can.
+    """
+
+    number: int
+    configuration: Configuration
+    measurement: Measurement
+    confirmations: tuple[Measurement, ...] = ()
+    barred: str = ""
+
+    def over(self, training_steps: int | None) -> "Trial":
+        """The same for a run of so many steps."""
+        own, *rounds = (replace(one, training_steps=training_steps) for one in (self.measurement, *self.confirmations))
+        return replace(self, measurement=own, confirmations=tuple(rounds))
+
+    @property
+    def final(self) -> Measurement:
+        """What counts: the confirmation (all rounds pooled, or the first that failed), else the probe."""
+        if not self.confirmations:
+            return self.measurement
+        failed = [one for one in self.confirmations if not one.feasible]
+        return failed[0] if failed else pooled(self.confirmations)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every confirmation round completed, and there was one."""
+        return bool(self.confirmations) and all(one.feasible for one in self.confirmations)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it completed within the memory allowed, confirmations included."""
+        return self.final.feasible
+
+    @property
+    def samples_per_second(self) -> Interval | None:
+        """Samples / second with its 95 % interval; None where no step was timed."""
+        return self.final.samples_per_second
+
+    @property
+    def tokens_per_second(self) -> Interval | None:
+        """Tokens / second, padding included, with its 95 % interval; None where unknown."""
+        return self.final.tokens_per_second
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
+        return max((one.peak_bytes for one in (self.measurement, *self.confirmations) if one.peak_bytes), default=None)
+
+    @property
+    def probe_seconds(self) -> float:
+        """The seconds that it took, its probe and its confirmations together."""
+        return sum(one.probe_seconds for one in (self.measurement, *self.confirmations))

@@ -1,0 +1,114 @@
+"""The peaks of a tape as few straight lines in the micro-batch size: the largest of them is the peak at any size."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.memory.allocator import rounded
+from autotune.memory.trace import KINDS, Tape, Tensor
+
+
+@dataclass(frozen=True)
+class Line:
+    """What lives at one moment: bytes of each of `KINDS`, `fixed + per_sample x micro-batch`."""
+
+    fixed: tuple[float, ...]
+    per_sample: tuple[float, ...]
+
+    def bytes_at(self, micro_batch_size: float) -> tuple[float, ...]:
+        pairs = zip(self.fixed, self.per_sample, strict=True)
+        return tuple(fixed + slope * micro_batch_size for fixed, slope in pairs)
+
+    def total_at(self, micro_batch_size: float) -> float:
+        return sum(self.fixed) + sum(self.per_sample) * micro_batch_size
+
+
+NOTHING = Line((0.0,) * len(KINDS), (0.0,) * len(KINDS))
+
+
+def in_blocks(tape: Tape) -> Tape:
+    """The tape with each tensor rounded up to the allocator's 512 bytes; those of a micro-batch by at most so much off."""
+    sizes = {
+        one: one if one.per_sample else Tensor(rounded(one.fixed), 0, one.kind) for one in dict.fromkeys(tape.tensors)
+    }
+    return Tape(tuple(sizes[one] for one in tape.tensors), tape.segments)
+
+
+def peak_lines(tape: Tape) -> dict[str, tuple[Line, ...]]:
+    """Phase -> the lines of its moments that can be the peak at some micro-batch size from one on.
+
+    What outlives a phase lives on in the next one of the tape.
+    """
+    candidates = {phase: _highest(points) for phase, points in _moments(tape).items()}
+    wanted = {moment: phase for phase, moments in candidates.items() for moment in moments}
+    lines: dict[str, list[Line]] = {phase: [] for phase in candidates}
+    fixed, slopes = [0.0] * len(KINDS), [0.0] * len(KINDS)
+    place = {kind: number for number, kind in enumerate(KINDS)}
+    moment = 0
+    for segment in tape.segments:
+        for event in segment.events:
+            sign, tensor = (1, tape.tensors[event]) if event >= 0 else (-1, tape.tensors[~event])
+            fixed[place[tensor.kind]] += sign * tensor.fixed
+            slopes[place[tensor.kind]] += sign * tensor.per_sample
+            if moment in wanted:
+                lines[wanted[moment]].append(Line(tuple(fixed), tuple(slopes)))
+            moment += 1
+    return {phase: tuple(known) or (NOTHING,) for phase, known in lines.items()}
+
+
+def _moments(tape: Tape) -> dict[str, list[tuple[float, float, int]]]:
+    """Phase -> (fixed bytes, bytes per sample, moment) at its start and wherever something was made."""
+    points: dict[str, list[tuple[float, float, int]]] = {}
+    fixed = slope = 0.0
+    moment = 0
+    for segment in tape.segments:
+        known = points.setdefault(segment.phase, [])
+        for event in segment.events:
+            if event >= 0:
+                tensor = tape.tensors[event]
+                fixed += tensor.fixed
+                slope += tensor.per_sample
+                known.append((fixed, slope, moment))
+            else:
+                tensor = tape.tensors[~event]
+                fixed -= tensor.fixed
+                slope -= tensor.per_sample
+            moment += 1
+    return points
+
+
+def _highest(points: Iterable[tuple[float, float, int]]) -> list[int]:
+    """The moments on the upper envelope of their lines, for sizes from one on (the convex hull trick)."""
+    hull: list[tuple[float, float, int]] = []  # each flatter than the one before, and higher at one sample
+    for fixed, slope, moment in sorted(points, key=lambda one: (-one[1], -one[0])):
+        if hull and fixed + slope <= hull[-1][0] + hull[-1][1]:
+            continue
+        while len(hull) > 1 and _meet(hull[-2], (fixed, slope)) >= _meet(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append((fixed, slope, moment))
+    return [moment for _, _, moment in hull]
+
+
+def _meet(steep: Sequence[float], flat: Sequence[float]) -> float:
+    """The size below which the steeper line lies under the flatter one."""
+    return (flat[0] - steep[0]) / (steep[1] - flat[1])
+
+
+def straight(known: Sequence[tuple[int, int, Line]], layers: int) -> Line:
+    """The line for so many layers, from peaks at two micro-batch sizes of few layers: (layers, size, line at that size).
+
+    Both with one and two layers, or with one number of layers for models whose layers are all there.
+    """
+    counts = sorted({one for one, _, _ in known})
+    low, high = sorted({size for _, size, _ in known})
+    at = {(count, size): line.bytes_at(size) for count, size, line in known}
+
+    def extended(size: int) -> list[float]:
+        first = at[counts[0], size]
+        if len(counts) == 1:
+            return list(first)
+        times = (layers - counts[0]) / (counts[1] - counts[0])
+        return [a + (b - a) * times for a, b in zip(first, at[counts[1], size], strict=True)]
+
+    ends = list(zip(extended(low), extended(high), strict=True))
+    slopes = tuple((b - a) / (high - low) for a, b in ends)
+    return Line(tuple(a - slope * low for (a, _), slope in zip(ends, slopes, strict=True)), slopes)

@@ -1,0 +1,114 @@
+"""What must be traced for a set of configurations: one trace for all whose step makes and frees the same."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from autotune.core.configuration import RANKS, Configuration
+from autotune.core.environment import Environment
+from autotune.space.settings import LEVERS
+from autotune.space.settings.optimizer import own_name
+from autotune.space.setup import adapter_arguments, model_arguments, training_arguments
+
+SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
+"""Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
+
+StepKey = tuple[tuple[str, Any], ...]
+
+
+class UpdateKey(NamedTuple):
+    """The optimizer, the dtype of the weights that it steps, and the adapter that has them, as text; empty without one."""
+
+    optimizer: str
+    dtype: str = "float32"
+    adapter: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What must be traced for a set of configurations: each distinct step and update once.
+
+    steps, updates: key -> training and model arguments and adapter of one configuration that has it.
+    """
+
+    steps: Mapping[StepKey, Mapping[str, Any]]
+    updates: Mapping[UpdateKey, Mapping[str, Any]]
+    on_cuda: bool
+
+    def request(self) -> dict[str, Any]:
+        """The `request` of an order of kind `trace`."""
+        return {
+            "steps": list(self.steps.values()),
+            "updates": [
+                {**one["training_arguments"], "adapter": one["adapter"], "dtype": dtype}
+                for (_, dtype, _), one in self.updates.items()
+            ],
+            "adapters": [one["adapter"] for one in self.steps.values()],
+            "on_cuda": self.on_cuda,
+        }
+
+
+def wanted_traces(
+    configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any], task: str = ""
+) -> Wanted:
+    """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults.
+
+    task: the workload's; an adapter may leave the head of some to be trained.
+    """
+    steps: dict[StepKey, Mapping[str, Any]] = {}
+    updates: dict[UpdateKey, Mapping[str, Any]] = {}
+    for configuration in configurations:
+        step, update = step_key(configuration, environment), update_key(configuration, environment, base)
+        if step in steps and update in updates:
+            continue
+        alone = on_one_rank(configuration)
+        fields = {
+            "training_arguments": training_arguments(alone, environment, base),
+            "model_arguments": model_arguments(alone, environment),
+            "adapter": adapter_arguments(alone, environment, task),
+        }
+        steps.setdefault(step, fields)
+        updates.setdefault(update, fields)
+    return Wanted(steps, updates, not environment.is_cpu)
+
+
+def on_one_rank(configuration: Configuration) -> Configuration:
+    """The configuration as a process trains it that knows of no other: without what only means something to several."""
+    levers = {
+        name: value
+        for name, value in configuration.levers
+        if name != RANKS and (LEVERS[name].needs or ("",))[0] != RANKS
+    }
+    return Configuration(
+        configuration.micro_batch_size, configuration.gradient_accumulation_steps, levers=tuple(levers.items())
+    )
+
+
+def step_key(configuration: Configuration, environment: Environment) -> StepKey:
+    """What tells one configuration's forward and backward from another's: the fields of the levers that change memory."""
+    fields: dict[str, Any] = {}
+    for name, value in on_one_rank(configuration).levers:
+        if "memory" in LEVERS[name].changes and LEVERS[name].traced and name != "optimizer":
+            settings = LEVERS[name].apply(value, environment)
+            fields |= {
+                **settings.training_arguments,
+                **settings.model_arguments,
+                **settings.environment,
+                **settings.adapter,
+            }
+    known: dict[str, Any] = {}
+    for name, told in fields.items():
+        value = json.dumps(told, sort_keys=True) if isinstance(told, Mapping) else told
+        if (same := SAME_MEMORY.get(name, name)) is not None:
+            known[same] = known.get(same) or value
+    return tuple(sorted(known.items()))
+
+
+def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
+    """The name of the configuration's optimizer, the dtype of the weights that it steps, and the adapter that has them."""
+    own = configuration.values.get("optimizer")
+    dtype = str(model_arguments(configuration, environment)["dtype"])
+    adapter = adapter_arguments(configuration, environment, "")
+    name = str(own if own is not None else own_name(base))
+    return UpdateKey(name, dtype, json.dumps(adapter, sort_keys=True) if adapter else "")

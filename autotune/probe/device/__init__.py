@@ -1,0 +1,1 @@
+"""What the machine and its device are and can do."""

@@ -1,0 +1,185 @@
+"""What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
+
+import contextlib
+import ctypes.util
+import dataclasses
+import inspect
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.training_args import OptimizerNames
+
+from autotune.core.environment import Environment, installed_versions
+from autotune.core.errors import InvalidRequest
+from autotune.probe.device import compile as compiling
+from autotune.probe.device import tryout
+from autotune.probe.device.nvml import used_bytes
+from autotune.probe.order import Order
+from autotune.space.settings.checkpointing import OPTIONS
+from autotune.space.settings.optimizer import ORDINARY
+from autotune.space.variables import PRELOAD, READ
+from autotune.workload.model import liger
+
+PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
+"""Library -> the names of its files, the leanest first."""
+
+
+def read(order: Order) -> Environment:
+    """The environment of the device in `order.request`: device, uuid, and `optimizers` to try beyond the ordinary ones,
+    or "every": all that transformers names (those of torchao are compiled, which takes half a minute).
+
+    Runs in a child: it wakes the device.
+    """
+    device = str(order.request["device"])
+    if uuid := order.request.get("device_uuid"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
+    asked = order.request.get("optimizers", ())
+    wanted = dict.fromkeys([*ORDINARY, *([one.value for one in OptimizerNames] if asked == "every" else asked)])
+    optimizers, optimizer_bytes = tryout.optimizers(list(wanted), device)
+    return Environment(
+        device=device,
+        device_uuid=uuid,
+        cpu_count=len(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        versions=installed_versions(),
+        training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
+        training_argument_defaults=_defaults(),
+        checkpointing_options=_checkpointing_options(),
+        precisions=tryout.precisions(device),
+        optimizers=optimizers,
+        optimizer_bytes=optimizer_bytes,
+        libraries=_libraries(),
+        compile_backends=compiling.backends(on_cpu=device == "cpu"),
+        liger=liger.why_not_here(on_cpu=device == "cpu"),
+        variables={name: os.environ[name] for name in READ if os.environ.get(name)},
+        quantizations=tryout.quantizations(device),
+        **facts,
+    )
+
+
+def _defaults() -> dict[str, Any]:
+    """Defaults of TrainingArguments that JSON can hold, enumerations by their value."""
+    known = {
+        field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
+    }
+    return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
+
+
+def _checkpointing_options() -> tuple[str, ...]:
+    """Those that this transformers' models take, by the signature of what switches checkpointing on."""
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
+    return tuple(name for name in OPTIONS if name in inspect.signature(enable).parameters)
+
+
+def _libraries() -> dict[str, str]:
+    """Library that a process can be started with -> its name for the loader, each tried; and glibc where it is the C library."""
+    found = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
+    for name, files in PRELOADED.items():
+        known = next(filter(None, map(ctypes.util.find_library, files)), None)
+        if known is not None and _can_be_preloaded(known):
+            found[name] = known
+    return found
+
+
+def _can_be_preloaded(library: str) -> bool:
+    """The loader says on standard error what it cannot load, and goes on without."""
+    tried = subprocess.run(["/bin/true"], env={PRELOAD: library}, capture_output=True, check=False)
+    return tried.returncode == 0 and not tried.stderr
+
+
+def _cpu_facts() -> dict[str, Any]:
+    total, free = machine_memory()
+    return {
+        "device_name": _cpu_name(),
+        "total_memory_bytes": total,
+        "free_memory_bytes": free,
+        "context_source": "none on a CPU",
+    }
+
+
+def machine_memory() -> tuple[int, int]:
+    """(total, available) bytes of the machine, or of the control group where that is less."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
+            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
+            total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def _cuda_facts(order: Order) -> dict[str, Any]:
+    """Read before and after the device wakes up: the difference is the context that every process pays."""
+    used_before = used_bytes(order.request.get("device_uuid"))
+    _wake_cuda()
+    free, total = torch.cuda.mem_get_info()
+    used_after = used_bytes(order.request.get("device_uuid"))
+    context = 0
+    if used_before is not None and used_after is not None:
+        context = max(0, used_after - used_before - torch.cuda.memory_reserved())
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "device_name": properties.name,
+        "total_memory_bytes": total,
+        "free_memory_bytes": free + context,
+        "compute_capability": (properties.major, properties.minor),
+        "context_bytes": context,
+        "context_source": "device total after minus before" if context else "not visible",
+        "device_count": int(order.request.get("device_count", 1)),
+        "device_uuids": tuple(order.request.get("device_uuids", ())),
+        "driver": order.request.get("driver"),
+        "topology": order.request.get("topology", ""),
+        "others": tuple(order.request.get("others", ())),
+    }
+
+
+def _wake_cuda() -> None:
+    """Do once what every training does, so that the libraries' own memory is there to be measured.
+
+    cuBLAS, cuDNN and lazily loaded kernels take theirs at their first call, outside torch's allocator. Raises
+    InvalidRequest where torch cannot use the card.
+    """
+    try:
+        torch.zeros(1, device="cuda")
+    except (RuntimeError, AssertionError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InvalidRequest(
+            f"torch {torch.__version__} cannot use the GPU: {said}.",
+            "Use --device=cpu, or install a torch that fits the driver.",
+        ) from error
+    layer = torch.nn.Linear(256, 256, device="cuda")
+    convolution = torch.nn.Conv2d(3, 8, 3, device="cuda")
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+    for dtype in (torch.float32, torch.float16):
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+            out = (
+                layer(torch.randn(64, 256, device="cuda")).sum()
+                + convolution(torch.randn(2, 3, 16, 16, device="cuda")).sum()
+            )
+        out.backward()
+    optimizer.step()
+    heads = torch.randn(1, 2, 128, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True).sum().backward()
+    torch.cuda.synchronize()
+    del layer, convolution, optimizer, out, heads
+    torch.cuda.empty_cache()

@@ -1,0 +1,81 @@
+"""What torch compiles in a training: with which backends it can, how much it did, and where it keeps that."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from autotune.probe.order import Order
+from autotune.probe.process.ranks import this_rank
+from autotune.space.settings.compile_backend import NAMES
+
+CACHE, KERNELS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+"""Where inductor keeps graphs, and kernels: unless told, below the first (torch._inductor.runtime.cache_dir_utils)."""
+
+PACKAGES = {"onnxrt": "onnxruntime", "openxla": "torch_xla", "tvm": "tvm"}
+"""Backend -> the package that does its work."""
+
+COMPILERS = ("g++", "clang++", "c++")
+"""What inductor looks for where CXX names none (torch._inductor.config.cpp.cxx)."""
+
+
+def graphs_compiled() -> int:
+    """Graphs that torch compiled so far, those compiled anew for another shape among them."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+def keep_compiled(order: Order) -> None:
+    """Name the folder of this configuration's compiled code, which lives as long as the host.
+
+    A trial's own probe finds it empty and compiles as a first real run does; the rounds that confirm it, and what is
+    trained at its settings afterwards, find it full. All ranks have one, as those of a real run have: none of them compiles
+    before it met the others.
+    """
+    assert order.configuration is not None
+    told = json.dumps(order.configuration.to_dict(), sort_keys=True)
+    own = Path(tempfile.gettempdir())  # of a rank but the first: a folder in the probe's
+    place = own.parents[1 if this_rank() else 0] / f"compiled-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    if order.kind == "probe" and not order.confirmation:
+        shutil.rmtree(place, ignore_errors=True)
+    os.environ |= {CACHE: str(place), KERNELS: str(place / "triton")}
+
+
+def backends(on_cpu: bool) -> dict[str, str | None]:
+    """Backend -> None where it can be used here, else why not; nothing is compiled to find out."""
+    return {name: _why_not(name, on_cpu) for name in NAMES}
+
+
+def _why_not(name: str, on_cpu: bool) -> str | None:
+    import torch._dynamo
+    from accelerate.utils import TorchDynamoPlugin
+
+    if not torch._dynamo.is_dynamo_supported():
+        return "torch cannot compile on this system or Python"
+    if name not in torch._dynamo.list_backends(exclude_tags=()):
+        return "this torch offers no such backend"
+    try:
+        TorchDynamoPlugin(backend=name)
+    except ValueError:
+        return "this accelerate knows no such backend"
+    if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
+        return f"{PACKAGES[name]} is not installed"
+    if name == "cudagraphs" and on_cpu:
+        return "it records CUDA graphs: there is no GPU"
+    return _no_compiler(on_cpu) if name == "inductor" else None
+
+
+def _no_compiler(on_cpu: bool) -> str | None:
+    """Why inductor cannot make kernels: C++ on a CPU; on a GPU Triton, whose launchers are compiled as C."""
+    if not on_cpu and importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    named = ("CXX", COMPILERS) if on_cpu else ("CC", ("gcc", "clang", "cc"))
+    wanted = [os.environ[named[0]].split()[0]] if os.environ.get(named[0], "").strip() else named[1]
+    if not any(map(shutil.which, wanted)):
+        return f"there is no {'C++' if on_cpu else 'C'} compiler ({', '.join(wanted)}): apt install g++"
+    return None

@@ -1,0 +1,161 @@
+"""What works on a device, found by doing it once: number formats, optimizers, weights of four bits."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from transformers import Trainer, TrainingArguments
+
+from autotune.space.settings.quantization import NAMES as QUANTIZATIONS
+
+Found = TypeVar("Found")
+
+FIRST_STEPS = 8
+"""Steps in which an optimizer must change something: rectified Adam waits for its variance to settle (Liu et al., 2020)."""
+
+
+def precisions(device: str) -> dict[str, str | None]:
+    """Value -> None where it works, else why not."""
+    if device == "cpu":
+        return {
+            "fp32": None,
+            "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on",
+            "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
+            "bf16": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
+            "bf16_weights": why_not(lambda: _try_weights("cpu", torch.bfloat16)),
+            "bf16_frozen": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
+        }
+    major, _ = torch.cuda.get_device_capability()
+    old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
+    return {
+        "fp32": None,
+        "tf32": None if major >= 8 else old,
+        "fp16": why_not(lambda: _try_autocast("cuda", torch.float16)),
+        # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
+        "bf16": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+        "bf16_weights": why_not(lambda: _try_weights("cuda", torch.bfloat16)) if major >= 8 else old,
+        "bf16_frozen": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+    }
+
+
+def why_not(attempt: Callable[[], None]) -> str | None:
+    """None where the attempt works, else one line of why it does not."""
+    return attempted(attempt)[1]
+
+
+def attempted(attempt: Callable[[], Found]) -> tuple[Found | None, str | None]:
+    """(what the attempt brings, None), or (None, one line of why it does not work)."""
+    try:
+        return attempt(), None
+    except Exception as error:  # whatever a library raises, the value cannot be used
+        said = next(iter(str(error).strip().splitlines()), "no message")
+        return None, f"{type(error).__name__}: {said}"[:200]
+
+
+def _try_autocast(device: str, dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(64, 64).to(device)
+    with torch.autocast(device, dtype=dtype):
+        out = layer(torch.randn(8, 64, device=device))
+    if out.dtype != dtype:
+        raise RuntimeError(f"autocast to {dtype} gave {out.dtype}")
+    out.float().sum().backward()
+
+
+def _try_weights(device: str, dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(64, 64).to(device, dtype)
+    layer(torch.randn(8, 64, device=device, dtype=dtype)).sum().backward()
+    torch.optim.AdamW(layer.parameters()).step()
+
+
+def _try_four_bits(name: str, device: str) -> None:
+    """A gradient goes back through a frozen layer of packed weights, as below an adapter."""
+    import bitsandbytes
+
+    place = "cpu" if device == "cpu" else "cuda"
+    weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(place)
+    layer = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type=name, device="meta")
+    layer.weight = weight
+    given = torch.randn(8, 64, device=place, requires_grad=True)
+    layer(given).square().sum().backward()
+    if weight.numel() != 128 * 64 // 2 or given.grad is None or not given.grad.isfinite().all():
+        raise RuntimeError("its weights were not packed, or no gradient came back")
+
+
+def optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:
+    """(name -> None where it works, else why not; name -> bytes that its library took at its first step here)."""
+    reasons: dict[str, str | None] = {}
+    packages: dict[str, str] = {}
+    taken: dict[str, int] = {"torch": 0, "transformers": 0}  # these are there in every training
+    for name in names:
+        before = _used_beside_tensors(device)
+        package, reasons[name] = attempted(partial(_try_optimizer, name, device))
+        if package is not None:
+            packages[name] = package
+            taken.setdefault(package, max(0, _used_beside_tensors(device) - before))
+    return reasons, {name: taken[package] for name, package in packages.items() if taken[package]}
+
+
+def _used_beside_tensors(device: str) -> int:
+    """Bytes of the device in use that are none of torch's allocator: on a CPU this process's own pages."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free - torch.cuda.memory_reserved())
+    import psutil
+
+    known = psutil.Process().memory_info()
+    return int(known.rss - known.shared)
+
+
+def made_optimizer(name: str, module: Any, device: str) -> Any:
+    """The optimizer of a module's parameters as the Trainer would make it; raises whatever its library raises."""
+
+    arguments = TrainingArguments(
+        output_dir=os.environ.get("TMPDIR", "/tmp"),
+        optim=name,
+        optim_target_modules="all-linear",
+        use_cpu=device == "cpu",
+        report_to="none",
+    )
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, module)
+    given = module.parameters()
+    for one in (
+        "params",
+        "model",
+        "optimizer_dict",
+    ):  # those that look at the whole model, as `Trainer.create_optimizer`
+        given = options.pop(one, given)
+    optimizer = kind(given, **options)
+    if callable(getattr(optimizer, "train", None)):  # schedule-free ones, as the Trainer does before each step
+        optimizer.train()
+    return optimizer
+
+
+def _try_optimizer(name: str, device: str) -> str:
+    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
+    package that it comes from."""
+    # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
+    before = module[0].weight.detach().clone()
+    optimizer = made_optimizer(name, module, device)
+    if device == "cpu" and getattr(optimizer, "is_paged", False):
+        raise RuntimeError("on a CPU it falls back to the one without pages")
+    for _ in range(FIRST_STEPS):
+        loss = module(torch.randn(4, 64, device=before.device)).square().sum()
+        if hasattr(optimizer, "fused_backward"):  # LOMO: backward and step are one
+            optimizer.fused_backward(loss, 1e-3)
+        else:
+            loss.backward()
+            optimizer.step()
+        if not torch.equal(before, module[0].weight):
+            break
+    else:
+        raise RuntimeError("its step changed nothing")
+    return type(optimizer).__module__.partition(".")[0]
+
+
+def quantizations(device: str) -> dict[str, str | None]:
+    """Value -> None where it works, else why not."""
+    return {name: why_not(partial(_try_four_bits, name, device)) for name in QUANTIZATIONS[1:]}

@@ -1,0 +1,1 @@
+"""The host, its children and what they leave."""

@@ -1,0 +1,151 @@
+"""The child's first and last moments: it becomes a process of its own, carries the order out, answers and leaves."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.core.io import write_json
+from autotune.probe.order import Order, answer_name
+from autotune.probe.process import cleanup, ranks
+from autotune.probe.process.lazy_import import forget_opened_later
+
+ANSWERED_BY = {
+    "numerics": "autotune.probe.train.losses",
+    "rehearsal": "autotune.probe.train.sanity",
+    "verification": "autotune.probe.train.plain",
+    "trace": "autotune.probe.trace.step",
+    "rates": "autotune.probe.device.throughput",
+}
+"""Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data, loaded where it is needed."""
+
+
+@dataclass
+class Parent:
+    """What every child gets of the parent: variables, path and folder; and the caller's objects, unopened."""
+
+    surroundings: dict[str, Any] = field(default_factory=dict)
+    objects: bytes = b""
+
+
+def become(
+    order: Order, parent: Parent, host: int, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
+) -> NoReturn:
+    """Become a probe, or one rank of it: a session of its own, the parent's environment, its own scratch; answer and leave
+    at once. host: the process id of the one that forked it. port: of the loopback, where ranks meet."""
+    code = 1
+    try:
+        started = time.monotonic()
+        cleanup.end_with(host)
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _redirect(log)
+        for fd in close:
+            os.close(fd)
+        named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
+        print(f"{order.kind} {order.number} started{named}", flush=True)
+        meeting, scratch = scratch, _own_scratch(scratch, rank)
+        _enter_surroundings(parent.surroundings, scratch)
+        if order.ranks > 1:
+            os.environ |= ranks.variables(rank, order.ranks, port, meeting)
+        forget_opened_later()
+        _give_free_heap_back()
+        with contextlib.suppress(OSError):  # a sandbox may hide it
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        answer = _answer(order, parent.objects, started, scratch)
+        write_json(Path(order.folder) / answer_name(rank), answer)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:
+    from autotune.core import failures
+    from autotune.core.errors import AutotuneError
+    from autotune.core.request import TuningRequest
+    from autotune.probe.device import capabilities
+    from autotune.probe.train import run
+    from autotune.workload.read import read_workload
+
+    try:
+        if order.kind == "probe":
+            return run.run(order, objects, started, scratch).to_dict()
+        if order.kind in ANSWERED_BY:
+            try:
+                module = importlib.import_module(ANSWERED_BY[order.kind])
+                return {"value": module.run(order, objects, scratch)}
+            except Exception as error:
+                traceback.print_exc()
+                failure = failures.from_exception(error, order.kind)
+                return {"outcome": failure.outcome.value, "reason": failure.reason, "where": failure.where}
+        if order.kind == "capabilities":
+            return {"value": capabilities.read(order).to_dict()}
+        request = TuningRequest.from_dict(order.request["request"])
+        return {"value": read_workload(request, Path(order.request["cache"]), objects).to_dict()}
+    except AutotuneError as error:
+        message, advice = error.written
+        return {"error": type(error).__name__, "message": message, "advice": advice}
+
+
+def _own_scratch(scratch: Path, rank: int) -> Path:
+    """A folder of its own for each rank: what one saves and removes is none of the others'."""
+    own = scratch / f"rank-{rank}" if rank else scratch
+    own.mkdir(exist_ok=True)
+    return own
+
+
+def _redirect(log: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(null)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        # Not closed: they live as long as the process.
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+
+
+def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
+    """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
+    mark = os.environ[cleanup.MARK]
+    os.environ.clear()
+    os.environ |= parent["environment"]
+    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", cleanup.MARK: mark}
+    tempfile.tempdir = str(scratch)
+    sys.path[:] = parent["path"]
+    with contextlib.suppress(OSError):
+        os.chdir(parent["folder"])
+    _give_threads_back()
+
+
+def _give_free_heap_back() -> None:
+    """What the host's imports freed lies in its heap, ready and resident: a fresh interpreter would have to ask for it.
+
+    Kept, it would hide some ten MiB of a training's peak and spare its steps page faults.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # glibc's own
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _give_threads_back() -> None:
+    """The host runs numpy's BLAS on one thread so that it may fork; a training would have them all."""
+    import threadpoolctl
+
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        threadpoolctl.threadpool_limits(len(os.sched_getaffinity(0)), user_api="blas")

@@ -1,0 +1,310 @@
+"""The parent's side: starts the host, sends orders, keeps deadlines, and turns every end into a Measurement."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from autotune.core import errors, failures, interrupt
+from autotune.core.errors import AutotuneError, ProbeHostFailed, StorageFailed
+from autotune.core.io import read_json, write_json
+from autotune.core.time_limit import TimeLimit
+from autotune.probe.device.nvml import kept_initialized
+from autotune.probe.order import ANSWER, CHILD_ANSWER, ORDER, Order, remove_answers, remove_unfinished
+from autotune.probe.process import cleanup
+from autotune.probe.process.answers import Account, failure_of, killed_from_outside, log_tail, read_value
+
+GRACE_S = 20.0
+"""How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
+
+CHECK_S = 1.0
+"""How often it is looked whether a signal asked the command to end, while the host is waited for."""
+
+CLOSE_S = 10.0
+"""How long the host may take to end what is below it and leave."""
+
+START_S = 180.0
+"""How long the host may take to import torch and transformers: minutes on a cold network disk."""
+
+REPEATS = 2
+"""How often at the most an order is begun again that something else killed: who kills it a third time means it."""
+
+_NOT_INHERITED = re.compile(
+    r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
+)
+
+
+class ProbeHost:
+    """The process that forks probes; starts itself when first asked and again where it died. Use as a context.
+
+    An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
+    beside this one to the end. Still only one probe runs at a time. time_limit: of the command; no order outlasts it.
+    """
+
+    def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
+        self.time_limit = TimeLimit()
+        self._objects = objects
+        self._variables = dict(variables or {})
+        self._others: dict[tuple[tuple[str, str], ...], ProbeHost] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._buffer = b""
+        self._output: IO[bytes] | None = None
+        self._pid: int | None = None
+        self._token = secrets.token_hex(8)
+        self._kept = contextlib.ExitStack()
+        self._scratch = str(Path(tempfile.gettempdir()) / f"autotune-{self._token}")
+        self._shared_memory: frozenset[str] = frozenset()
+
+    def __enter__(self) -> "ProbeHost":
+        self._kept.enter_context(kept_initialized())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The host's process id while it runs."""
+        return self._pid
+
+    def start(self) -> None:
+        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+        self._shared_memory = cleanup.shared_memory()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "autotune.probe.process.supervisor", str(theirs.fileno()), self._scratch],
+                env=_host_environment(self._token, self._scratch) | self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._channel = ours
+        self._buffer = b""
+        ready = self._receive(self.time_limit.cut(START_S))
+        if ready is None or "ready" not in ready or "refused" in ready:
+            output = self._output_end()
+            self.close()
+            self.time_limit.check("anything could be measured")
+            raise _not_started(ready, output)
+        self._pid = ready["pid"]
+        message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
+        with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
+            ours.sendall(json.dumps(message).encode() + b"\n" + self._objects)
+
+    def run(self, order: Order) -> Account:
+        """Carry an order out, and up to twice more where something else killed it: the account of its end.
+
+        Raises ProbeHostFailed where no host can be started, StorageFailed where the order's folder cannot be written."""
+        if dict(order.host_environment) != self._variables:
+            return self._run_elsewhere(order)
+        account = self._run(order)
+        for again in range(REPEATS):
+            if not killed_from_outside(account):
+                break
+            account = {**self._run(order), "killed": again + 1}
+        return account
+
+    def _run(self, order: Order) -> Account:
+        """Send an order and wait for its end."""
+        interrupt.check()
+        folder, begun = Path(order.folder), time.monotonic()
+        if self._process is None:
+            self.start()
+        assert self._channel is not None
+        order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ANSWER).unlink(missing_ok=True)
+            remove_answers(folder)
+            remove_unfinished(folder)
+            write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
+        except OSError as error:
+            raise StorageFailed(
+                f"{folder} cannot be written: {error.strerror}.", "Free space, or name another --output-dir."
+            ) from error
+        try:
+            with contextlib.suppress(OSError):  # it ended meanwhile, and said how
+                self._channel.sendall(json.dumps({"order": str(folder)}).encode() + b"\n")
+            account = self._receive(order.deadline_s + GRACE_S)
+        except BaseException:  # interrupted: its late answer must not be taken for the next order's
+            self.close()
+            raise
+        if account is not None and "refused" in account:
+            raise ProbeHostFailed(
+                f"No probe can be started safely: {account['refused']}.",
+                "Uninstall the package that does it, or name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME.",
+            )
+        if account is not None and "ended" in account:
+            return account
+        known = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
+        if account is not None:
+            kills, output = account["kernel_oom_kills"], self._output_end()
+            known |= {"ended": "host ended", "code": account["host_ended"], "kernel_oom_kills": kills, "output": output}
+        self.close()
+        return known
+
+    def _run_elsewhere(self, order: Order) -> Account:
+        """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
+        own = dict(order.host_environment)
+        other = self._others.setdefault(tuple(sorted(own.items())), ProbeHost(self._objects, own))
+        other.time_limit = self.time_limit
+        begun = time.monotonic()
+        try:
+            return other.run(order)
+        except ProbeHostFailed as error:
+            said = " ".join(f"{name}={value}" for name, value in own.items())
+            reason = f"no process can be started with {said}: {error.written[0]}"
+            seconds = time.monotonic() - begun
+            return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
+
+    def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
+        """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
+        return read_value(order, self.run(order))
+
+    def scratch_folder(self) -> Path:
+        """A new folder that is gone with the host, however this process ends."""
+        if self._process is None:
+            self.start()
+        return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
+
+    def ask(self, order: Order) -> Any:
+        """The value of a `prepare` or `capabilities` order; raises the child's own error, or ProbeHostFailed."""
+        account = self.run(order)
+        folder = Path(order.folder)
+        try:
+            answer = read_json(folder / CHILD_ANSWER)
+        except (OSError, ValueError):
+            self.time_limit.check("device, model and data were read")
+            output = log_tail(folder)
+            failure = failure_of(account, 0, output)
+            what = "device" if order.kind == "capabilities" else "model and data"
+            code = (account.get("codes") or [account.get("code")])[0]
+            raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", _advice(code, output)) from None
+        if "error" in answer:
+            kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
+            raise kind(answer["message"], answer["advice"])
+        return answer["value"]
+
+    def close(self) -> None:
+        """End the host and everything below it; nothing is left in processes, shared memory or temporary folders."""
+        for other in self._others.values():
+            other.close()
+        self._others.clear()
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSE_S)
+            self._process.kill()
+            self._process.wait()
+            cleanup.end_marked(self._token)
+            cleanup.remove_left_shared_memory(self._shared_memory)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._output is not None:
+            self._output.close()
+        self._process = self._channel = self._output = self._pid = None
+
+    def _output_end(self) -> str:
+        """The end of what the host has printed."""
+        assert self._output is not None
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), 4000, max(0, size - 4000)).decode(errors="replace")
+
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """The host's next line, or how it ended; None where the seconds are over."""
+        assert self._channel is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            interrupt.check()
+            self._channel.settimeout(min(left, CHECK_S))
+            try:
+                chunk = self._channel.recv(65536)
+            except TimeoutError:
+                continue
+            except OSError:
+                chunk = b""
+            finally:
+                self._channel.settimeout(None)
+            if not chunk:  # the supervisor was killed, and the host with it
+                assert self._process is not None
+                return {"host_ended": self._process.wait(CLOSE_S), "kernel_oom_kills": 0}
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables without those that change precision or make a process a rank.
+
+    The host must not see them either: torch reads some while it is imported.
+    """
+    return {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
+
+
+def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:
+    """What the children are given back: they run as if the caller had started them, with these variables."""
+    return {
+        "environment": {**inherited(os.environ), **variables},
+        "path": [path or os.getcwd() for path in sys.path],
+        "folder": os.getcwd(),
+    }
+
+
+def _host_environment(token: str, scratch: str) -> dict[str, str]:
+    root = str(Path(__file__).parents[3])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if root.endswith(("site-packages", "dist-packages")):
+        paths.remove(root)  # found without help; ahead of the standard library it would shadow it
+    return inherited(os.environ) | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TMPDIR": scratch,
+        # One thread, so that forking is safe; the children get their threads back.
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false"),
+        "PYTHONUNBUFFERED": "1",
+        cleanup.MARK: token,
+    }
+
+
+def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
+    """Why there is no host. message: its first, None where none came in time; output: the end of what it printed."""
+    if message is None:
+        failure, advice = f"not ready after {START_S:.0f} s", _advice(None, output)
+    elif "refused" in message:
+        failure, advice = message["refused"], "See `autotune doctor`."
+    else:
+        code, kills = message["host_ended"], message["kernel_oom_kills"]
+        failure = failures.from_exit(code, kills, output).reason
+        advice = _advice(code, output)
+    return ProbeHostFailed(f"The process that starts probes failed: {failure}.", advice)
+
+
+def _advice(code: int | None, output: str) -> str:
+    """What to do about a process that ended with this exit code or -signal and this output."""
+    if code == -signal.SIGKILL:
+        return "Free memory, or run the same command again."
+    return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."

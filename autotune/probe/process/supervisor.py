@@ -1,0 +1,60 @@
+"""The supervisor: starts the host, and ends and clears away everything below it when the host or the parent is gone.
+
+    parent ==socket==> supervisor (nothing heavy imported, child subreaper)
+                         └─ host ─ fork ─> probes
+
+It waits for nothing else and imports nothing that takes time: whenever the parent is killed, also while the host imports
+torch, nothing is left a moment later. Where it is killed itself, the kernel ends the host and the probes with it.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from typing import NoReturn
+
+from autotune.probe.process import cleanup
+
+
+def main() -> NoReturn:
+    """`python -m autotune.probe.process.supervisor FD FOLDER`: supervise a host that serves the socket with that descriptor.
+
+    FOLDER: for its temporary files; made here, where its end is certain. The last line into the socket says how the host
+    ended, unless the parent is gone.
+    """
+    channel, scratch = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    cleanup.become_subreaper()
+    before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
+    os.mkdir(scratch, 0o700)
+    try:
+        code = _supervise(channel)
+    finally:
+        cleanup.end_descendants()
+        cleanup.remove_left_shared_memory(before)
+        shutil.rmtree(scratch, ignore_errors=True)
+    if code is not None:
+        message = {"host_ended": code, "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before}
+        with contextlib.suppress(OSError):  # the parent is gone too
+            channel.sendall(json.dumps(message).encode() + b"\n")
+    os._exit(0)
+
+
+def _supervise(channel: socket.socket) -> int | None:
+    """Start the host and wait: its exit code or -signal, None where the parent closed the socket or died."""
+    alive_read, alive_write = os.pipe()  # closed once the host has ended; what it forks closes it first
+    command = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
+    host = subprocess.Popen([*command, str(os.getpid())], pass_fds=[channel.fileno(), alive_write])
+    os.close(alive_write)
+    ends = select.poll()
+    ends.register(channel, select.POLLRDHUP)  # what can be read is the host's to read
+    ends.register(alive_read, 0)  # POLLHUP is always told
+    ended = {fd for fd, _ in ends.poll()}
+    return None if channel.fileno() in ended else host.wait()
+
+
+if __name__ == "__main__":
+    main()

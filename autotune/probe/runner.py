@@ -1,0 +1,170 @@
+"""LiveProbe: the Probe that measures, by real trainings in processes of their own."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.failures import Failure
+from autotune.core.io import write_json
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.workload import Workload
+from autotune.probe import ProbeOptions
+from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings
+from autotune.probe.process.answers import read_answer
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings import LEVERS
+from autotune.space.setup import (
+    adapter_arguments,
+    data_arguments,
+    host_environment,
+    model_arguments,
+    process_environment,
+    torch_switches,
+    training_arguments,
+)
+
+MICRO_STEPS = 3
+"""Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
+
+PREFETCH_FACTOR = 2
+"""Batches that each worker of torch's DataLoader prepares ahead where nothing else is asked for."""
+
+READY_SHARE = 0.01
+"""Share of a step spent waiting for workers' batches up to which the loader counts as keeping up."""
+
+
+@dataclass
+class LiveProbe:
+    """The Probe that measures: real trainings in processes of their own.
+
+    base: the user's own TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
+    folder: a trial's number and confirmation round -> where its files go. device_used: bytes in use on the device now
+    and by whom, None where there is nothing to ask (CPU). timings: of a probe and of a confirmation round; None: those of
+    the device.
+    """
+
+    host: ProbeHost
+    environment: Environment
+    workload: Workload
+    base: Mapping[str, Any]
+    allowed_bytes: int
+    folder: Callable[[int, int], Path]
+    objective: str = "samples_per_second"
+    device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
+    timings: tuple[Timing, Timing] | None = None
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        accumulation = configuration.gradient_accumulation_steps
+        whole = options.confirmation or self.workload.whole_steps
+        run = accumulation if whole else min(accumulation, MICRO_STEPS)
+        measurement = self._measure(self._probe_order(configuration, options, run))
+        if run < accumulation and not _loader_keeps_up(measurement, configuration):
+            # Waiting cannot be composed where workers load beside the compute: run every micro-step.
+            measurement = self._measure(self._probe_order(configuration, options, accumulation))
+        folder = self.folder(options.number, options.confirmation)
+        write_json(folder / ANSWER, measurement.to_dict())
+        remove_answers(folder)
+        return measurement
+
+    def order(self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any) -> Order:
+        """An order to train this configuration, with these further fields; all micro-steps unless they say otherwise."""
+        return Order(
+            **{
+                "kind": kind,
+                "folder": str(folder.absolute()),
+                "deadline_s": deadline_s,
+                "configuration": configuration,
+                "training_arguments": training_arguments(configuration, self.environment, self.base),
+                "model_arguments": model_arguments(configuration, self.environment),
+                "process_environment": process_environment(configuration, self.environment),
+                "host_environment": host_environment(configuration, self.environment),
+                "data_arguments": data_arguments(configuration, self.environment),
+                "switches": torch_switches(configuration, self.environment),
+                "adapter": adapter_arguments(configuration, self.environment, self.workload.task),
+                "workload": self.workload,
+                "environment": self.environment,
+                "accumulation_steps_run": configuration.gradient_accumulation_steps,
+                "allowed_bytes": self.allowed_bytes,
+                **more,
+            }
+        )
+
+    def train(
+        self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
+    ) -> tuple[Any, Failure | None]:
+        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why there is none)."""
+        before = self.device_used()
+        used = None if before is None else before[0]
+        order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used)
+        answer = self.host.attempt(order)
+        if used is not None:
+            self._wait_for_memory(used)
+        return answer
+
+    def _probe_order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
+        return self.order(
+            configuration,
+            "probe",
+            self.folder(options.number, options.confirmation),
+            options.deadline_s,
+            number=options.number,
+            confirmation=options.confirmation,
+            accumulation_steps_run=accumulation_steps_run,
+            timing=self._timing(configuration, options, accumulation_steps_run),
+            count_tokens=self.objective == "tokens_per_second",
+            best_so_far=options.best_so_far,
+        )
+
+    def _timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
+        """The timing, with untimed steps enough to use up what the loader's workers had ready at the start.
+
+        They fill their queues while the model is built: steps that draw on these would look faster than they stay.
+        """
+        fields = training_arguments(configuration, self.environment, self.base)
+        ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
+        own = self.timings or timings(self.environment.is_cpu)
+        timing, least = own[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
+        period = max(LEVERS[name].period(value) for name, value in configuration.values.items())
+        return replace(
+            timing,
+            untimed_least=max(timing.untimed_least, least),
+            untimed_most=max(timing.untimed_most, least),
+            timed_least=max(timing.timed_least, period),
+            timed_most=max(timing.timed_most, period),
+        )
+
+    def _measure(self, order: Order) -> Measurement:
+        before = self.device_used()
+        account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
+        measurement = read_answer(order, account)
+        if before is not None:
+            self._wait_for_memory(before[0])  # else the probe that just died would count as a stranger
+            after = self.device_used()
+            if foreign := sorted({*before[1], *(after[1] if after else ())}):
+                measurement = _doubted(measurement, f"another process on the device: {', '.join(foreign)}")
+        return measurement
+
+    def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:
+        """The driver gives a dead process's memory back a moment later; the next probe must find it free."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            used = self.device_used()
+            if used is None or used[0] <= before + (64 << 20):
+                return
+            time.sleep(0.05)
+
+
+def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:
+    """Whether the composed speed holds: fetching in the training process adds up batch by batch, workers must be ready."""
+    if measurement.outcome is not Outcome.COMPLETED or not configuration.values.get("workers"):
+        return True
+    wait, step = measurement.data_wait_s or 0.0, measurement.step_time_s or 1.0
+    return wait / step <= READY_SHARE
+
+
+def _doubted(measurement: Measurement, doubt: str) -> Measurement:
+    return replace(measurement, observed_doubts=(*measurement.observed_doubts, doubt))

@@ -1,0 +1,1 @@
+"""A traced step, inside a child, without a device."""

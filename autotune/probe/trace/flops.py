@@ -1,0 +1,82 @@
+"""Counts what a micro-step computes: floating-point operations, and kernels, on tensors without storage."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.initialization import no_init_weights
+
+from autotune.core.workload import Workload
+from autotune.probe.trace.layers import Repeats
+from autotune.workload.model import build
+from autotune.workload.model.adapters import adapted
+
+aten = torch.ops.aten
+
+
+def attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Of the two products of attention's forward, shapes given: queries by keys, and what comes of it by values."""
+    return int(2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
+
+
+def attention_backward_flops(_gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Of the four products of its backward. Kernels compute a fifth: the scores again, which is no work of the model."""
+    return 2 * attention_flops(query, key, value)
+
+
+KERNELS = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+ATTENTION = {
+    getattr(aten, f"_scaled_dot_product_{name}{suffix}"): count
+    for name in KERNELS
+    for suffix, count in (("", attention_flops), ("_backward", attention_backward_flops))
+}
+"""Torch's own counter knows no kernel of a CPU, and counts what those of a GPU compute again (`torch.utils.flop_counter`)."""
+
+
+def count_arithmetic(
+    workload: Workload,
+    config: Any,
+    sample: Mapping[str, Any],
+    repeats: Repeats,
+    adapter: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """{"flops": of one sample's forward and backward, "kernels": operators called in them, of any batch}.
+
+    adapter: fields of PEFT's `LoraConfig` where it is trained instead of the weights. Attention is counted whole, also where
+    it is causal. Of a model whose layers repeat, one and two are counted and the rest added in a straight line; lists of
+    different lengths are taken as of their mean length each. Raises whatever tracing the model raises.
+    """
+    if not repeats.places:
+        return _counted(workload, config, sample, adapter)
+    one, two = (_counted(workload, repeats.config(config, layers), sample, adapter) for layers in (1, 2))
+    more = sum(repeats.counts) / len(repeats.counts) - 1
+    return {name: one[name] + more * (two[name] - one[name]) for name in one}
+
+
+def _counted(
+    workload: Workload, config: Any, sample: Mapping[str, Any], adapter: Mapping[str, Any] | None
+) -> dict[str, float]:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with no_init_weights():
+            model = adapted(build.build_model(workload, config), adapter or {})
+        batch = {name: torch.empty((1, *one.shape), dtype=one.dtype) for name, one in sample.items()}
+        calls, flops = _Calls(), FlopCounterMode(display=False, custom_mapping=ATTENTION)
+        with flops, calls:
+            model(**batch).loss.backward()
+    return {"flops": float(flops.get_total_flops()), "kernels": float(calls.count)}
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    """Counts operators that compute; views and allocations are no kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view and not func.name().startswith(("aten::empty", "aten::detach"))
+        return func(*args, **(kwargs or {}))

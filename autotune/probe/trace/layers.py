@@ -1,0 +1,123 @@
+"""Finds the lists of like layers in a model and the fields of its config that say how many there are."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from autotune.memory.trace import TRACED_LAYERS
+from autotune.workload.model.build import model_outline
+
+FEWEST = TRACED_LAYERS[-1]
+"""Layers from which on a list is shortened."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The lists of a model that can be shortened.
+
+    places: name of each list in the model; counts: its layers in the whole model. fields: where the config says so:
+    (names of the configs inside it, field, place in the field's list or None).
+    """
+
+    places: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+    fields: tuple[tuple[tuple[str, ...], str, int | None], ...] = field(default=())
+
+    def config(self, config: Any, layers: int) -> Any:
+        """A copy of the config with so many layers in each list."""
+        short = copy.deepcopy(config)
+        for path, name, place in self.fields:
+            _set(short, path, name, place, layers)
+        return short
+
+    def lists(self, model: Any) -> list[Any]:
+        """The lists themselves, in a model of the whole or the shortened config."""
+        return [model.get_submodule(place) for place in self.places]
+
+
+def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool = False) -> Repeats:
+    """The lists of like layers whose length a field of the config sets alone. outline: the model without storage."""
+    left = _like_lists(outline)
+    found = Repeats()
+    candidates = sorted(_counts(config), key=lambda one: ("layer" not in one[1], "depth" not in one[1]))
+    for path, name, place, count in candidates:
+        if not any(known == count for known in left.values()):
+            continue
+        short = copy.deepcopy(config)
+        try:
+            _set(short, path, name, place, TRACED_LAYERS[0])
+            lengths = _lengths(model_outline(short, task, trust_remote_code))
+        except Exception:
+            continue  # the field means something else
+        now = {key: count for key, count in left.items() if lengths.get(key) == TRACED_LAYERS[0]}
+        changed = {key for key, count in _lengths(outline).items() if lengths.get(key) not in (count, None)}
+        if now and changed <= set(now):
+            left = {key: one for key, one in left.items() if key not in now}
+            found = Repeats((*found.places, *now), (*found.counts, *now.values()), (*found.fields, (path, name, place)))
+    return found
+
+
+def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int | None, int]]:
+    """Every whole number in the config that could be a number of layers: (configs on the way, field, place, number)."""
+    for name, value in vars(config).items():
+        if isinstance(value, PretrainedConfig):
+            yield from _counts(value, (*path, name))
+        elif isinstance(value, int) and not isinstance(value, bool) and value >= FEWEST:
+            yield path, name, None, value
+        elif isinstance(value, (list, tuple)):
+            for place, one in enumerate(value):
+                if isinstance(one, int) and not isinstance(one, bool) and one >= FEWEST:
+                    yield path, name, place, one
+
+
+def _set(config: Any, path: tuple[str, ...], name: str, place: int | None, layers: int) -> None:
+    for step in path:
+        config = getattr(config, step)
+    value = getattr(config, name)
+    if place is not None:
+        setattr(config, name, type(value)([*value[:place], layers, *value[place + 1 :]]))
+        return
+    for other, values in vars(config).items():
+        if isinstance(values, (list, tuple)) and len(values) == value:
+            setattr(config, other, type(values)(_resized(list(values), layers)))
+    setattr(config, name, layers)
+
+
+def _resized(values: list[Any], length: int) -> list[Any]:
+    return values[:length] if length <= len(values) else values + values[-1:] * (length - len(values))
+
+
+def _like_lists(model: Any) -> dict[str, int]:
+    """Name -> length of the outermost lists whose layers between the first and the last are of one kind."""
+    found: dict[str, int] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        long = isinstance(module, torch.nn.ModuleList) and len(module) >= FEWEST
+        if long and not inside and len({_kind(layer) for layer in list(module)[1:-1]}) == 1:
+            found[name] = len(module)
+    return found
+
+
+def _lengths(model: Any) -> dict[str, int]:
+    """Name -> length of every list that is not inside another one."""
+    found: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = len(module)
+    return found
+
+
+def _kind(layer: Any) -> tuple[Any, ...]:
+    """What makes two layers alike: classes, shapes, and what they say of their attention."""
+    classes = tuple(type(module).__name__ for module in layer.modules())
+    shapes = tuple((name, tuple(one.shape)) for name, one in layer.named_parameters())
+    says = tuple(
+        str(getattr(module, name, None))
+        for module in layer.modules()
+        for name in ("attention_type", "layer_type", "sliding_window")
+    )
+    return classes, shapes, says

@@ -1,0 +1,315 @@
+"""Traces a workload's training step on tensors without storage: what each configuration would make and free."""
+
+import contextlib
+import copy
+import inspect
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import convert_outputs_to_fp32
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from transformers import masking_utils, modeling_utils
+from transformers.initialization import no_init_weights
+from transformers.integrations import moe
+
+from autotune.core.failures import from_exception
+from autotune.core.workload import Workload
+from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
+from autotune.probe.order import Order
+from autotune.probe.trace import cuda_kernels
+from autotune.probe.trace.flops import count_arithmetic
+from autotune.probe.trace.layers import Repeats, find_repeats
+from autotune.probe.trace.optimizer import trace_update
+from autotune.probe.trace.tracker import Tracker, layers_noted, micro_step
+from autotune.space.settings.checkpointing import OPTIONS, options_of
+from autotune.workload.data.synthetic import SyntheticSamples
+from autotune.workload.model import build
+from autotune.workload.model.adapters import adapted
+
+FLOAT32 = "float32"
+"""The weights' dtype where nobody says otherwise."""
+
+NOT_IN_TIME = {"error": "there was no time to trace it"}
+"""The answer for a step that was not traced before the time was over."""
+
+SIZES = (1, 2, 3)
+"""Micro-batch sizes that are traced: one by itself (a batch of one sample is copied less), two for a line through both."""
+
+
+def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
+    """Tapes of the steps and updates that `order.request` asks for, as plain data.
+
+    request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
+    that name an optimizer, with the weights' `dtype` and the `adapter` among them;
+    `on_cuda`: whose ways the kernels have. Where they are there:
+    `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
+    data); `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
+    The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
+    `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
+    none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
+    `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
+    weights are not float32 has its own `weights`; `notes`.
+    A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
+    """
+    assert order.workload is not None
+    request, started = order.request, time.monotonic()
+    workload, on_cuda = order.workload, bool(request["on_cuda"])
+    config = build.config_of(workload)
+    outline = build.model_outline(config, workload.task, workload.trust_remote_code)
+    padded = bool(request.get("padded", workload.data))
+    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded, on_cuda)
+    notes: list[str] = []
+    until = started + request.get("seconds", math.inf)
+    steps = [subject.step(one, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for one in request["steps"]]
+    ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
+    ways = {"foreach": on_cuda, **ways}
+    updates = [trace_update(subject.of_dtype(one.get("dtype")), one, scratch, **ways) for one in request["updates"]]
+    notes += [one.pop("note") for one in updates if "note" in one]
+    counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in _adapters(request).items()}
+    return {
+        "weights": _weights(outline),
+        "batch": [_bytes(one) for one in subject.sample.values()],
+        "counts": list(subject.repeats.counts),
+        "steps": steps,
+        "updates": updates,
+        "notes": list(dict.fromkeys(notes)),
+        "arithmetic": {name: counted[""][name] for name in ("flops", "kernels")} if counted[""] else None,
+        "sample_flops": {key: {"whole": one["flops"], "half": one["half"]} for key, one in counted.items() if one},
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _adapters(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    asked = [one for one in request.get("adapters", ()) if one]
+    return {"": {}} | {json.dumps(one, sort_keys=True): one for one in asked}
+
+
+def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
+    """See `count_arithmetic`; None where it cannot be counted: then less is known of a step's time.
+
+    `half`: flops of a sample of half the length, where the data has samples of many.
+    """
+    workload, length = subject.workload, subject.workload.sequence_length
+    try:
+        with _values_guessed(subject.padded):
+
+            def counted(sample: Mapping[str, Any]) -> dict[str, float]:
+                tensors = {name: torch.as_tensor(one) for name, one in sample.items()}
+                return count_arithmetic(workload, copy.deepcopy(subject.config), tensors, subject.repeats, adapter)
+
+            half = None
+            if workload.longest and length:
+                half = counted(SyntheticSamples(subject.config, workload.task, length // 2, 1, seed=0)[0])["flops"]
+            return counted(subject.sample) | {"half": half}
+    except Exception as error:
+        notes.append(f"operations not counted: {from_exception(error, 'forward').reason}")
+        return None
+
+
+class Subject:
+    """What is traced: a workload, its config, and which of its layers repeat."""
+
+    def __init__(
+        self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
+    ) -> None:
+        self.workload, self.config, self.outline, self.sizes = workload, config, outline, sizes
+        self.padded, self.on_cuda = padded, on_cuda
+        self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
+        samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
+        self.sample: dict[str, Any] = samples[0]
+        self._layers = list(TRACED_LAYERS) if self.repeats.places else []
+        self._checked = False
+
+    def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
+
+        Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
+        """
+        if reason := _untraceable(asked):
+            return {"error": reason}
+        dtype, adapter = asked.get("model_arguments", {}).get("dtype", FLOAT32), asked.get("adapter") or {}
+        if dtype == FLOAT32 and not adapter:
+            return self._step(asked, notes)
+        try:
+            whole = adapted(copy.deepcopy(self.of_dtype(dtype)), adapter)
+        except Exception as error:
+            return {"error": from_exception(error, "build").reason}
+        return {**self._step(asked, notes), "weights": _weights(whole)}
+
+    def of_dtype(self, dtype: str | None) -> Any:
+        """The model without storage, with weights of this dtype."""
+        if dtype in (None, FLOAT32):
+            return self.outline
+        return build.model_outline(self.config, self.workload.task, self.workload.trust_remote_code, str(dtype))
+
+    def _step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+        why = ""
+        alike = options_of(asked["training_arguments"]).get("every_n_layers", 1) == 1
+        try:
+            while self._layers and alike:
+                try:
+                    return self._short(asked, self._layers[0])
+                except NotPeriodic as error:
+                    why, self._checked = str(error), False
+                    del self._layers[0]
+            if why:
+                notes.append(f"traced with all its layers: {why}")
+            return {"tapes": {size: self._tape(asked, size) for size in self.sizes}, "whole": True}
+        except Exception as error:
+            fake = from_exception(error, "forward").reason
+        try:
+            peaks = self._on_real_tensors(asked)
+            notes.append(f"traced on real tensors with few layers and extended in straight lines: {fake}")
+            return peaks
+        except Exception as error:
+            return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
+
+    def _short(self, asked: Mapping[str, Any], layers: int) -> dict[str, Any]:
+        """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
+        tapes = {size: self._tape(asked, size, layers) for size in self.sizes}
+        size = self.sizes[-1]
+        repeated(Tape.from_dict(tapes[size]), self.repeats.counts)
+        if not self._checked:
+            again = [layers + 1] * len(self.repeats.counts)
+            longer, true = (
+                repeated(Tape.from_dict(tapes[size]), again),
+                Tape.from_dict(self._tape(asked, size, again[0])),
+            )
+            if longer.tensors != true.tensors or not _same_events(longer, true):
+                raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
+            self._checked = True
+        return {"tapes": tapes, "whole": False}
+
+    def _tape(self, asked: Mapping[str, Any], size: int, layers: int | None = None) -> dict[str, Any]:
+        """The tape of two micro-steps of this micro-batch size, on tensors without storage."""
+        config = self.repeats.config(self.config, layers) if layers else self.config
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake, _values_guessed(self.padded), cuda_kernels.cuda_ways(self.on_cuda):
+            batch = {name: torch.empty((size, *one.shape), dtype=one.dtype) for name, one in self.sample.items()}
+            return trace_step(self.workload, config, batch, asked, self.repeats if layers else Repeats())
+
+    def _on_real_tensors(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, where none repeat) and two sizes."""
+        few = (1, 2) if self.repeats.places else (None,)
+        peaks = []
+        for layers in few:
+            config = self.repeats.config(self.config, layers) if layers else self.config
+            for size in (2, 3):
+                batch = {name: torch.stack([one] * size) for name, one in self.sample.items()}
+                peaks.append([layers or 0, size, trace_step(self.workload, config, batch, asked, Repeats())])
+        return {"peaks": peaks}
+
+
+def trace_step(
+    workload: Workload, config: Any, batch: Mapping[str, Any], asked: Mapping[str, Any], repeats: Repeats
+) -> dict[str, Any]:
+    """The tape, as plain data, of a first and a further micro-step on this batch; real tensors or fake ones.
+
+    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the levers set.
+    """
+    arguments = dict(asked["training_arguments"])
+    own = asked.get("model_arguments", {})
+    fake = isinstance(next(iter(batch.values())), FakeTensor)
+    with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
+        model = build.build_model(workload, copy.deepcopy(config), model_arguments=own)
+    model.tie_weights()
+    lists = repeats.lists(model)
+    model = adapted(model, asked.get("adapter") or {})
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = bool(arguments.get("use_cache", False))
+    if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
+        _checkpoint(model, arguments)
+    halves = torch.float16 if arguments.get("fp16") else torch.bfloat16 if arguments.get("bf16") else None
+    forward = model.forward if halves is None else _autocast(model.forward, halves)
+    model.forward = forward
+    parameters = list(model.parameters())
+    with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
+        with layers_noted(tracker, lists):
+            for phase in (FIRST, FURTHER):
+                micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
+        return dict(tracker.to_dict())
+
+
+def _untraceable(asked: Mapping[str, Any]) -> str:
+    """Why this step is none that can be traced; empty where it may be."""
+    if asked.get("model_arguments", {}).get("quantization_config"):
+        return "kernels of four-bit weights cannot be traced without storage"
+    if asked["training_arguments"].get("deepspeed"):
+        return "what DeepSpeed keeps where is not traced"
+    return ""
+
+
+def _autocast(forward: Any, dtype: Any) -> Any:
+    """As `Accelerator.prepare_model` wraps it: what comes out is float32 again."""
+    return convert_outputs_to_fp32(torch.autocast("cpu", dtype=dtype)(forward))
+
+
+def _accepted(forward: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The Trainer drops columns that the model does not take."""
+    known = inspect.signature(inspect.unwrap(forward)).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    return {name: one for name, one in batch.items() if takes_all or name in known}
+
+
+def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
+    more = options_of(arguments)
+    if hasattr(model, "activation_checkpointing_enable"):
+        own = {name: more.pop(name) for name in OPTIONS if name in more}
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=more or None, **own)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=more or None)
+
+
+@contextlib.contextmanager
+def _values_guessed(padded: bool) -> Iterator[None]:
+    """What models do by looking at values or addresses, which tensors without storage have not.
+
+    Masks of ones are dropped, as the models do with those that they can read. Experts take the way that every dtype can
+    go: it makes the same tensors.
+    """
+    patches: list[tuple[Any, str, Any]] = [(moe, "_can_use_grouped_mm", lambda *_, **__: False)]
+    for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if not padded else ():
+        patches.append((masking_utils, name, _without_mask(getattr(masking_utils, name, None))))
+    patches.append((modeling_utils, "save_on_cpu", HeldElsewhere))
+    patches = [(module, name, new) for module, name, new in patches if hasattr(module, name)]
+    own = [getattr(module, name) for module, name, _ in patches]
+    try:
+        for module, name, new in patches:
+            setattr(module, name, new)
+        yield
+    finally:
+        for (module, name, _), old in zip(patches, own, strict=True):
+            setattr(module, name, old)
+
+
+class HeldElsewhere(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]
+    """Activations that wait in the host's memory: none of the device's until the backward asks for them."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(lambda tensor: (tensor.shape, tensor.dtype), lambda held: torch.empty(held[0], dtype=held[1]))
+
+
+def _without_mask(ignore: Any) -> Any:
+    def judge(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return ignore(None, *args, **kwargs)
+
+    return judge
+
+
+def _same_events(one: Tape, other: Tape) -> bool:
+    pairs = zip(one.segments, other.segments, strict=False)
+    return len(one.segments) == len(other.segments) and all(a.events == b.events for a, b in pairs)
+
+
+def _weights(model: Any) -> list[int]:
+    """Bytes of each parameter and buffer."""
+    return [_bytes(one) for one in [*model.parameters(), *model.buffers()]]
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())

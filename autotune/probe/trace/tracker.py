@@ -1,0 +1,191 @@
+"""Writes down every storage that is made and freed, as a tape of one training step."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autotune.memory.trace import ACTIVATIONS, GRADIENTS, TEMPORARY, WEIGHTS
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[misc]
+    """A dispatch mode that notes each new storage of an operation's results, and by a weak reference its end.
+
+    Works on real and on fake tensors alike. What a kernel takes for itself and gives back before it returns is not
+    seen. weights: storages that are there already (parameters, buffers, batches): they have no events.
+    """
+
+    def __init__(self, weights: Iterator[torch.Tensor]) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.kinds: list[str] = []
+        self.segments: list[tuple[str, int | None, int, bool, list[int]]] = []
+        self._known: dict[int, Any] = {}
+        self._weights: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        self._then: tuple[int | None, int, bool] | None = None
+        self._on = True
+        for tensor in weights:
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = storage
+            self._weights.add(storage._cdata)
+
+    def begin(self, phase: str) -> None:
+        """What follows belongs to this phase, and to no layer."""
+        self._then = None
+        self.segments.append((phase, None, 0, False, []))
+
+    def enter(self, group: int | None, layer: int, backward: bool) -> None:
+        """What follows belongs to this layer (to none where group is None)."""
+        self._then = None
+        phase, *last, events = self.segments[-1]
+        if last == [group, layer, backward]:
+            return
+        if not events and last[0] is None and len(self.segments) > 1 and self.segments[-2][0] == phase:
+            self.segments.pop()
+        self.segments.append((phase, group, layer, backward, []))
+
+    def leave(self) -> None:
+        """The layer is done: what is freed before anything else is made is still its own."""
+        self._then = (None, 0, False)
+
+    def living(self) -> list[int]:
+        """The numbers of all tensors that live."""
+        return list(self._numbers.values())
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage, None where it was there before."""
+        return self._numbers.get(tensor.untyped_storage()._cdata)
+
+    def call(self, kind: str, numbers: list[int]) -> None:
+        """These tensors are of this kind, where nothing better is known of them."""
+        for number in numbers:
+            if self.kinds[number] == TEMPORARY:
+                self.kinds[number] = kind
+
+    def to_dict(self) -> dict[str, Any]:
+        """The tape as `Tape.from_dict` reads it."""
+        self._on = False
+        segments = [[*head, _frees_in_order(events)] for *head, events in self.segments]
+        return {"sizes": self.sizes, "kinds": self.kinds, "segments": segments}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device  # two thirds of all calls, answered as the fake mode would
+        results = func(*args, **(kwargs or {}))
+        if isinstance(results, torch.Tensor):
+            self._note(results, func, args)
+        elif isinstance(results, (tuple, list)):
+            for one in results:
+                if isinstance(one, torch.Tensor):
+                    self._note(one, func, args)
+                elif isinstance(one, (tuple, list)):
+                    for inner in one:
+                        if isinstance(inner, torch.Tensor):
+                            self._note(inner, func, args)
+        return results
+
+    def _note(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known or not self._on:
+            return
+        size = storage.nbytes()
+        if not size:
+            return
+        if self._then is not None:
+            self.enter(*self._then)
+        number = len(self.sizes)
+        self.sizes.append(size)
+        copied = func is torch.ops.aten._to_copy.default and args[0].untyped_storage()._cdata in self._weights
+        self.kinds.append(WEIGHTS if copied else TEMPORARY)
+        self.segments[-1][-1].append(number)
+        self._numbers[key] = number
+
+        def freed(_: Any) -> None:
+            del self._known[key], self._numbers[key]
+            if self._on:
+                self.segments[-1][-1].append(~number)
+
+        self._known[key] = weakref.ref(storage, freed)
+
+
+def _frees_in_order(events: list[int]) -> list[int]:
+    """Frees that follow each other by number: autocast's cache ends in the order of addresses, which means nothing."""
+    ordered: list[int] = []
+    frees: list[int] = []
+    for event in events:
+        if event < 0:
+            frees.append(event)
+        else:
+            ordered += [*sorted(frees, reverse=True), event]
+            frees = []
+    return ordered + sorted(frees, reverse=True)
+
+
+@contextmanager
+def layers_noted(tracker: Tracker, groups: list[Any]) -> Iterator[None]:
+    """Mark on the tape where each layer's forward and backward begin. groups: lists of layers (`nn.ModuleList`s)."""
+    handles = []
+    for group, layers in enumerate(groups):
+        for place, layer in enumerate(layers):
+            handles.append(layer.register_forward_pre_hook(_entering(tracker, group, place)))
+            handles.append(layer.register_forward_hook(_leaving(tracker, group, place, place == len(layers) - 1)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _entering(tracker: Tracker, group: int, place: int) -> Callable[..., None]:
+    def hook(_: Any, inputs: tuple[Any, ...]) -> None:
+        if not torch._C._current_autograd_node():  # not where a layer is computed again
+            if place == 0 and (before := _first_to_learn(inputs)) is not None:
+                before.register_hook(lambda grad: tracker.enter(None, 0, False))
+            tracker.enter(group, place, False)
+
+    return hook
+
+
+def _leaving(tracker: Tracker, group: int, place: int, last: bool) -> Callable[..., None]:
+    def hook(_: Any, __: tuple[Any, ...], output: Any) -> None:
+        if torch._C._current_autograd_node():
+            return
+        if (after := _first_to_learn(output if isinstance(output, (tuple, list)) else (output,))) is not None:
+            after.register_hook(lambda grad: tracker.enter(group, place, True))
+        if last:
+            tracker.leave()
+
+    return hook
+
+
+def _first_to_learn(values: Any) -> Any:
+    """The first tensor that a gradient will come back to; None where there is none."""
+    return next((one for one in values if isinstance(one, torch.Tensor) and one.requires_grad), None)
+
+
+def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any], parts: int) -> None:
+    """One micro-step as the Trainer makes it: the loss of `forward`, divided by the accumulation, and its backward."""
+    tracker.begin(phase)
+    loss = _loss(forward)
+    tracker.call(ACTIVATIONS, tracker.living())
+    loss = loss / parts
+    loss.backward()
+    del loss
+    made = [tracker.number(one.grad) for one in parameters if one.grad is not None]
+    for number in made:
+        if number is not None:
+            tracker.kinds[number] = GRADIENTS
+
+
+def _loss(forward: Callable[[], Any]) -> Any:
+    """In a function of its own, so that all other outputs are freed before the backward."""
+    outputs = forward()
+    return outputs["loss"] if isinstance(outputs, dict) else outputs[0]

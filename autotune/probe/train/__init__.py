@@ -1,0 +1,1 @@
+"""A real training, inside a child."""

@@ -1,0 +1,184 @@
+"""What a probe's training may use and has used: the limit and the peaks, as its device means them."""
+
+import contextlib
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autotune.probe.order import Order
+from autotune.probe.process.ranks import this_rank
+
+BUILD = "build"
+"""The first stage: a probe makes its model."""
+
+
+def memory_of(order: Order) -> "HostMemory | DeviceMemory":
+    """The memory that the ordered probe is held to: its GPU's, or on a CPU the host's."""
+    assert order.environment is not None
+    return HostMemory(order) if order.environment.is_cpu else DeviceMemory(order)
+
+
+class HostMemory:
+    """A CPU's memory: RLIMIT_DATA above what the process has at the start; the peak is that of resident memory."""
+
+    def __init__(self, order: Order) -> None:
+        self._allowed = order.allowed_bytes
+        self._before = resource.getrlimit(resource.RLIMIT_DATA)
+        self._resident, self._files = _status("VmRSS"), _status("RssFile")
+        self._data = _status("VmData")
+        self._stage = ""
+        self._stages: dict[str, int] = {}
+        self._highest = self._highest_own = 0
+
+    def hold(self) -> None:
+        """Refuse this process more than allowed_bytes beyond what it has now; loader workers are not limited."""
+        self._stage = BUILD
+        self._begin_anew()
+        if self._allowed is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._allowed, self._before[1]))
+            os.register_at_fork(after_in_child=self.release)
+            free_programs(self._before)
+
+    def enter(self, stage: str) -> None:
+        """Another stage begins, or with "" none: what was reached up to here belongs to the one before."""
+        self._note()
+        self._stage = stage
+        self._begin_anew()
+
+    def held(self) -> int:
+        """Bytes of data beyond the start."""
+        return max(0, _status("VmData") - self._data)
+
+    def release(self) -> None:
+        """Lift the limit, so that an answer can be written."""
+        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+    def peaks(self) -> dict[str, Any]:
+        """Peak_device_bytes: highest resident memory beyond the start; by stage without library files' pages.
+
+        Less peak_file_bytes it is the highest without those pages, at whichever moment that was.
+        """
+        self._note()
+        return {
+            "peak_device_bytes": self._highest,
+            "peak_file_bytes": self._highest - self._highest_own,
+            "stage_peak_bytes": dict(self._stages),
+        }
+
+    def _begin_anew(self) -> None:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
+
+    def _note(self) -> None:
+        peak = max(0, _status("VmHWM") - self._resident)
+        own = max(0, peak - self._file_bytes())
+        self._highest, self._highest_own = max(self._highest, peak), max(self._highest_own, own)
+        if self._stage:
+            self._stages[self._stage] = max(self._stages.get(self._stage, 0), own)
+
+    def _file_bytes(self) -> int:
+        return max(0, _status("RssFile") - self._files)
+
+
+def free_programs(limits: tuple[int, int]) -> None:
+    """Give these limits of data back to every program that this process starts (a compiler): it would inherit its own."""
+    start = subprocess.Popen.__init__
+
+    def started(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        with contextlib.suppress(OSError):  # it has ended
+            resource.prlimit(self.pid, resource.RLIMIT_DATA, limits)
+
+    setattr(subprocess.Popen, "__init__", started)  # noqa: B010  # mypy takes no assignment to a method
+
+
+def _status(name: str) -> int:
+    """A size from /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(name)
+
+
+class DeviceMemory:
+    """A GPU's memory: the allocator is held to a fraction of the card, its context counted."""
+
+    def __init__(self, order: Order) -> None:
+        assert order.environment is not None
+        self._order, self._environment = order, order.environment
+        self._stage = ""
+        self._stages: dict[str, int] = {}
+        self._allocated = self._reserved = 0
+        self._rank = this_rank()
+        # Each rank sees the cards of all, as under torchrun, and takes the one of its number.
+        visible = self._environment.device_uuids[: order.ranks] if order.ranks > 1 else (self._environment.device_uuid,)
+        if known := [uuid for uuid in visible if uuid]:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)
+
+    def hold(self) -> None:
+        """Refuse the allocator more than allowed_bytes less the context."""
+        torch.cuda.init()
+        if self._rank:
+            torch.cuda.set_device(self._rank)
+        if self._order.allowed_bytes is not None:
+            share = (self._order.allowed_bytes - self._environment.context_bytes) / self._environment.total_memory_bytes
+            torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)))
+        self._stage = BUILD
+        torch.cuda.reset_peak_memory_stats()
+
+    def enter(self, stage: str) -> None:
+        """Another stage begins, or with "" none: what was reached up to here belongs to the one before.
+
+        The allocator counts when memory is asked for, in the program's order: nothing has to be waited for. What making the
+        model took beyond the model itself is none of the training's peak, and its cache is given back.
+        """
+        self._note()
+        if self._stage == BUILD:
+            torch.cuda.empty_cache()
+            self._allocated = self._reserved = 0
+        self._stage = stage
+        torch.cuda.reset_peak_memory_stats()
+
+    def held(self) -> int | None:
+        with contextlib.suppress(RuntimeError):
+            return int(torch.cuda.memory_reserved()) + self._environment.context_bytes
+        return None
+
+    def release(self) -> None:
+        """Nothing to lift: the answer needs no device memory."""
+
+    def peaks(self) -> dict[str, Any]:
+        """Allocated, reserved and the device's own figure (context included), highest; allocated by stage; retries."""
+        with contextlib.suppress(RuntimeError):
+            self._note()
+            return {
+                "peak_allocated_bytes": self._allocated,
+                "peak_reserved_bytes": self._reserved,
+                "peak_device_bytes": self._device_bytes(),
+                "stage_peak_bytes": dict(self._stages),
+                "allocator_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0)),
+            }
+        return {}
+
+    def _note(self) -> None:
+        allocated = int(torch.cuda.max_memory_allocated())
+        self._allocated = max(self._allocated, allocated)
+        self._reserved = max(self._reserved, int(torch.cuda.max_memory_reserved()))
+        if self._stage:
+            self._stages[self._stage] = max(self._stages.get(self._stage, 0), allocated)
+
+    def _device_bytes(self) -> int:
+        """What the device says is in use, less what was before; reserved and context where that is unknown.
+
+        Before, NVML was asked; here CUDA is: both count without what the driver keeps for itself (`device.device_used`)."""
+        summed = self._reserved + self._environment.context_bytes
+        before = self._order.device_used_bytes
+        if before is None or self._rank:  # it was read of the first card
+            return summed
+        free, total = torch.cuda.mem_get_info()
+        given_back = self._reserved - int(torch.cuda.memory_reserved())
+        return max(self._reserved, int(total) - int(free) - before + given_back)

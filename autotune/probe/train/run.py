@@ -1,0 +1,237 @@
+"""One order carried out: model, batches and the real Trainer, in a process that may die of it."""
+
+import contextlib
+import math
+import os
+import random
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainingArguments
+
+from autotune.core import failures
+from autotune.core.measurement import Measurement, Outcome
+from autotune.probe.device.compile import keep_compiled
+from autotune.probe.order import Order
+from autotune.probe.train.callbacks import add_callbacks, drop_trackers
+from autotune.probe.train.memory_limit import memory_of
+from autotune.probe.train.read_back import Misconfigured
+from autotune.probe.train.timer import Stopwatch
+from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
+from autotune.space.settings import checkpointing, precision
+from autotune.space.settings.quantization import FIELD as FOUR_BITS
+from autotune.space.settings.threads import VARIABLE as THREADS
+from autotune.space.variables import ALLOCATOR, OLDER_ALLOCATOR
+from autotune.workload.data import collate, sampling
+from autotune.workload.extract import built_again
+from autotune.workload.model import adapters, build
+from autotune.workload.model.user_objects import UserObjects, arguments_class
+
+# All that a probe adds to the arguments it recommends. None of these fields changes how fast a step is: they end the
+# training soon, and keep it from saving, evaluating, logging, reporting and resuming.
+PROBE_FIELDS: dict[str, Any] = {
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "logging_strategy": "no",
+    "logging_first_step": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "push_to_hub": False,
+    "resume_from_checkpoint": None,
+    "load_best_model_at_end": False,
+    "eval_on_start": False,
+    "auto_find_batch_size": False,
+    "skip_memory_metrics": True,
+    "enable_jit_checkpoint": False,
+}
+DEFAULT_SEED = 42
+"""`TrainingArguments.seed` where nobody sets it."""
+
+SAME_ORDER_STEPS = 64
+"""Steps that there are random samples for at the least: from more others are drawn, and some levers need more steps."""
+
+SHORTEST_STEP_S = 0.005
+"""Seconds of a GPU's step at the least, by which there are samples and steps enough for a time: launching the kernels of a
+model of a few layers, forward, backward and update, takes as long."""
+
+LAYOUT_BLOCKS = 64
+"""Blocks that shift a probe's heap, at the most: 1 MiB in the mean, each too small for a mapping of its own."""
+
+PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
+"""Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
+
+
+def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurement:
+    """Train as ordered and bring back what was met. started: monotonic clock at this process's first line, seconds.
+
+    Never raises for what a training can meet; a bug in autotune itself does raise.
+    """
+    assert order.configuration is not None
+    assert order.environment is not None
+    assert order.workload is not None
+    layout = _layout(order)
+    memory = memory_of(order)
+    watch = Stopwatch(order, memory)
+    failure = failures.Failure(Outcome.COMPLETED, "")
+    held = None
+    try:
+        take_variables(order)
+        arguments = arguments_of(order, objects, scratch, most_steps(order), **data_order(order))
+        open_optimizers_library(arguments)
+        memory.hold()
+        trainer = trainer_of(order, UserObjects.opened(objects), arguments)
+        watch.attach(trainer, worst_batch(order, trainer))
+        trainer.train()
+        if not watch.finite:
+            failure = failures.Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
+        elif watch.overflowed:
+            failure = failures.Failure(Outcome.NON_FINITE_LOSS, watch.overflowed, "backward")
+        elif not watch.steps:
+            failure = failures.Failure(Outcome.CRASHED, "the training ended without a timed step", watch.stage)
+    except Misconfigured as error:
+        watch.settings = error.settings
+        failure = failures.Failure(Outcome.MISCONFIGURED, str(error))
+    except Exception as error:
+        memory.release()  # first: even reading what is held takes memory
+        held = memory.held()
+        traceback.print_exc()
+        failure = failures.from_exception(error, watch.stage)
+    memory.release()
+    del layout
+    return Measurement(
+        failure.outcome,
+        reason=failure.reason,
+        where=failure.where,
+        accumulation_steps=order.configuration.gradient_accumulation_steps,
+        accumulation_steps_run=order.accumulation_steps_run,
+        data_parallel_size=order.configuration.data_parallel_size,
+        steps=tuple(watch.steps),
+        untimed_steps=watch.untimed_steps,
+        compile_s=watch.compile_s,
+        recompiled_graphs=watch.recompiled_graphs,
+        ended_early=watch.ended_early,
+        allowed_bytes=order.allowed_bytes,
+        context_bytes=order.environment.context_bytes,
+        held_bytes=held,
+        refused_bytes=failure.refused_bytes,
+        micro_batch_bytes=watch.micro_batch_bytes,
+        worst_batch=watch.worst_batch,
+        skipped_steps=watch.skipped_steps,
+        joules=watch.surroundings.joules,
+        surroundings=watch.surroundings.facts(),
+        settings=watch.settings,
+        asked=order.configuration.values,
+        seconds_to_first_line=started - order.sent_at,
+        observed_doubts=watch.surroundings.doubts() if failure.outcome is Outcome.COMPLETED else (),
+        **memory.peaks(),
+    )
+
+
+def _layout(order: Order) -> list[bytearray]:
+    """Small blocks of other sizes in every probe, to be held while it trains.
+
+    All children of one host inherit the same heap, and on a CPU where blocks come to lie decides on page faults: rounds that
+    agreed with each other within 5 % were off by 25 % from those of another host. A program's layout is chance, and has to be
+    drawn anew for each measurement (Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, 2009).
+    """
+    rng = random.Random(f"{order.number} {order.confirmation}")
+    return [bytearray(rng.randrange(1 << 10, 1 << 16)) for _ in range(rng.randrange(LAYOUT_BLOCKS))]
+
+
+def most_steps(order: Order) -> int:
+    """As many optimizer steps as the probe can take."""
+    timing = order.timing
+    untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds / SHORTEST_STEP_S))
+    timed = max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
+    return WORST_STEPS + untimed + timed
+
+
+def data_order(order: Order) -> dict[str, Any]:
+    """Each confirmation round draws the samples in an order of its own, the same for every rival.
+
+    Rounds on one and the same few samples would agree with each other, and not with the rest of the data.
+    """
+    if not order.confirmation:
+        return {}
+    seed = order.training_arguments.get("data_seed", order.training_arguments.get("seed", DEFAULT_SEED))
+    return {"data_seed": int(seed or DEFAULT_SEED) + order.confirmation}
+
+
+def arguments_of(order: Order, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
+    """The arguments that the answer will hold, for so many steps, with what a probe adds and with these further fields.
+
+    Of the caller's own class of arguments, where objects bring one."""
+    kind, own = arguments_class(objects)
+    fields = dict(order.training_arguments)
+    if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
+        fields["lr_scheduler_type"] = "constant"
+        fields.pop("lr_scheduler_kwargs", None)
+    known = set(order.environment.training_argument_fields) if order.environment else set()
+    fields |= {name: value for name, value in PROBE_FIELDS.items() if name in known}
+    fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
+    return kind(output_dir=str(scratch / "output"), **{**own, **fields})
+
+
+def take_variables(order: Order) -> None:
+    """Set the variables and switches that the configuration asks of its process.
+
+    OpenMP reads its number of threads once, and in a fork that is over: torch is told. So is its device allocator, which
+    may have read its variable when the host imported torch.
+    """
+    keep_compiled(order)
+    os.environ.update(order.process_environment)
+    for name in (OLDER_ALLOCATOR, ALLOCATOR):
+        if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
+            _tell_allocator(settings)
+    for name, allowed in order.switches.items():
+        getattr(torch.backends.cuda, name)(allowed)
+    if threads := order.process_environment.get(THREADS):
+        torch.set_num_threads(int(threads))
+
+
+def _tell_allocator(settings: str) -> None:
+    """All its settings at once: those that are not named fall back to their defaults."""
+    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (newer or torch.cuda.memory._set_allocator_settings)(settings)
+
+
+def open_optimizers_library(arguments: TrainingArguments) -> None:
+    """Import it (bitsandbytes) before memory is limited: it counts, but half an import fails or hangs in any way."""
+    with contextlib.suppress(Exception):  # the Trainer will meet it again
+        Trainer.get_optimizer_cls_and_kwargs(arguments)
+
+
+def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
+    """The real Trainer on real batches, enough for `arguments.max_steps`; weights: the model's own where they are local."""
+    assert order.configuration is not None
+    assert order.workload is not None
+    if order.workload.user_objects:
+        model, parts = user.model(), user.parts()
+    else:
+        # Made where it is trained: random values for billions of weights take minutes on a CPU. But FSDP shards layer by
+        # layer what lies on the host; weights in four bits it leaves where they are.
+        shards = bool(arguments.fsdp) and not order.model_arguments.get(FOUR_BITS)
+        device = "cpu" if arguments.use_cpu or shards else "cuda"
+        own = order.workload.weights if weights else ""
+        model = build.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
+        model = adapters.adapted(model, order.adapter)
+        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+        # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
+        samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
+        dataset, collator, processing = collate.training_data(order.workload, samples, seed)
+        parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
+    kind = user.trainer_class or Trainer
+    parts |= {"model": model, "args": arguments}
+    trainer = built_again(kind, parts) if user.prepared else kind(**parts)
+    trainer.own_optimizer = user.own_optimizer
+    precision.unwrap(trainer.model)
+    if order.configuration.values.get(checkpointing.LEVER.name) == "none":
+        checkpointing.switch_off(trainer.model)
+    add_callbacks(trainer, user.callbacks)
+    drop_trackers(trainer)
+    trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
+    sampling.spread_steps(trainer)
+    sampling.repeat_batches(trainer, (arguments.max_steps + 1) * arguments.gradient_accumulation_steps)
+    return trainer

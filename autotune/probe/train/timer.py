@@ -1,0 +1,324 @@
+"""Times the steps of a running Trainer and watches its loss, from inside.
+
+get_batch_samples      training_step              training_step ... training_step      clip, optimizer   on_step_end
+|---- data wait ----|--- forward | backward ---|--- middle ------|--- last --------------------------|
+
+    steps on the worst batch (memory by stage) --> untimed steps until they settle --> timed steps until they suffice
+
+A GPU is waited for at the end of each untimed step and of the last timed one. In between the host runs ahead of it, as in any
+training, and a step is read once the device is known to have ended it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from autotune.core.interval import Interval, ratio_interval
+from autotune.core.step import Step
+from autotune.probe.device.compile import graphs_compiled
+from autotune.probe.device.machine import Surroundings
+from autotune.probe.order import Order
+from autotune.probe.process.ranks import LastStep, this_rank
+from autotune.probe.train.adaptive import settled, verdict
+from autotune.probe.train.batch_stats import Counted, count
+from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
+from autotune.probe.train.read_back import ReadBack
+from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
+
+
+@dataclass
+class Marks:
+    """What was marked in one step: points in time, see `Stopwatch._mark`; wait: seconds."""
+
+    begun: list[Any] = field(default_factory=list)
+    turned: list[Any] = field(default_factory=list)
+    ended: list[Any] = field(default_factory=list)
+    done: list[Any] = field(default_factory=list)
+    stepped: Any = None
+    end: Any = None
+    wait: float = 0.0
+    counted: Counted = field(default_factory=Counted)
+    skipped: bool = False
+
+
+class Stopwatch(TrainerCallback):  # type: ignore[misc]
+    """Attaches to a Trainer and stops it when enough is known.
+
+    stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
+    steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
+    recompiled_graphs: compiled in the timed steps. settings: lever -> value as the running training shows it.
+
+    Of several ranks the first one decides when enough is known, and all stop with the same step.
+    """
+
+    def __init__(self, order: Order, memory: HostMemory | DeviceMemory) -> None:
+        assert order.environment is not None
+        self.order = order
+        self.stage = "build"
+        self.steps: list[Step] = []
+        self.untimed: list[float] = []
+        self.ended_early = False
+        self.settings: dict[str, Any] = {}
+        self.micro_batch_bytes = 0
+        self.skipped_steps = 0
+        self.skipped_timed_steps = 0
+        self.recompiled_graphs = 0
+        self.worst_batch = ""
+        self.surroundings = Surroundings(order.environment)
+        self._memory = memory
+        self._cuda = not order.environment.is_cpu
+        self._worst: WorstBatch | None = None
+        self._steps_watched = 0
+        self._finite: torch.Tensor | None = None
+        self._is_timing = False
+        self._timed_s = 0.0
+        self._last_step = LastStep()
+        self._decides = this_rank() == 0
+        self._decided = False
+        self._previous_end: Any = None
+        self._first: list[float] = []
+        self._graphs = 0
+        self._marks = Marks()
+        self._unread: deque[Marks] = deque()
+
+    def attach(self, trainer: Any, worst: WorstBatch | None = None) -> None:
+        """Wrap what the Trainer calls between its callbacks; call before `train()`. worst: trained on first."""
+        self.trainer = trainer
+        self._worst = worst
+        self.worst_batch = worst.origin if worst else ""
+        if worst:
+            feed(trainer, worst, WORST_STEPS)
+        trainer.get_batch_samples = self._around_fetching(trainer.get_batch_samples)
+        trainer.training_step = self._around_micro_step(trainer.training_step)
+        trainer.accelerator.backward = self._around_backward(trainer.accelerator.backward)
+        self._read_back = ReadBack(self.order, trainer)
+        trainer.add_callback(self)
+
+    # What the Trainer calls ---------------------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._enter("data")
+        self._previous_end = self._mark()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._marks.stepped = self._mark()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        marks, self._marks = self._marks, Marks()
+        marks.end = self._mark()
+        marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
+        self.skipped_steps += marks.skipped
+        seconds = 0.0 if self._is_timing else self._untimed_seconds(marks.end)
+        if not self.settings:
+            self.settings = self._read_back.settings(self._samples_of(marks))
+        before, self._graphs = self._graphs, graphs_compiled()
+        if self._last_step.reached(state.global_step):
+            control.should_training_stop = True
+        elif self._decided:
+            pass  # the others have not heard of it yet
+        elif self._is_timing:
+            self.recompiled_graphs += self._graphs - before
+            self._unread.append(marks)
+            self._read_steps()
+            if self._enough():
+                self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
+        elif self._on_the_worst():
+            self._first.append(seconds)
+        else:
+            self._first.append(seconds)
+            self.untimed.append(seconds)
+            last = len(self.untimed) >= self.order.timing.untimed_most
+            if self._settled() and (last or self._graphs == before):
+                self.surroundings.start()
+                self._is_timing, self._previous_end = True, self._mark()  # reading them is no part of a step
+        self._enter("data")
+        if self._watches_memory():
+            self._steps_watched += 1
+            if not self._watches_memory():
+                self._memory.enter("")  # what follows counts, but belongs to no stage of the worst batch
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._wait_for_device()
+        self._read_steps()
+
+    # What is known at the end -------------------------------------------------------------------------------
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss so far was finite; waits for the device."""
+        return self._finite is None or bool(self._finite)
+
+    @property
+    def overflowed(self) -> str:
+        """Why the timed steps tell nothing: fp16's loss scaling left most of them out; empty where it did not.
+
+        The first steps of a training may be skipped until the scale is found; a speed without the optimizer's steps is none.
+        """
+        if 2 * self.skipped_timed_steps <= len(self.steps):
+            return ""
+        return f"fp16 overflowed: {self.skipped_timed_steps} of {len(self.steps)} timed steps were skipped"
+
+    @property
+    def untimed_steps(self) -> int:
+        """Steps before the timed ones, those on the worst batch among them."""
+        return len(self.untimed) + (self._steps_watched if self._worst else 0)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling took: what the steps before the timed ones took above a timed one; 0 where nothing was."""
+        if not self._graphs or not self.steps:
+            return 0.0
+        settled_s = fmean(step.seconds for step in self.steps)
+        return sum(max(0.0, seconds - settled_s) for seconds in self._first)
+
+    # Inside -------------------------------------------------------------------------------------------------
+
+    def _around_fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        def fetching(batches: Any, number: int, device: Any, *args: Any, **kwargs: Any) -> Any:
+            begun = time.perf_counter()
+            fetched, items = fetch(batches, number, device, *args, **kwargs)
+            self._marks.wait = time.perf_counter() - begun
+            self._marks.counted = count(fetched).sent_to_host()
+            self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
+            return fetched, items
+
+        return fetching
+
+    def _around_micro_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def micro_step(*args: Any, **kwargs: Any) -> Any:
+            if not self.settings and not self._marks.begun:
+                self._read_back.look_ahead(*args[:2])
+            self._enter("forward")
+            self._marks.begun.append(self._mark())
+            loss = step(*args, **kwargs)
+            self._marks.done.append(self._mark())
+            finite = torch.isfinite(loss).all()
+            self._finite = finite if self._finite is None else self._finite & finite
+            self._enter("optimizer")
+            return loss
+
+        return micro_step
+
+    def _around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        def going_back(*args: Any, **kwargs: Any) -> Any:
+            self._enter("backward")
+            self._marks.turned.append(self._mark())
+            done = backward(*args, **kwargs)
+            self._marks.ended.append(self._mark())
+            return done
+
+        return going_back
+
+    def _enter(self, stage: str) -> None:
+        self.stage = stage
+        if self._watches_memory():
+            self._memory.enter(stage)
+
+    def _watches_memory(self) -> bool:
+        """Peaks by stage are read over the first steps: on the worst batch, or on any where all are alike."""
+        return self._steps_watched < WORST_STEPS
+
+    def _on_the_worst(self) -> bool:
+        return self._worst is not None and self._watches_memory()
+
+    def _samples_of(self, marks: Marks) -> int | None:
+        """Samples in the step; the caller's own collator may pack them, so there they cannot be counted."""
+        assert self.order.workload is not None
+        samples = None if self.order.workload.user_objects else marks.counted.samples
+        return None if samples is None else int(samples)
+
+    def _mark(self) -> Any:
+        """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read once it has passed."""
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begun: Any, ended: Any) -> float:
+        return float(begun.elapsed_time(ended)) / 1000 if self._cuda else ended - begun
+
+    def _wait_for_device(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize()
+
+    def _untimed_seconds(self, end: Any) -> float:
+        """Of the step that ends here; waits for the device."""
+        self._wait_for_device()
+        seconds, self._previous_end = self._between(self._previous_end, end), end
+        return seconds
+
+    def _read_steps(self) -> None:
+        """Read the timed steps that the device has ended, without waiting for it."""
+        while self._unread and (not self._cuda or self._unread[0].end.query()):
+            marks = self._unread.popleft()
+            self.steps.append(self._step(marks))
+            self._timed_s += self.steps[-1].seconds
+            self.skipped_timed_steps += marks.skipped
+
+    def _step(self, marks: Marks) -> Step:
+        """The step of these marks; a Trainer that goes back in its own way counts as going forward only."""
+        begun = marks.begun
+        seconds, self._previous_end = self._between(self._previous_end, marks.end), marks.end
+        told = len(marks.turned) == len(marks.ended) == len(begun)
+        turned, ended = (marks.turned, marks.ended) if told else (marks.done, marks.done)
+        forward = [self._between(one, two) for one, two in zip(begun, turned, strict=True)]
+        backward = [self._between(one, two) for one, two in zip(turned, ended, strict=True)]
+        gaps = [self._between(one, two) for one, two in pairwise(begun)]
+        assert self.order.configuration is not None
+        return Step(
+            seconds=seconds,
+            data_wait_s=marks.wait,
+            first_s=gaps[0] if gaps else 0.0,
+            middle_s=_mean(gaps[1:]),
+            last_s=self._between(begun[-1], marks.end),
+            optimizer_s=self._between(ended[-1], marks.stepped or marks.end),
+            samples=self._samples_of(marks) or self.order.configuration.micro_batch_size * len(begun),
+            tokens=marks.counted.tokens,
+            forward_s=sum(forward),
+            backward_s=sum(backward),
+            middle_forward_s=_mean(forward[1:-1]),
+            middle_backward_s=_mean(backward[1:-1]),
+            non_padding_tokens=marks.counted.non_padding_tokens,
+        )
+
+    def _settled(self) -> bool:
+        """Whether timing begins; a rank that does not decide is never later than the one that does."""
+        timing = self.order.timing
+        return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
+
+    def _enough(self) -> bool:
+        timing, steps = self.order.timing, len(self.steps)
+        if not self._decides or not steps:
+            return False
+        if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
+            return False  # as many have told whether it is hopeless; the speed of ever more would cost ever more
+        said = verdict(self._speed(), steps, self._timed_s, timing, self.order.best_so_far)
+        if said == "go on":
+            return False
+        self._wait_for_device()
+        self._read_steps()
+        self.ended_early = said == "hopeless"
+        self.surroundings.stop()
+        return True
+
+    def _speed(self) -> Interval:
+        """The composed speed so far, as the objective counts it."""
+        assert self.order.configuration is not None
+        asked = self.order.configuration.gradient_accumulation_steps
+        steps = [step.composed(self.order.accumulation_steps_run, asked) for step in self.steps]
+        ranks = self.order.configuration.data_parallel_size
+        tokens = [step.non_padding_tokens or step.tokens for step in steps]
+        counts = [ranks * one for one in (tokens if self.order.count_tokens else [step.samples for step in steps])]
+        return ratio_interval(counts, [step.seconds for step in steps])
+
+
+def _mean(values: list[float]) -> float:
+    return fmean(values) if values else 0.0

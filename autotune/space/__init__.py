@@ -1,0 +1,1 @@
+"""What can be varied, and what it sets."""

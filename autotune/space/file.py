@@ -1,0 +1,211 @@
+"""A search-space file: YAML -> lever -> values, with clear words for what is wrong in it.
+
+core: [micro_batch_size, precision]   # searched first; without this line all levers at once
+parameters:
+  micro_batch_size: divisors
+  precision: [fp32, bf16]
+  workers: [0, 2]
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from autotune.core.errors import InvalidSpace, did_you_mean
+from autotune.core.io import TOO_DEEP
+from autotune.space.settings import LEVERS, MICRO, Lever
+
+DIVISORS, TILES = "divisors", "tiles"
+SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
+"""What may be said of micro-batch sizes in a word: every divisor of the global batch, or the multiples that suit the device."""
+
+
+MOST_DEPTH = 100
+"""Brackets within brackets that a YAML file may have."""
+
+
+class _SpaceFile(BaseModel):
+    """The shape of a search-space file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    description: str = ""
+    core: list[str] = []
+    parameters: dict[str, list[str | int | float | bool] | str | int | bool | dict[str, int]]
+
+
+class _Yaml12(yaml.SafeLoader):
+    """YAML 1.2's core schema: only true and false are booleans, 5e-5 is a number, `off` and `no` are words."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """Brackets within brackets: the scanner's time grows with the square of them."""
+        if self.flow_level >= MOST_DEPTH:
+            raise yaml.YAMLError(TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass)
+
+
+_Yaml12.yaml_implicit_resolvers = {
+    letter: [(tag, rule) for tag, rule in rules if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF")
+)
+_Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str) -> Any:
+    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError."""
+    return _parsed(text)[0]
+
+
+def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
+    """(plain data, the node that it was made of). Raises yaml.YAMLError, also where it is nested too deeply to be read, or
+    where a value only looks like a date or a number."""
+    try:
+        loader = _Yaml12(text)  # a SafeLoader
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    except RecursionError:
+        raise yaml.YAMLError(TOO_DEEP) from None
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from error
+
+
+def spaces_folder() -> Path:
+    """Where the shipped spaces are: inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "search_spaces"
+    return inside if inside.is_dir() else package.parent / "search_spaces"
+
+
+def named_spaces() -> dict[str, Path]:
+    """Every shipped space by name."""
+    return {path.stem: path for path in sorted(spaces_folder().glob("*.yaml"))}
+
+
+def describe_space(path: Path) -> str:
+    """The one-line description of a space file."""
+    return _open_space(path)[0].description
+
+
+def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
+    """lever -> values of a shipped space's name or a file's path.
+
+    Raises InvalidSpace naming file, line and the nearest right word.
+    """
+    path = _path(name_or_path)
+    file, lines = _open_space(path)
+    space: dict[str, tuple[Any, ...]] = {}
+    for name, given in file.parameters.items():
+        where = f"{path}:{lines.get(name, 1)}"
+        lever = LEVERS.get(name.replace("-", "_"))
+        if lever is None:
+            raise InvalidSpace(f"{where}: there is no lever {name!r}.", did_you_mean(name, LEVERS))
+        space[lever.name] = tuple(_value(lever, value, where) for value in _several(lever, given))
+        if not space[lever.name]:
+            raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
+    if not space:
+        raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(LEVERS)}.")
+    return {MICRO: space.pop(MICRO, ({"multiple_of": 1},)), **space}
+
+
+def core_levers(name_or_path: str) -> tuple[str, ...]:
+    """The levers that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
+    path = _path(name_or_path)
+    file, lines = _open_space(path)
+    known = [name.replace("-", "_") for name in file.parameters]
+    core = tuple(name.replace("-", "_") for name in file.core)
+    for name in core:
+        if name not in known:
+            where = f"{path}:{lines.get('core', 1)}"
+            raise InvalidSpace(
+                f"{where}: the core names {name!r}, which has no values below.", did_you_mean(name, known)
+            )
+    return core
+
+
+def _path(name_or_path: str) -> Path:
+    known = named_spaces()
+    path = known.get(name_or_path) or Path(name_or_path)
+    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
+        raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, known))
+    return path
+
+
+def _several(lever: Lever, given: Any) -> list[Any]:
+    if lever.name == MICRO and isinstance(given, str) and given in SIZES:
+        return [SIZES[given]]
+    return given if isinstance(given, list) else [given]
+
+
+def _value(lever: Lever, value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        if (
+            lever.name == MICRO
+            and list(value) == ["multiple_of"]
+            and (value["multiple_of"] == TILES or value["multiple_of"] >= 1)
+        ):
+            return value
+        raise InvalidSpace(
+            f"{where}: {value} is no value of {lever.name}.",
+            "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
+        )
+    try:
+        return lever.read(value)
+    except ValueError as error:
+        raise InvalidSpace(f"{where}: {lever.name}: {error}.", did_you_mean(value, lever.values)) from error
+
+
+_SHAPE = "Write `parameters:` and below it a line for each lever, as `  precision: [fp32, bf16]`."
+
+
+def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
+    """The file's content, and the line of each lever and top-level key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidSpace(f"{path} cannot be read: {error.strerror}.", "Name a YAML file.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpace(f"{path} is not UTF-8 text: byte {error.start}.", "Name a YAML file.") from error
+    try:
+        data, node = _parsed(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+        line = mark.line + 1 if mark else 1
+        raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else "holds no section `parameters`"
+        raise InvalidSpace(f"{path}:1: the file {what}.", _SHAPE)
+    lines: dict[str, int] = {}
+    for key, line in _lines(node):
+        if key in lines:
+            raise InvalidSpace(f"{path}:{line}: {key} stands here and in line {lines[key]}.", "Keep one of them.")
+        lines[key] = line
+    try:
+        return _SpaceFile.model_validate(data), lines
+    except ValidationError as error:
+        unknown = next((one for one in error.errors() if one["type"] == "extra_forbidden"), None)
+        first = unknown or error.errors()[0]
+        place = [str(part) for part in first["loc"]]
+        line = next((lines[part] for part in reversed(place[:2]) if part in lines), 1)
+        advice = did_you_mean(place[0], _SpaceFile.model_fields) if unknown else _SHAPE
+        what = "there is no such section" if unknown else first["msg"]
+        raise InvalidSpace(f"{path}:{line}: {'.'.join(place[:2]) or 'file'}: {what}.", advice) from error
+
+
+def _lines(node: yaml.Node | None, depth: int = 2) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode) and depth:
+        for key, value in node.value:
+            yield str(key.value), key.start_mark.line + 1
+            yield from _lines(value, depth - 1)

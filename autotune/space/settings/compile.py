@@ -1,0 +1,127 @@
+"""Compiling: torch turns the model into fused kernels at its first steps, so that a probe of it is a dear one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings.setting import ACCUMULATION, Lever, Observed, Settings, one_of
+
+FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
+
+REGIONAL = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+"""Variable by which accelerate compiles each repeated block by itself (`TorchDynamoPlugin`): the Trainer has no field for it."""
+
+DEFAULT, BLOCKS, NONE = "default", "regional", "none"
+
+MODES = {
+    "reduce_overhead": "reduce-overhead",
+    "max_autotune": "max-autotune-no-cudagraphs",
+    "max_autotune_graphs": "max-autotune",
+}
+"""Value -> inductor's mode (`torch._inductor.list_mode_options`). `max_autotune_graphs` is for those who set that mode
+themselves: it stands in no search space, because graphs and autotuning are two things."""
+
+_VALUES = {mode: value for value, mode in MODES.items()}
+
+GRAPHS = ("reduce_overhead", "max_autotune_graphs")
+"""Values that record CUDA graphs."""
+
+OVERWRITTEN = "a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep"
+"""`torch/_inductor/cudagraph_trees.py`: "accessing gradient tensor output of CUDAGraphs that has been overwritten"."""
+
+COMPILED = "OptimizedModule"
+"""The class that torch.compile wraps a module in."""
+
+VALUES = (NONE, BLOCKS, DEFAULT, *MODES)
+
+EXPECTED_S = {
+    BLOCKS: 20.0,
+    DEFAULT: 60.0,
+    "reduce_overhead": 75.0,
+    "max_autotune": 180.0,
+    "max_autotune_graphs": 195.0,
+}
+"""Seconds of compiling a model of some hundred million parameters: assumptions, of the order that people report. The first
+probe of a value tells its own."""
+
+
+def is_on(base: Mapping[str, Any]) -> bool:
+    """A mode or a backend implies it (`TrainingArguments.torch_compile_mode`)."""
+    return any(base.get(field) for field in FIELDS)
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    if not is_on(base):
+        return NONE
+    mode = str(base.get(MODE) or DEFAULT)
+    return _VALUES.get(mode) or one_of(DEFAULT, *MODES)(mode)
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    """Compiling switches TF32 on for the whole process where nobody says otherwise: here somebody does."""
+    if value == NONE:
+        return Settings({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
+    if value in (DEFAULT, BLOCKS):
+        variables = {REGIONAL: "true"} if value == BLOCKS else {}
+        return Settings({ON: True}, environment=variables, contradicts=(MODE,), defaults={MODE: None, "tf32": False})
+    # A mode is inductor's: no other backend takes it.
+    fields = {ON: True, MODE: MODES[str(value)]}
+    return Settings(fields, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
+
+
+def backend_of(trainer: Any) -> str:
+    """What accelerate compiles the trainer's model with, as `inductor`; `no` where it compiles nothing, empty where it does
+    not say."""
+    plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
+    backend = getattr(plugin, "backend", "")
+    return str(getattr(backend, "value", backend)).lower()
+
+
+def _read_back(observed: Observed) -> str:
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode it was told to.
+
+    Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
+    """
+    if not observed.graphs or backend_of(observed.trainer) == "no":
+        return NONE
+    plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
+    mode = str(getattr(plugin, "mode", None) or getattr(observed.trainer.args, MODE, None) or DEFAULT)
+    if mode == DEFAULT:
+        return BLOCKS if _in_blocks(getattr(observed.trainer, "model_wrapped", None)) else DEFAULT
+    return _VALUES.get(mode, mode)
+
+
+def _in_blocks(model: Any) -> bool:
+    """Whether parts of the model are compiled and not the model itself."""
+    kinds = [type(module).__name__ for module in model.modules()] if hasattr(model, "modules") else [""]
+    return COMPILED in kinds[1:] and kinds[0] != COMPILED
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == NONE:
+        return None
+    if ON not in environment.training_argument_fields:
+        return f"this transformers' TrainingArguments has no field {ON}"
+    if reason := environment.compile_backends.get("inductor", "torch offers no inductor here"):
+        return reason
+    if value == "reduce_overhead" and environment.is_cpu:
+        return "it saves a GPU's launches by CUDA graphs: on a CPU it is the same as default"
+    return None
+
+
+LEVER = Lever(
+    name="compile",
+    values=VALUES,
+    changes=frozenset({"speed", "memory"}),
+    summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
+    read=one_of(*VALUES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    conflicts={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
+    seconds=lambda value: EXPECTED_S.get(str(value), 0.0),
+    traced=False,
+)

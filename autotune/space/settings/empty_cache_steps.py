@@ -1,0 +1,50 @@
+"""Emptying the cache: every so many steps the device's allocator gives back what it keeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings.setting import Lever, Observed, Settings, none_or, whole_number
+
+FIELD = "torch_empty_cache_steps"
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+    return "none" if base.get(FIELD) is None else whole_number(1)(base[FIELD])
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    if value == "none":
+        return Settings(contradicts=(FIELD,), defaults={FIELD: None})
+    return Settings({FIELD: value})
+
+
+def _read_back(observed: Observed) -> Value:
+    steps = getattr(observed.trainer.args, FIELD, None)
+    return "none" if steps is None else int(steps)
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value != "none" and environment.is_cpu:
+        return "a CPU has no cache of a device to empty"
+    if value != "none" and FIELD not in environment.training_argument_fields:
+        return f"this transformers' TrainingArguments has no field {FIELD}"
+    return None
+
+
+LEVER = Lever(
+    name="empty_cache_steps",
+    values=("none", 1, 4, 16),
+    changes=frozenset({"speed", "memory"}),
+    summary="Gives cached device memory back every so many steps: fewer fragments for slower steps.",
+    read=none_or(whole_number(1)),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    traced=False,
+    period=lambda value: 1 if value == "none" else int(value),
+    of_process=True,
+)

@@ -1,0 +1,77 @@
+"""Garbage threshold: from which share of its own limit on the device's allocator reclaims blocks that lie unused."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings.setting import Lever, Observed, Settings, none_or
+from autotune.space.variables import allocator_settings, allocator_variable
+
+SETTING, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
+
+
+def _share(text: Any) -> float:
+    """A share strictly between 0 and 1, as the allocator wants it; raises ValueError."""
+    try:
+        share = float(str(text).strip())
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"{text!r} is no share between 0 and 1")
+    return share
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+    """As the caller's own variable says: no field of TrainingArguments does."""
+    own = allocator_settings(environment.variables).get(SETTING)
+    return "none" if own is None or environment.is_cpu else _share(own)
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    if value == "none":
+        return Settings()
+    return Settings(environment={allocator_variable(environment.variables): f"{SETTING}:{value}"})
+
+
+def _read_back(observed: Observed) -> Value | None:
+    own = observed.allocator.get(SETTING)
+    if own is None:
+        return None
+    return "none" if own <= 0 else round(float(own), 6)  # it is kept in 32 bits
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    """Torch reclaims only where a process is held to a fraction of the card (c10/cuda/CUDACachingAllocator.cpp, `malloc` and
+    `setMemoryFraction`): probes always are, a training only where the caller's own variable says so."""
+    own, variable = _own({}, environment, workload), allocator_variable(environment.variables)
+    if value == "none":
+        return None if own == "none" else f"your {variable} sets it, and no value takes it back"
+    if environment.is_cpu:
+        return "it is a way of a GPU's allocator"
+    if value != own and not _limited(environment):
+        return f"torch heeds it only where your {variable} sets a {LIMIT} below 1: without, your training would not"
+    return None
+
+
+def _limited(environment: Environment) -> bool:
+    try:
+        return float(allocator_settings(environment.variables).get(LIMIT, "1")) < 1
+    except ValueError:
+        return False
+
+
+LEVER = Lever(
+    name="garbage_threshold",
+    values=("none", 0.6, 0.8),
+    changes=frozenset({"speed", "memory"}),
+    summary="Reclaims unused device memory before the limit is met, so that nothing has to be freed all at once.",
+    read=none_or(_share),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    traced=False,
+    of_process=True,
+)

@@ -1,0 +1,63 @@
+"""Padding: batches of text filled up to a multiple of so many tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings import packing
+from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+
+NONE = "none"
+"""To the longest sample of the batch, and no further."""
+
+NAMES = (NONE, "8", "16", "32", "64", "128")
+"""Tensor cores take shapes in multiples of 8 values of sixteen bits, an A100's 64 (NVIDIA, Deep Learning Performance
+guide, "Tensor Core requirements"); coarser ones leave fewer shapes to compile kernels for."""
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    """What the user's own collator says; ours pads to the longest."""
+    return str(workload.pad_to_multiple_of or NONE)
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings(data_arguments={"pad_to_multiple_of": None if value == NONE else int(value)})
+
+
+def _read_back(observed: Observed) -> str:
+    collator = observed.trainer.data_collator
+    return str(getattr(getattr(collator, "inner", collator), "pad_to_multiple_of", None) or NONE)
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == _own({}, environment, workload):
+        return None
+    if reason := workload.collating.get("pad_to_multiple_of", "what its batches can be is not known"):
+        return reason
+    length = workload.sequence_length
+    if value != NONE and length is not None and length % int(value):
+        return f"the longest samples would have more than the {length} tokens asked for"
+    return None
+
+
+def _hungrier(one: Value, other: Value) -> bool:
+    """A multiple of a multiple pads every batch at least as far."""
+    sizes = [1 if value == NONE else int(value) for value in (one, other)]
+    return sizes[0] % sizes[1] == 0
+
+
+LEVER = Lever(
+    name="padding",
+    values=NAMES,
+    changes=frozenset({"speed", "memory"}),
+    summary="Rows of a round number of tokens suit matrix units and kernels, at the price of more padding.",
+    read=one_of(*NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    hungrier=_hungrier,
+    needs=(packing.LEVER.name, lambda value: value == packing.NONE),
+)

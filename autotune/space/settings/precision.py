@@ -1,0 +1,128 @@
+"""Precision: the number format of matrix products, and with `bf16_weights` and `bf16_frozen` of the weights too."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings import lora
+from autotune.space.settings.setting import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
+from autotune.space.settings.zero import engine_config
+
+# None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
+_FIELDS: dict[str, dict[str, bool | None]] = {
+    "fp32": {"fp16": False, "bf16": False, "tf32": False},
+    "tf32": {"fp16": False, "bf16": False, "tf32": True},
+    "fp16": {"fp16": True, "bf16": False, "tf32": None},
+    "bf16": {"fp16": False, "bf16": True, "tf32": None},
+    "bf16_weights": {"fp16": False, "bf16": False, "tf32": None},
+    "bf16_frozen": {"fp16": False, "bf16": True, "tf32": None},
+}
+VALUES = tuple(_FIELDS)
+
+WEIGHTS = "bf16_weights"
+"""Weights, gradients and the states of torch's optimizers in bfloat16, and no autocast: half the bytes. With 8 bits of
+precision an update below 1/256 of a weight is lost (the guides' "pure bf16")."""
+
+FROZEN = "bf16_frozen"
+"""Frozen weights in bfloat16 below an adapter, and autocast to bfloat16: PEFT keeps the adapter in float32 (`get_peft_model`,
+`autocast_adapter_dtype`), and without autocast its products would run in float32 too."""
+
+ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
+"""Value -> the one whose matrix products have the same factors."""
+
+_BF16 = "bfloat16"
+
+
+_OF_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")
+"""Attributes of a model that `Accelerator.prepare_model` sets (accelerate 1.15)."""
+
+
+def unwrap(model: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Let the next Trainer that trains this model choose its precision; returns what `wrap_again` takes.
+
+    At a model's first training accelerate puts autocast around its forward, or does not, and every later Trainer finds the
+    model prepared and leaves it so, whatever its own arguments say.
+    """
+    wrapped = []
+    for module in model.modules():
+        attributes = vars(module)
+        if not attributes.get("_is_accelerate_prepared"):
+            continue
+        wrapped.append((module, {name: attributes[name] for name in _OF_ACCELERATE if name in attributes}))
+        del attributes["_is_accelerate_prepared"]
+        if forward := attributes.pop("_original_forward", None):
+            attributes["forward"] = forward
+            if getattr(forward, "__func__", None) is type(module).forward:
+                del attributes["forward"]
+    return wrapped
+
+
+def wrap_again(wrapped: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Undo `unwrap`."""
+    for module, attributes in wrapped:
+        vars(module).update(attributes)
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    asked = next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
+    return WEIGHTS if asked in ("fp32", "tf32") and workload.weights_dtype == _BF16 else asked
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    return Settings(_FIELDS[str(value)], model_arguments={"dtype": _BF16} if value in (WEIGHTS, FROZEN) else {})
+
+
+_OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
+"""What left a linear layer under DeepSpeed -> the value and part of its config: its engine casts the model to 16 bits, keeps
+float32 weights beside it, and needs no autocast."""
+
+
+def _read_back(observed: Observed) -> str:
+    """By its effect: what left a linear layer of the first micro-step, whether autocast was on, and what is frozen."""
+    of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
+    if ((engine_config(observed.trainer) or {}).get(of_engine) or {}).get("enabled") is True:
+        return of_engine
+    if observed.autocast and observed.linear_dtype == "float16":
+        return "fp16"
+    if observed.autocast and observed.linear_dtype == _BF16:
+        return FROZEN if _BF16 in observed.frozen_dtypes else "bf16"
+    if observed.linear_dtype == _BF16 and not observed.autocast:
+        return WEIGHTS
+    if observed.linear_dtype != "float32" or observed.autocast:
+        return f"{observed.linear_dtype}, autocast {'on' if observed.autocast else 'off'}"
+    return "tf32" if observed.tf32 else "fp32"
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
+        return "the weights of your model are bfloat16"
+    if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
+        return "the model comes built from your model_init, which chooses the dtype of its weights"
+    return from_probe_of_the_device("precisions")(value, environment, workload)
+
+
+def _beside_lora(value: Value, rank: Value) -> str | None:
+    return (
+        f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
+        if (value, rank) == (FROZEN, lora.NONE)
+        else None
+    )
+
+
+LEVER = Lever(
+    name="precision",
+    values=VALUES,
+    changes=frozenset({"speed", "memory", "numerics"}),
+    summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
+    read=one_of(*VALUES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
+    learns=lambda value: "bf16" if value == FROZEN else value,
+    conflicts={lora.LEVER.name: _beside_lora},
+    differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
+)

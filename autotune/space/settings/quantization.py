@@ -1,0 +1,91 @@
+"""Quantization: frozen weights in four bits below an adapter (QLoRA, arXiv 2305.14314)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings import lora
+from autotune.space.settings.setting import Change, Lever, Observed, Settings, one_of
+
+NONE = "none"
+NAMES = (NONE, "nf4", "fp4")
+FIELD = "quantization_config"
+
+BITS = 4 + 8 / 64 + 32 / (64 * 256)
+"""Of a packed weight: its own, its share of the scale that 64 weights have in 8 bits, and of the one that 256 scales have
+(double quantization; QLoRA, section 3)."""
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    """No field of TrainingArguments says: weights are float32 unless the model is asked for less."""
+    return NONE
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    if value == NONE:
+        return Settings(model_arguments={FIELD: None})
+    computes = "bfloat16" if (environment.compute_capability or (0, 0)) >= (8, 0) else "float16"
+    return Settings(
+        model_arguments={
+            FIELD: {
+                "load_in_4bit": True,
+                "bnb_4bit_quant_type": value,
+                "bnb_4bit_use_double_quant": True,
+                "bnb_4bit_compute_dtype": "float32" if environment.is_cpu else computes,
+            }
+        }
+    )
+
+
+def _read_back(observed: Observed) -> str:
+    """By the weights themselves."""
+    for one in observed.trainer.model.parameters():
+        if type(one).__name__ == "Params4bit":
+            return (
+                str(one.quant_type) if one.dtype.itemsize == 1 and getattr(one, "quant_state", None) else "not packed"
+            )
+    return NONE
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == NONE:
+        return None
+    if "bitsandbytes" not in environment.versions:
+        return "needs `pip install bitsandbytes`"
+    if reason := environment.quantizations.get(str(value), f"{value} was not tried on this device"):
+        return reason
+    return lora.LEVER.unavailable("8", environment, workload)
+
+
+def _beside_lora(value: Value, rank: Value) -> str | None:
+    """Where four bits are the only value of a space, they would come with a training of all weights too."""
+    return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
+
+
+def _change(value: Value, environment: Environment, workload: Workload) -> Change:
+    """What packing the linear layers saves against weights of as many bytes as the model's own."""
+    if value == NONE or not workload.parameters:
+        return Change()
+    each = workload.parameter_bytes / workload.parameters
+    return Change(peak_bytes=-workload.linear_parameters * (each - BITS / 8))
+
+
+LEVER = Lever(
+    name="quantization",
+    values=NAMES,
+    changes=frozenset({"speed", "memory", "numerics"}),
+    summary="Frozen weights in four bits take an eighth of the memory and time to unpack.",
+    read=one_of(*NAMES),
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    hungrier=lambda one, other: one == other or (one == NONE and other != NONE),
+    needs=(lora.LEVER.name, lambda value: value != lora.NONE),
+    spares_gradients=lambda value: value != NONE,
+    conflicts={lora.LEVER.name: _beside_lora},
+    change=_change,
+    traceable=lambda value: value == NONE,
+)

@@ -1,0 +1,195 @@
+"""Lever: one thing that can be set, and all there is to say about it in one place."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a lever's value sets.
+
+    training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
+    defaults: training arguments that this value needs where the user's own say nothing of them.
+    host: variables that it must be started with, because they are read before its first line (an allocator's).
+    contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
+    processes: that the launcher starts, one a rank (0: the value says nothing of that).
+    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`,
+    `drop_full_attention_mask`.
+    adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
+    switches: functions of `torch.backends.cuda` -> what they are called with in the training process.
+    A field whose value is a dict joins the user's own dict of that name, and those of other levers.
+    """
+
+    training_arguments: Mapping[str, Any] = field(default_factory=dict)
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    contradicts: tuple[str, ...] = ()
+    processes: int = 0
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, str] = field(default_factory=dict)
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)
+
+
+ACCUMULATION = "gradient_accumulation_steps"
+"""What `Lever.conflicts` may name beside levers: it follows from the micro-batch size."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a running training shows of itself: the Trainer at `on_train_begin`, and its first micro-step.
+
+    linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
+    tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
+    started_with: variables that the process was started with. libraries: names of the library files in it.
+    allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
+    sdpa_kernels: of scaled dot-product attention that torch may use (`flash`, `efficient`, `cudnn`, `math`).
+    frozen_dtypes: of weights that do not learn, as `bfloat16`; empty for a model of the caller's own, who chose them.
+    """
+
+    trainer: Any
+    linear_dtype: str
+    autocast: bool
+    tf32: bool
+    threads: int = 1
+    started_with: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+    allocator: Mapping[str, Any] = field(default_factory=dict)
+    graphs: int = 0
+    sdpa_kernels: frozenset[str] = frozenset()
+    frozen_dtypes: frozenset[str] = frozenset()
+
+
+class Work(NamedTuple):
+    """How many times as long a micro-step's arithmetic takes, its kernels, and the optimizer's step."""
+
+    arithmetic: float = 1.0
+    kernels: float = 1.0
+    update: float = 1.0
+
+
+class Change(NamedTuple):
+    """What a value is expected to make of costs, where `Work` cannot say it: logarithms of how many times the seconds of a
+    micro-step and of the optimizer's step, and bytes of the peak beyond what is estimated for one process alone."""
+
+    micro_step: float = 0.0
+    optimizer_step: float = 0.0
+    peak_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One lever; every function is pure and knows no accelerator.
+
+    name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
+    changes: of "speed", "memory", "numerics". summary: one sentence for people.
+    ordered: its values are numbers whose order means something to a sampler.
+    work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
+    operations / second of large matrix products, optimizer -> parameters / second).
+    change: what a value makes of costs on this device, against doing without.
+    read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
+    apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
+    unavailable: why a value cannot be used here, or None where it can.
+    learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a lever that changes
+    numerics each its own by default.
+    conflicts: another lever, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
+    differs: in what a value learns differently, where that is more than how results are rounded; else empty.
+    needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
+    hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
+    period: steps after which what a value does comes round: a probe times as many at the least.
+    of_process: it only says who hands out memory: what a model or a library can do does not depend on it.
+    traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
+    traceable: whether a step with this value can be traced at all; else its estimate is that of `none` and what `change` says.
+    spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    changes: frozenset[str]
+    summary: str
+    read: Callable[[Any], Value]
+    own: Callable[[Mapping[str, Any], Environment, Workload], Value]
+    apply: Callable[[Value, Environment], Settings]
+    read_back: Callable[[Observed], Value | None]
+    unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
+    hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
+    ordered: bool = False
+    needs: tuple[str, Callable[[Value], bool]] | None = None
+    spares_gradients: Callable[[Value], bool] = lambda value: False
+    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    learns: Callable[[Value], Value] = lambda value: value
+    conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
+    differs: Callable[[Value], str] = lambda value: ""
+
+    change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
+    seconds: Callable[[Value], float] = lambda value: 0.0
+    traced: bool = True
+    traceable: Callable[[Value], bool] = lambda value: True
+    of_process: bool = False
+    period: Callable[[Value], int] = lambda value: 1
+
+    def learns_alike(self, one: Value, other: Value) -> bool:
+        """Whether a model learns the same with both values."""
+        return "numerics" not in self.changes or self.learns(one) == self.learns(other)
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Read a value that is one of these words; raises ValueError naming them."""
+
+    def read(text: Any) -> str:
+        word = str(text).strip().lower().replace("-", "_")
+        if word not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return word
+
+    return read
+
+
+def whole_number(least: int) -> Callable[[Any], int]:
+    """Read a whole number from `least`; raises ValueError."""
+
+    def read(text: Any) -> int:
+        try:
+            number = int(str(text).strip())
+        except ValueError:
+            raise ValueError(f"{text!r} is no whole number") from None
+        if number < least or isinstance(text, bool):
+            raise ValueError(f"{text!r} is no whole number from {least}")
+        return number
+
+    return read
+
+
+def none_or(read: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Read `none`, or what this reads; raises ValueError."""
+
+    def either(text: Any) -> Value:
+        return "none" if str(text).strip().lower() == "none" else read(text)
+
+    return either
+
+
+def yes_or_no(text: Any) -> bool:
+    """Read true or false; raises ValueError."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    word = str(text).strip().lower()
+    if word not in words:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return words[word]
+
+
+def from_probe_of_the_device(table: str) -> Callable[[Value, Environment, Workload], str | None]:
+    """Unavailable as the environment's table of that name says (`precisions`, `optimizers`)."""
+
+    def unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+        known: Mapping[str, str | None] = getattr(environment, table)
+        return known.get(str(value), f"{value} was not tried on this device")
+
+    return unavailable

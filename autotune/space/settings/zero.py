@@ -1,0 +1,164 @@
+"""DeepSpeed's ZeRO: optimizer states, gradients and weights divided between ranks, or kept in the host's memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.configuration import RANKS, Value
+from autotune.core.environment import Environment
+from autotune.core.workload import Workload
+from autotune.space.settings.setting import Lever, Observed, Settings
+
+NONE, OWN = "none", "own"
+STAGES = ("0", "1", "2", "3")
+OFFLOADING = ("2_offload_optimizer", "3_offload_optimizer", "3_offload_all")
+NAMES = (NONE, *STAGES, *OFFLOADING)
+NVME = "3_offload_nvme:"
+"""With a folder of a fast disk behind it: `3_offload_nvme:/local/nvme`."""
+
+FIELD = "deepspeed"
+BYTES_PER_PARAMETER = 16
+"""Weights 4, gradients 4 and AdamW's states 8 in float32 (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1)."""
+
+ALONE = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
+    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+}
+"""What a launcher would set for a single process; the port is torch's own default."""
+
+
+def _beside_optimizer(value: Value, optimizer: Value) -> str | None:
+    """What is offloaded is stepped by DeepSpeed's own AdamW on the host."""
+    if "offload" not in str(value) or optimizer in ("adamw_torch", "adamw_torch_fused"):
+        return None
+    return f"DeepSpeed steps what it offloads by its own AdamW, not by {optimizer}"
+
+
+def _beside_ranks(value: Value, ranks: Value) -> str | None:
+    if value not in STAGES or int(ranks) > 1:
+        return None
+    return "it divides between ranks, and there is one"
+
+
+def _read(text: Any) -> str:
+    """One of the names, or NVMe with a folder; raises ValueError."""
+    word = str(text).strip()
+    if word.startswith(NVME) and word.removeprefix(NVME).startswith("/"):
+        return word
+    word = word.lower().replace("-", "_")
+    if word not in (*NAMES, OWN):
+        raise ValueError(f"{text!r} is none of {', '.join((*NAMES, OWN))}, {NVME}/FOLDER")
+    return word
+
+
+def zero_config(value: str) -> dict[str, Any]:
+    """DeepSpeed's config of this value; what `auto` stands for the Trainer fills in from its own arguments.
+
+    Sizes in `auto` follow the model's width; see "DeepSpeed Integration" in transformers' documentation.
+    """
+    zero: dict[str, Any] = {"stage": int(value[0])}
+    if zero["stage"]:
+        zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
+    if zero["stage"] == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    if "offload" in value:
+        place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
+        if value.startswith(NVME):
+            place = {"device": "nvme", "nvme_path": value.removeprefix(NVME), "pin_memory": True}
+        zero |= {"offload_optimizer": place}
+        zero |= {"offload_param": dict(place)} if not value.endswith("_optimizer") else {}
+    config: dict[str, Any] = {
+        "zero_optimization": zero,
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+    }
+    if "offload" in value:
+        # An optimizer on the host must be DeepSpeed's own (DeepSpeedCPUAdam), which it makes where it is named here.
+        named = ("lr", "betas", "eps", "weight_decay")
+        config["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(named, "auto")}
+    return config
+
+
+def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    """`own` is a config that is none of ours: it stays as it is."""
+    own = base.get(FIELD)
+    if not own:
+        return NONE
+    known = [NVME + str(_nvme_path(own)), *NAMES[1:]]
+    return next((name for name in known if own == zero_config(name)), OWN)
+
+
+def _nvme_path(config: Any) -> Any:
+    zero = config.get("zero_optimization", {}) if isinstance(config, Mapping) else {}
+    return zero.get("offload_optimizer", {}).get("nvme_path", "/")
+
+
+def _apply(value: Value, environment: Environment) -> Settings:
+    if value == NONE:
+        return Settings(contradicts=(FIELD,))
+    if value == OWN:
+        return Settings({FIELD: None}, environment=ALONE)
+    return Settings({FIELD: zero_config(str(value))}, environment=ALONE)
+
+
+def engine_config(trainer: Any) -> Mapping[str, Any] | None:
+    """The config of the DeepSpeed engine that trains, every "auto" filled in; None where there is none."""
+    engine = getattr(trainer, "model_wrapped", None)
+    config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
+    return config if isinstance(config, Mapping) else None
+
+
+def _read_back(observed: Observed) -> str | None:
+    """By the engine's own config: stage, and where it keeps what it offloads."""
+    config = engine_config(observed.trainer)
+    if config is None:
+        return NONE if not getattr(observed.trainer, "is_deepspeed_enabled", False) else None
+    zero = config.get("zero_optimization", {})
+    optimizer, weights = (zero.get(name) or {} for name in ("offload_optimizer", "offload_param"))
+    if optimizer.get("device") == "nvme":
+        return NVME + str(optimizer.get("nvme_path"))
+    held = {"cpu": "_offload_all" if weights.get("device") == "cpu" else "_offload_optimizer"}
+    return f"{zero.get('stage', 0)}{held.get(str(optimizer.get('device')), '')}"
+
+
+def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+    if value == NONE:
+        return None
+    if environment.is_cpu:
+        return "it divides or frees a GPU's memory"
+    if "deepspeed" not in environment.versions:
+        return "needs `pip install deepspeed`"
+    if value == OWN:
+        return None
+    needed = BYTES_PER_PARAMETER * workload.parameters
+    if needed < environment.total_memory_bytes:
+        return (
+            f"weights, gradients and AdamW's states take about {needed / 1e9:.3g} GB and fit "
+            f"the {environment.total_memory_bytes / 1e9:.3g} GB of the GPU: it could only slow the training down"
+        )
+    if "offload" not in str(value) and environment.device_count < 2:
+        return "one GPU has nobody to divide with: only what is offloaded frees its memory"
+    return None
+
+
+LEVER = Lever(
+    name="zero",
+    values=NAMES,
+    changes=frozenset({"speed", "memory"}),
+    summary="ZeRO divides states, gradients and weights between GPUs or keeps them in the host's memory: larger models fit.",
+    read=_read,
+    own=_own,
+    apply=_apply,
+    read_back=_read_back,
+    unavailable=_unavailable,
+    spares_gradients=lambda value: "offload" in str(value),
+    traceable=lambda value: value == NONE,
+    conflicts={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
+)

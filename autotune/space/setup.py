@@ -1,0 +1,209 @@
+"""Configuration -> Hugging Face's names: the same for what a probe runs and for the answer."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotune.core.configuration import Configuration, Value, word
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.space.settings import LEVERS, Settings
+from autotune.space.settings.micro_batch_size import divisors
+from autotune.space.variables import joined
+
+PRIVATE = (
+    *("output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "local_rank"),
+    *("hub_token", "push_to_hub_token"),
+    "use_cpu",
+)
+"""Fields that never travel: folders, what belongs to one run alone, secrets, and the device, which `--device` decides."""
+
+TASK_TYPES = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+    "question-answering": "QUESTION_ANS",
+}
+"""PEFT's names of tasks (`peft.TaskType`): by them it leaves a new head of a classifier to be trained."""
+
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear layer but the output's: what QLoRA's authors advise (arXiv 2305.14314, section 4)."""
+
+FINDER = "auto_find_batch_size"
+"""It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
+
+
+LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that torchrun and the like set for each rank."""
+
+
+def training_arguments(
+    configuration: Configuration, environment: Environment, base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fields for `TrainingArguments(output_dir=..., **fields)`.
+
+    Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
+    what else the user set in `base` (fields that differ from the defaults).
+
+    Raises InvalidRequest, as everything here does that is asked of a configuration, where it holds a lever or a value that
+    this version does not know.
+    """
+    settings = _settings(configuration, environment)
+    left_out = {*PRIVATE, FINDER, *_aliases(environment)}
+    fields = {name: value for name, value in base.items() if name not in left_out}
+    fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
+    for name, value in settings.training_arguments.items():
+        # None means: as the user has it, else the default.
+        fields[name] = fields.get(name) if value is None else _joined(fields.get(name), value)
+    for name in settings.contradicts:
+        fields.pop(name, None)
+    for name, value in settings.defaults.items():
+        if fields.get(name) is None:
+            fields[name] = value
+    if environment.is_cpu:
+        fields["use_cpu"] = True
+    return fields
+
+
+def model_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
+    """Fields for `AutoModelForX.from_pretrained(name, **fields)`."""
+    return {"dtype": "float32", **_settings(configuration, environment).model_arguments}
+
+
+def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
+    """Environment variables that the training process needs, the user's own settings in them kept.
+
+    Without those that the launcher of several ranks sets for each.
+    """
+    settings = _settings(configuration, environment)
+    left_out = LAUNCHERS if settings.processes > 1 else ()
+    asked = {name: value for name, value in settings.environment.items() if name not in left_out}
+    return _with_own(asked, environment)
+
+
+def host_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
+    """Those that it must be started with."""
+    return _with_own(_settings(configuration, environment).host, environment)
+
+
+def _with_own(asked: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    return joined({name: value for name, value in environment.variables.items() if name in asked}, asked)
+
+
+def processes(configuration: Configuration, environment: Environment) -> int:
+    """How many processes the launcher must start, one a rank."""
+    return max(1, _settings(configuration, environment).processes)
+
+
+def data_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
+    """How samples become a batch, where levers say so: see `Settings.data_arguments`."""
+    return dict(_settings(configuration, environment).data_arguments)
+
+
+def torch_switches(configuration: Configuration, environment: Environment) -> dict[str, bool]:
+    """Functions of `torch.backends.cuda` -> what to call them with before the training."""
+    return dict(_settings(configuration, environment).switches)
+
+
+def adapter_arguments(configuration: Configuration, environment: Environment, task: str) -> dict[str, Any]:
+    """Fields for PEFT's `LoraConfig`; empty where all weights are trained."""
+    fields = dict(_settings(configuration, environment).adapter)
+    if not fields.get("r"):
+        return {}
+    named = {"task_type": TASK_TYPES[task]} if task in TASK_TYPES else {}
+    return {"target_modules": ALL_LINEAR, **fields, **named}
+
+
+def _settings(configuration: Configuration, environment: Environment) -> Settings:
+    values = configuration.values
+    # In the order of LEVERS, however a space lists them: later ones may overrule what earlier ones set by the way.
+    every = [_applied(name, values[name], environment) for name in (*LEVERS, *values.keys() - LEVERS) if name in values]
+    fields: dict[str, Any] = {}
+    for one in every:
+        fields |= {name: _joined(fields.get(name), value) for name, value in one.training_arguments.items()}
+    return Settings(
+        training_arguments=fields,
+        model_arguments=_all_of([one.model_arguments for one in every]),
+        environment=joined(*(one.environment for one in every)),
+        contradicts=tuple(name for one in every for name in one.contradicts),
+        defaults=_all_of([one.defaults for one in every]),
+        processes=max(one.processes for one in every),
+        host=joined(*(one.host for one in every)),
+        data_arguments=_all_of([one.data_arguments for one in every]),
+        adapter=_all_of([one.adapter for one in every]),
+        switches=_all_of([one.switches for one in every]),
+    )
+
+
+def _applied(name: str, value: Value, environment: Environment) -> Settings:
+    """What a value sets; raises InvalidRequest where lever or value belong to a study of another version."""
+    try:
+        return LEVERS[name].apply(value, environment)
+    except (KeyError, ValueError) as error:
+        raise InvalidRequest(
+            f"This version knows no {name} {word(value)}: the study was made by another version of autotune.",
+            "Read it with that one; its table can be had with `autotune report STUDY --format csv`.",
+        ) from error
+
+
+def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for one in several for name, value in one.items()}
+
+
+def _joined(known: Any, value: Any) -> Any:
+    """A dict joins the one that is there already; any other value takes its place."""
+    return {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+
+
+def _aliases(environment: Environment) -> set[str]:
+    """The older spelling of checkpointing, where this transformers has a newer one."""
+    new = "activation_checkpointing" in environment.training_argument_fields
+    return {"gradient_checkpointing", "gradient_checkpointing_kwargs"} if new else set()
+
+
+def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, str]:
+    """The user's own micro-batch size made exact on so many ranks, and a line saying so where it had to change.
+
+    Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
+    InvalidRequest where the ranks do not divide the target, or where micro-batch and accumulation are stated with another
+    product, or as no whole numbers.
+    """
+    of_each, rest = divmod(global_batch_size, ranks)
+    if rest:
+        raise InvalidRequest(
+            f"{ranks} ranks cannot share a global batch of {global_batch_size} evenly.",
+            "Choose a data-parallel size that divides it.",
+        )
+    stated = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    for name in stated:
+        if type(size := base.get(name, 1)) is not int or size < 1:
+            raise InvalidRequest(f"Your arguments say {name}: {size!r}.", "Make it a whole number from 1.")
+    asked, accumulation = base.get(stated[0], 8), base.get(stated[1], 1)
+    if all(name in base for name in stated) and asked * accumulation != of_each:
+        on_ranks = f" x {ranks} ranks" if ranks > 1 else ""
+        raise InvalidRequest(
+            f"Your arguments say {asked} x {accumulation}{on_ranks} = {asked * accumulation * ranks} samples a step, "
+            f"the global batch size says {global_batch_size}.",
+            "Make them agree, or leave gradient_accumulation_steps out of your arguments.",
+        )
+    size = max(divisor for divisor in divisors(of_each) if divisor <= asked)
+    note = "" if size == asked else f"your micro-batch size of {asked} became {size}, so that the global batch is exact"
+    return size, note
+
+
+def what_differs(base: Mapping[str, Any], environment: Environment) -> dict[str, Any]:
+    """The user's arguments without those that say what is the default anyway: a whole dump is as good as a few lines."""
+    defaults = environment.training_argument_defaults
+    return {name: value for name, value in base.items() if name not in defaults or defaults[name] != value}
+
+
+def check_fields(base: Mapping[str, Any], environment: Environment, source: str) -> None:
+    """Raise InvalidRequest where a field of the user's arguments is unknown to this transformers."""
+    for name in base:
+        if name not in environment.training_argument_fields:
+            raise InvalidRequest(
+                f"{source}: TrainingArguments of transformers {environment.versions.get('transformers')} "
+                f"has no field {name!r}.",
+                did_you_mean(name, environment.training_argument_fields).partition("Known:")[0].strip()
+                or "Take it out, or use the transformers that it was written for.",
+            )

@@ -1,0 +1,109 @@
+"""Sizes that fill a GPU's Tensor Cores: which multiples suit a device, and advice on a model's sizes that are none."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.core.configuration import Value
+from autotune.core.environment import Environment
+from autotune.space.settings.precision import ALIKE
+
+SIXTEEN_BITS = ("fp16", "bf16", *ALIKE)
+"""Precisions whose matrix products have factors of 16 bits."""
+
+SMALLEST, LARGEST = 8, 64
+"""Multiples for factors of 16 bits, and from A100 on for the largest tiles: 16 bytes, and 128 (NVIDIA, Matrix Multiplication
+Background User's Guide, "Requirements to use Tensor Cores"; the guides say the same of batch sizes and vocabularies)."""
+
+AMPERE = (8, 0)
+
+_VOCABULARY = "vocab_size"
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+
+
+def multiple(environment: Environment, precisions: Collection[Value]) -> int:
+    """The multiple that suits the device for products of these precisions; 1 where none does."""
+    if environment.is_cpu or not {*precisions} & {*SIXTEEN_BITS}:
+        return 1
+    capability = environment.compute_capability or (0, 0)
+    if capability < (7, 0):
+        return 1  # before Volta there are no Tensor Cores
+    return LARGEST if capability >= AMPERE else SMALLEST
+
+
+def advice(model_config: Mapping[str, Any], environment: Environment, precisions: Collection[Value]) -> tuple[str, ...]:
+    """A sentence for each size of the model that leaves tiles half empty; none on a CPU or without 16 bits."""
+    least = multiple(environment, precisions)
+    return tuple(_sentences(_of_text(model_config), least)) if least > 1 else ()
+
+
+@dataclass(frozen=True)
+class OutputLayer:
+    """The layer whose rows are the vocabulary. width: values of a token. size: of the vocabulary; padded: the next multiple
+    that suits the device. precision: of its products."""
+
+    width: int
+    size: int
+    padded: int
+    precision: str
+
+    def worth(self, seconds: Mapping[int, float], sample_flops: float | None, tokens: int | None) -> str:
+        """What padding is worth, measured. seconds: size -> of the layer's products. sample_flops: of a sample, of so many
+        tokens, with the size as it is; None where unknown."""
+        said = (
+            f"measured here: with a vocabulary of {self.padded} instead of {self.size} the output layer's products in "
+            f"{self.precision} run {seconds[self.size] / seconds[self.padded]:.2f}x as fast"
+        )
+        if not sample_flops or not tokens:
+            return said
+        return f"{said}; they are {6 * self.width * self.size * tokens / sample_flops:.0%} of the model's arithmetic"
+
+
+def output_layer(
+    model_config: Mapping[str, Any], task: str, environment: Environment, precisions: Collection[Value]
+) -> OutputLayer | None:
+    """That of a language model whose vocabulary leaves tiles half empty; None where none does, and where none is computed."""
+    least, config = multiple(environment, precisions), _of_text(model_config)
+    size, width = _whole(config, _VOCABULARY), _width(config)
+    if not task.endswith("-lm") or not width or not size % least:
+        return None
+    known = [ALIKE.get(str(one), str(one)) for one in precisions if one in SIXTEEN_BITS]
+    return OutputLayer(width, size, _next(size, least), "bf16" if "bf16" in known else known[0])
+
+
+def _of_text(model_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with the fields of the config of text inside it."""
+    text = model_config.get("text_config")
+    return {**model_config, **(text if isinstance(text, Mapping) else {})}
+
+
+def _sentences(config: Mapping[str, Any], least: int) -> Iterator[str]:
+    if (size := _whole(config, _VOCABULARY)) % least:
+        yield (
+            f"{_VOCABULARY} {size} is no multiple of {least}: padding it to {_next(size, least)} fills the Tensor Cores' tiles "
+            f"(model.resize_token_embeddings(pad_to_multiple_of={least}))"
+        )
+    for name in _WIDTHS:
+        if (size := _whole(config, name)) % least:
+            yield f"{name} {size} is no multiple of {least}: of a model trained from scratch {_next(size, least)} is faster"
+    width = _width(config)
+    heads = next((size for name in _HEADS if (size := _whole(config, name))), 0)
+    size = _whole(config, "head_dim") or (width // heads if heads else 0)
+    if size % SMALLEST:
+        yield f"heads of {size} values are no multiple of {SMALLEST}: attention's fast kernels pad them or cannot run"
+
+
+def _width(config: Mapping[str, Any]) -> int:
+    """Values of a token between layers; 0 where the config does not say."""
+    return next(filter(None, (_whole(config, name) for name in _WIDTHS[:4])), 0)
+
+
+def _whole(config: Mapping[str, Any], name: str) -> int:
+    """A size of the config; 0 where it has none."""
+    size = config.get(name)
+    return size if isinstance(size, int) and not isinstance(size, bool) else 0
+
+
+def _next(size: int, least: int) -> int:
+    return -(-size // least) * least

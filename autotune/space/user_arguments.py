@@ -1,0 +1,121 @@
+"""The user's own TrainingArguments, from a file, a mapping or the object, as plain fields."""
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from errno import ENOENT
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import yaml
+
+from autotune.core.errors import InvalidRequest
+from autotune.core.io import parse_json
+from autotune.space.file import read_yaml
+from autotune.space.setup import PRIVATE
+
+
+class TrainingArgumentsLike(Protocol):
+    """`TrainingArguments`, or a class that inherits it: transformers is not imported to name it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain data."""
+
+
+OwnArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
+"""What people may give as their own arguments."""
+
+OF_THE_DEVICE = ("use_cpu", "local_rank")
+"""Private fields that are no user's to keep: the answer's device and the launcher decide them."""
+
+
+def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
+
+    Folders and secrets are left out. Raises InvalidRequest."""
+    return {name: value for name, value in _read(given).items() if name not in PRIVATE}
+
+
+def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    path = Path(given)
+    try:
+        if not str(given):
+            raise FileNotFoundError(ENOENT, "no file is named")
+        text = path.read_text(encoding="utf-8")
+        data = parse_json(text) if path.suffix == ".json" else read_yaml(text)
+    except OSError as error:
+        raise InvalidRequest(
+            f"--args {str(given)!r} cannot be read: {error.strerror}.", "Name a JSON or YAML file."
+        ) from error
+    except (ValueError, yaml.YAMLError) as error:
+        where = " ".join(str(error).split())
+        raise InvalidRequest(
+            f"{path} is no valid JSON or YAML: {where}.",
+            "Fix it, or write the file with `TrainingArguments.to_json_string()`.",
+        ) from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
+    return data
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's own arguments as fields; unsent: names of those that are no plain data; source: where they came from, for
+    people. user: a copy of the object, else the fields that belong to the user's run alone (folders, names, secrets), which
+    stay in memory."""
+
+    fields: dict[str, Any]
+    unsent: Sequence[str]
+    source: str
+    user: Any = field(default=None, repr=False)
+
+
+def own_arguments(**given: OwnArguments) -> Own:
+    """Of the one name under which any are given: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequest(f"Both {names[0]} and {names[1]} are given.", "Pass only args.")
+    args = given[names[0]] if names else None
+    source = os.fspath(args) if isinstance(args, (str, os.PathLike)) else "Your training arguments"
+    if args is None or isinstance(args, (str, os.PathLike, Mapping)):
+        given_fields = _read(args)
+        own = {name: given_fields[name] for name in PRIVATE if name in given_fields and name not in OF_THE_DEVICE}
+        return Own(read_training_args(given_fields), (), source, own)
+    if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
+        raise InvalidRequest(
+            f"{names[0]} is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
+        )
+    return Own(*fields_of(args), source, copy.copy(args))
+
+
+def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
+    """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is no plain data).
+
+    Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets.
+    """
+    from transformers import TrainingArguments
+
+    declared = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
+    values = {name: value for name, value in arguments.to_dict().items() if name in declared and name not in PRIVATE}
+    differing = {name: value for name, value in values.items() if value != declared[name]}
+    plain = {name: value for name, value in differing.items() if _is_plain(value)}
+    return plain, sorted(set(differing) - set(plain))
+
+
+def left_out(names: Sequence[str]) -> str:
+    """What is said of arguments that cannot travel; empty where all can."""
+    return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,127 @@
+"""How much of a device's arithmetic a training uses: model FLOPs utilization, of the data sheet's peak and of a measured product.
+
+FLOPs of a sample x samples / second / devices
+----------------------------------------------
+          peak FLOPs / second
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest
+from autotune.core.gpus import Card, card_of
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+from autotune.space.settings import LEVERS
+from autotune.space.settings.precision import ALIKE
+from autotune.space.setup import adapter_arguments, model_arguments
+
+OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
+"""What bitsandbytes computes packed weights' products in -> the precision."""
+
+
+@dataclass(frozen=True)
+class SampleFlops:
+    """Floating-point operations of one sample's forward and backward: what the model needs, and nothing computed again.
+
+    Attention is counted whole, also where a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
+    no gradients. whole: of the longest sample. half: of one of half its length, None where all are alike.
+    """
+
+    whole: float
+    half: float | None = None
+
+    def of(self, share: float) -> float:
+        """Of a sample of this share of the longest one's tokens: a part grows with it, attention's with its square."""
+        if self.half is None:
+            return self.whole
+        squared = 2 * self.whole - 4 * self.half
+        return (self.whole - squared) * share + squared * share**2
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """samples: adapter, as `adapter_key` -> operations of a sample. products: precision -> operations / second of the
+    fastest large product that was measured on the device."""
+
+    samples: Mapping[str, SampleFlops] = field(default_factory=dict)
+    products: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Arithmetic":
+        return cls({key: SampleFlops(**one) for key, one in data["samples"].items()}, data["products"])
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """mfu: share of the card's data-sheet peak in this precision; None where the card is not in the list, or there is none.
+    of_measured: share of the fastest product that was measured on the device. sample_flops: operations of a sample as it was
+    trained, padding included. card: whose peak it is."""
+
+    precision: str
+    sample_flops: float
+    mfu: float | None = None
+    of_measured: float | None = None
+    card: Card | None = None
+
+    @property
+    def text(self) -> str:
+        """`45.2 % of the H200's 989.5 TFLOP/s in bf16 (MFU), 57 % of the fastest product measured here`; what is known."""
+        said = []
+        if self.mfu is not None and self.card is not None:
+            peak = self.card.flops[self.precision] / 1e12
+            said.append(f"{self.mfu:.1%} of the {self.card.name}'s {peak:g} TFLOP/s in {self.precision} (MFU)")
+        if self.of_measured is not None:
+            said.append(f"{self.of_measured:.0%} of the fastest product of matrices measured here")
+        return ", ".join(said)
+
+
+def adapter_key(configuration: Configuration, environment: Environment, task: str) -> str:
+    """What tells adapters apart; empty where all weights are trained."""
+    adapter = adapter_arguments(configuration, environment, task)
+    return json.dumps(adapter, sort_keys=True) if adapter else ""
+
+
+def utilization(
+    trial: Trial, arithmetic: Arithmetic, environment: Environment, workload: Workload, base: Mapping[str, Any]
+) -> Utilization | None:
+    """Of this trial; None where its speed or its operations are not known. base: the user's own arguments."""
+    configuration, speed = trial.configuration, trial.samples_per_second
+    try:
+        counted = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
+        precision = _precision(configuration, environment, workload, base)
+    except InvalidRequest:  # it holds a lever or a value of another version
+        return None
+    if counted is None or not speed:
+        return None
+    flops = counted.of(_mean_share(trial, workload))
+    done = flops * float(speed) / configuration.data_parallel_size
+    card = None if environment.is_cpu else card_of(environment.device_name, environment.total_memory_bytes)
+    peak = card.flops.get(precision) if card else None
+    product = arithmetic.products.get(precision)
+    return Utilization(precision, flops, done / peak if peak else None, done / product if product else None, card)
+
+
+def _mean_share(trial: Trial, workload: Workload) -> float:
+    """Tokens of a sample in the timed steps, padding included, as a share of the longest sample's."""
+    tokens, samples = trial.tokens_per_second, trial.samples_per_second
+    if not tokens or not samples or not workload.sequence_length:
+        return 1.0
+    return float(tokens) / float(samples) / workload.sequence_length
+
+
+def _precision(
+    configuration: Configuration, environment: Environment, workload: Workload, base: Mapping[str, Any]
+) -> str:
+    """The number format of the factors of its products."""
+    packed = model_arguments(configuration, environment).get("quantization_config") or {}
+    own = configuration.values.get("precision")
+    value = str(own if own is not None else LEVERS["precision"].own(base, environment, workload))
+    return OF_FOUR_BITS.get(packed.get("bnb_4bit_compute_dtype", ""), ALIKE.get(value, value))

@@ -1,0 +1,1 @@
+"""The loop: propose, measure, store, confirm, stop."""

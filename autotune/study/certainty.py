@@ -1,0 +1,51 @@
+"""Why a speed-up is missing or open, and what would tell."""
+
+from collections.abc import Sequence
+
+from autotune.core.interval import Interval, pairs_needed
+from autotune.core.measurement import ROUNDS_THAT_TELL
+from autotune.core.request import MOST_ROUNDS
+from autotune.core.trial import Trial
+from autotune.study.objective import best_trial, disqualified, is_open, speed_up
+
+
+def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> str:
+    """Why there is no speed-up, or why it is open and what would tell; empty where it is neither.
+
+    Of the best trial; where that is the baseline, of the fastest one that lost to it only because its speed-up is open.
+    timeout_s: the search's, in seconds.
+    """
+    best = best_trial(trials, objective)
+    if best is None or trials[0].number != 0:
+        return "there is nothing to compare"
+    gain, reason = speed_up(best, trials[0], objective)
+    if gain is None or objective == "memory":
+        return reason
+    if best.number == 0:
+        rivals = [
+            (trial, speed_up(trial, best, objective)[0])
+            for trial, _ in disqualified(trials, objective)
+            if not trial.barred
+        ]
+        open_ones = [(trial, gain) for trial, gain in rivals if gain is not None and is_open(gain)]
+        return _cannot_tell(*open_ones[0], best, timeout_s) if open_ones else ""
+    return _cannot_tell(best, gain, trials[0], timeout_s) if is_open(gain) else ""
+
+
+def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
+    which = f"cannot tell whether trial {trial.number} is faster ({gain.low:.2f} to {gain.high:.2f} times as fast)"
+    return f"{which}: {_what_would_tell(trial, gain, baseline, timeout_s)}"
+
+
+def _what_would_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
+    rounds = len(trial.confirmations)
+    longer = " and a longer --timeout" if timeout_s is not None else ""
+    if rounds < ROUNDS_THAT_TELL or len(baseline.confirmations) != rounds:
+        return f"measure more rounds with the same command and --confirmation-rounds {2 * max(rounds, ROUNDS_THAT_TELL)}{longer}"
+    needed = pairs_needed(gain, rounds, MOST_ROUNDS)
+    if needed is None:
+        return f"search again on a quieter machine; here not even {MOST_ROUNDS} rounds would tell"
+    return (
+        f"about {needed} rounds would tell here, fewer on a quieter machine: "
+        f"the same command with --confirmation-rounds {needed}{longer}"
+    )

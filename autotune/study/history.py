@@ -1,0 +1,78 @@
+"""Past studies: what they taught of a device, and the trials of each, kept below the cache folder by fingerprint.
+
+<cache>/history/<fingerprint of device and software>/<what was asked>.json
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Measurement
+from autotune.core.paths import cache_folder
+from autotune.core.trial import Trial
+from autotune.sampler.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """trials: of an earlier study of the very same request; empty where there was none. others: what studies of other
+    models or data on this device taught."""
+
+    trials: tuple[Trial, ...] = ()
+    others: tuple[Calibration, ...] = ()
+
+
+def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
+    """What past studies on this device left; what cannot be read counts as nothing."""
+    own = _place(environment, identity)
+    others: list[Calibration] = []
+    trials: tuple[Trial, ...] = ()
+    for path in sorted(own.parent.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            known = read_json(path)
+            if path == own:
+                trials = tuple(map(_trial, known["trials"]))
+            else:
+                others.append(Calibration.from_dict(known["calibration"]))
+    return Remembered(trials, tuple(others))
+
+
+def remember(
+    environment: Environment, identity: Mapping[str, Any], trials: Sequence[Trial], calibration: Calibration
+) -> None:
+    """Keep a finished study for those to come; a disk that refuses costs nothing but this."""
+    place = _place(environment, identity)
+    told = {"calibration": calibration.to_dict(), "trials": [_to_dict(trial) for trial in trials]}
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, told)
+
+
+def _place(environment: Environment, identity: Mapping[str, Any]) -> Path:
+    asked = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return cache_folder() / "history" / environment.fingerprint() / f"{asked}.json"
+
+
+def _to_dict(trial: Trial) -> dict[str, Any]:
+    return {
+        "configuration": trial.configuration.to_dict(),
+        "measurement": trial.measurement.to_dict(),
+        "confirmations": [one.to_dict() for one in trial.confirmations],
+    }
+
+
+def _trial(data: Mapping[str, Any]) -> Trial:
+    """Numbered by whoever takes it up."""
+    return Trial(
+        0,
+        Configuration.from_dict(data["configuration"]),
+        Measurement.from_dict(data["measurement"]),
+        tuple(map(Measurement.from_dict, data["confirmations"])),
+    )

@@ -1,0 +1,46 @@
+"""What makes a study itself: with another of these, measurements answer another question."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.core.environment import Environment
+from autotune.core.request import TuningRequest
+from autotune.core.workload import Workload
+from autotune.space.search_space import SearchSpace
+
+NOT_THE_MODEL = frozenset(["_name_or_path", "transformers_version"])
+"""Fields of a config that say where it came from."""
+
+
+def study_identity(
+    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace
+) -> Mapping[str, Any]:
+    """As plain data of JSON; not: trials, timeouts, sampler, seed, output."""
+    identity = {
+        "model_config": {name: one for name, one in workload.model_config.items() if name not in NOT_THE_MODEL},
+        "architecture": f"{workload.architecture}, {workload.parameters} parameters",
+        "task": workload.task,
+        "data": workload.data_identity,
+        "sequence_length": workload.sequence_length,
+        "global_batch_size": request.global_batch_size,
+        "environment": environment.identity(),
+        "memory_limit_bytes": request.memory_limit_bytes,
+        "headroom": request.headroom,
+        "objective": request.objective,
+        "space": space.identity(),
+        "training_args": dict(request.training_args),
+        **({"own_model": _own_model(workload)} if workload.user_objects else {}),
+        **({"own_parts": workload.own_parts} if workload.own_parts else {}),
+    }
+    known: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+    return known
+
+
+def _own_model(workload: Workload) -> dict[str, Any]:
+    """What a caller can change of a built model without changing its config."""
+    return {
+        "gradient_bytes": workload.gradient_bytes,
+        "attention": workload.attention,
+        "layers": workload.own_layers,
+    }

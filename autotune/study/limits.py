@@ -1,0 +1,117 @@
+"""What a request may use: a folder to write to, memory, and whether the model alone fits into it."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from autotune.core.configuration import RANKS
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, NothingFits, StorageFailed
+from autotune.core.io import read_json
+from autotune.core.paths import named
+from autotune.core.request import TASKS, TuningRequest, check_installed
+from autotune.core.units import format_bytes, format_parameters
+from autotune.core.workload import Workload
+from autotune.probe.device import nvml
+from autotune.probe.survey_query import device_name
+from autotune.space.build import read_wishes
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import LEVERS
+from autotune.space.setup import baseline_sizes
+from autotune.study.store import REQUEST, check_unlocked
+from autotune.workload.data.sources import check_data
+from autotune.workload.model.files import check_model
+
+
+def check_output(request: TuningRequest) -> None:
+    """Say now what would otherwise be said after model and data were read."""
+    root = Path(request.output_dir)
+    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidRequest(f"{nearest} is a file, and reports need a folder.", "Name another --output-dir.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageFailed(f"{nearest} cannot be written.", "Name another --output-dir.")
+
+
+def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card | None:
+    """Say what is wrong with a search before anything is started or anything heavy is loaded; the card it is for.
+
+    own_data: model and data are the caller's objects. Raises InvalidRequest, StudyInUse, StorageFailed.
+    """
+    check_installed(request.report_to)
+    fixed = read_wishes(request)[1]
+    baseline_sizes(request.global_batch_size, request.training_args, int(fixed.get(RANKS, 1)))
+    card = nvml.choose_device(request.device)
+    if own_data:
+        check_output(request)
+    else:
+        check_files(request)
+    check_free(request, device_name(request, card))
+    return card
+
+
+def check_files(request: TuningRequest) -> None:
+    """Say at once what is wrong with local files, before anything heavy is loaded. Raises InvalidRequest, StorageFailed."""
+    check_output(request)
+    check_model(request.model)
+    if request.dataset is not None:
+        check_data(request.dataset)
+
+
+def check_free(request: TuningRequest, name: str) -> None:
+    """Raise StudyInUse where it can be said already that another process works on this study.
+
+    name: of the device, as the environment will call it.
+    """
+    for folder in {request.study_folder(task, name) for task in ((request.task,) if request.task else TASKS)}:
+        if request.study_name or _asks_the_same(request, folder):
+            check_unlocked(folder)
+
+
+def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
+    """Whether the study that lies there was asked for in words that lead to this folder again, the task left to the model."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = read_json(folder / REQUEST)["request"]
+        return bool(known["model"] == named(request.model) and known["task"] == request.task)
+    return False
+
+
+def memory_limit(request: TuningRequest, environment: Environment, folder: Path | None) -> int:
+    """Bytes: as asked, as the study was begun with, or what is free now (on a CPU 80 % of it)."""
+    if request.memory_limit_bytes is not None:
+        if request.memory_limit_bytes > environment.total_memory_bytes:
+            raise InvalidRequest(
+                f"The memory limit of {format_bytes(request.memory_limit_bytes)} lies above the "
+                f"{format_bytes(environment.total_memory_bytes)} of {environment.device_name}.",
+                "Give at most the device's own memory.",
+            )
+        return request.memory_limit_bytes
+    if folder is not None and (folder / REQUEST).is_file():
+        try:
+            return int(read_json(folder / REQUEST)["memory_limit_bytes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageFailed(
+                f"{folder / REQUEST} is damaged: {error!r}.", "Use --fresh to begin the study again."
+            ) from error
+    return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
+
+
+def least_bytes(space: SearchSpace, environment: Environment) -> int:
+    """Of each weight that the leanest value of the space has."""
+    settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
+    return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
+
+
+def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
+    """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
+
+    weight_bytes: of each, 2 where a configuration may hold them in 16 bits.
+    """
+    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
+    if needed > allowed:
+        raise NothingFits(
+            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
+            f"({format_parameters(workload.parameters)} parameters); "
+            f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
+            "Raise --memory-limit or choose a smaller model; an adapter (--space=lora) needs less.",
+        )

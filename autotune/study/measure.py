@@ -1,0 +1,132 @@
+"""How one trial is measured: within its deadline, once more where it was disturbed, and kept on disk."""
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import TimeIsOver
+from autotune.core.interrupt import Wish
+from autotune.core.io import write_json
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.time_limit import too_late
+from autotune.core.trial import Trial
+from autotune.probe import Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER
+from autotune.space.dominance import NEVER_PROBED
+from autotune.space.settings import LEVERS
+from autotune.study.objective import best_trial, speed
+from autotune.study.plan import Plan
+from autotune.study.store import probe_folder, reporting_storage
+
+LONGEST_BASELINE_S = 300.0
+"""Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
+micro-steps, so micro-steps of six seconds are done in time; what takes longer mostly hangs, and nobody waits for half an hour."""
+
+REPEATS = 2
+"""How often a disturbed measurement is made anew at the most."""
+
+REPEATED = 0.1
+"""Share of the time left that a repeat may take where that is limited."""
+
+STAYS_DISTURBED = 3
+"""Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
+
+
+def measure(
+    folder: Path,
+    plan: Plan,
+    trials: Sequence[Trial],
+    probe: Probe,
+    configuration: Configuration,
+    number: int,
+    confirmation: int = 0,
+    wish: Wish | None = None,
+    seconds: float = math.inf,
+) -> Measurement:
+    """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
+
+    What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
+    out: it is measured again, unless the user wishes to stop. seconds: that it may take in all. Raises StorageFailed
+    where the disk refuses, TimeIsOver where it was not done in these seconds; then nothing of it is kept.
+    """
+    until = time.monotonic() + seconds
+    best = best_trial(trials, plan.objective)
+    bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
+    deadline = _deadline_s(plan, trials, configuration, confirmation)
+    best_so_far = None if confirmation else bar
+    first = next((trial.measurement for trial in trials if trial.number == number), None)
+    place = probe_folder(folder, number, confirmation)
+    error = too_late(f"trial {number} was measured" if number else "your own settings were measured")
+
+    def once() -> Measurement:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise error
+        options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far)
+        got = replace(probe(configuration, options), training_steps=plan.training_steps)
+        if got.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
+            (place / ANSWER).unlink(missing_ok=True)
+            raise error
+        return replace(got, compile_s=first.compile_s) if first and confirmation else got
+
+    with reporting_storage(folder):
+        measurement = once()
+        for _ in range(0 if _stays_disturbed(trials) else REPEATS):
+            in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
+            if not _disturbed(measurement) or not in_time or (wish and wish.to_stop):
+                break
+            said = (*measurement.repeated_because, *measurement.observed_doubts)
+            with contextlib.suppress(TimeIsOver):
+                measurement = replace(once(), repeated_because=said)
+        keep(place, configuration, measurement)
+    return measurement
+
+
+def unsupported(folder: Path, configuration: Configuration, why: str) -> Measurement:
+    """The baseline's measurement where the environment rules its own values out; kept like any other."""
+    measurement = Measurement(Outcome.UNSUPPORTED, why, where=NEVER_PROBED, asked=configuration.values)
+    with reporting_storage(folder):
+        keep(probe_folder(folder, 0), configuration, measurement)
+    return measurement
+
+
+def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
+    """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
+    if not (place / ANSWER).exists():
+        place.mkdir(parents=True, exist_ok=True)
+        write_json(place / ORDER, {"configuration": configuration.to_dict()})
+    elif not (measurement.repeated_because or measurement.training_steps or measurement.compile_s):
+        return
+    write_json(place / ANSWER, measurement.to_dict())
+
+
+def _disturbed(measurement: Measurement) -> bool:
+    """Whether something beside the training may have made this measurement what it is."""
+    kinds = (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
+    return bool(measurement.observed_doubts) and measurement.outcome in kinds
+
+
+def _stays_disturbed(trials: Sequence[Trial]) -> bool:
+    last = [trial.measurement for trial in trials[-STAYS_DISTURBED:]]
+    return len(last) == STAYS_DISTURBED and all(one.observed_doubts for one in last)
+
+
+def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
+    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more.
+
+    What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's
+    own deadline.
+    """
+    if plan.probe_timeout_s is not None:
+        return plan.probe_timeout_s
+    added = 10 * sum(LEVERS[name].seconds(value) for name, value in configuration.values.items())
+    if not trials or not trials[0].measurement.steps:
+        return LONGEST_BASELINE_S + added
+    seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)
+    if confirmation:
+        seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
+    return seconds + added

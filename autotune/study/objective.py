@@ -1,0 +1,207 @@
+"""Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from autotune.core.interval import Interval, quotient_interval, quotient_of_means
+from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
+from autotune.core.trial import Trial
+from autotune.space.settings import learning_differences
+
+SAME_MEMORY = 0.05
+"""Peaks that differ by less than this share are no reason to take the slower of two."""
+
+
+SAME_SPEED = 0.01
+"""Speeds that noise does not tell apart count as equal only where they differ by less than this share."""
+
+FINALISTS = 5
+"""Trials that are confirmed at once at the most. One probe errs by what two processes differ by: with three, every tenth search
+on recorded tables left the best, which it had probed, unconfirmed and lost 3 to 6 % (mean regret 0.6 %; with five 0.3 %)."""
+
+
+SPEED_UP_WIDTH = 0.1
+"""Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time; a wider
+one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
+
+
+def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
+    """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
+    worst = float(memory_limit_bytes) if objective == "memory" else 0.0
+    if not measurement.feasible:
+        return worst
+    if objective == "memory":
+        return float(measurement.peak_bytes or memory_limit_bytes)
+    rate = speed(measurement, objective)
+    return rate.value if rate else worst
+
+
+def speed(measurement: Measurement, objective: str) -> Interval | None:
+    """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
+
+    Of tokens those that are no padding: more padding is no more work done. Over a run of announced length, what it spends
+    on compiling counts.
+    """
+    rate = measurement.samples_per_second
+    if objective == "tokens_per_second" and measurement.tokens_per_second:
+        rate = measurement.non_padding_tokens_per_second or measurement.tokens_per_second
+    share = measurement.after_compiling
+    return rate if rate is None or share == 1.0 else Interval(rate.value * share, rate.low * share, rate.high * share)
+
+
+def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
+    """Steps of a run from which on the best trial's compiling has paid against each feasible one that compiles less.
+
+    0 where it compiles nothing. Where none is slower over any number of steps, that one does not count.
+    """
+    found = 0.0
+    for trial in trials:
+        saved_s = (trial.final.step_time_s or 0.0) - (best.final.step_time_s or 0.0)
+        spent_s = best.measurement.compile_s - trial.measurement.compile_s
+        if trial.feasible and spent_s > 0 and saved_s > 0:
+            found = max(found, spent_s / saved_s)
+    return math.ceil(found)
+
+
+def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
+
+    Speeds that differ by no more than noise, and by little, are equal: of those the one with more free memory wins, if confirmed
+    (a single probe's interval does not cover what differs between two processes). One that learns differently from the
+    baseline wins only if it is surely faster. For `memory` the smallest peak at no less than the baseline's speed.
+    """
+    able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early and not trial.barred]
+    confirmed = [trial for trial in able if trial.confirmed]
+    able = _proven(confirmed, trials, objective) or _proven(able, trials, objective)
+    if objective == "memory":
+        able = _as_fast_as_the_baseline(able, trials)
+        return min(able, key=lambda trial: trial.peak_bytes or 0, default=None)
+    rates = {trial.number: rate for trial in able if (rate := speed(trial.final, objective)) is not None}
+    fastest = max(able, key=lambda trial: rates[trial.number].value, default=None)
+    if fastest is None or not fastest.confirmed:
+        return fastest
+    equal = [trial for trial in able if trial == fastest or _as_fast(fastest, trial, objective)]
+    least = min(trial.peak_bytes or 0 for trial in equal)
+    lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
+    return max(lean, key=lambda trial: rates[trial.number].value)
+
+
+def _as_fast(fastest: Trial, trial: Trial, objective: str) -> bool:
+    """Whether nothing tells their speeds apart and they lie close: an interval too wide to tell is no proof of equality."""
+    times_as_fast = quotient(fastest, trial, objective)
+    return times_as_fast.low <= 1 and times_as_fast <= 1 + SAME_SPEED
+
+
+def quotient(above: Trial, below: Trial, objective: str) -> Interval:
+    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means."""
+    rounds = [[speed(one, objective) or 0.0 for one in trial.confirmations] for trial in (above, below)]
+    if len(rounds[0]) == len(rounds[1]) >= ROUNDS_THAT_TELL and all(map(all, rounds)):
+        return quotient_interval(*rounds)
+    one, other = speed(above.final, objective), speed(below.final, objective)
+    assert one is not None
+    assert other is not None
+    return quotient_of_means(one, other)
+
+
+def _proven(some: list[Trial], trials: Sequence[Trial], objective: str) -> list[Trial]:
+    return [trial for trial in some if unproven_gain(trial, trials, objective) is None]
+
+
+def unproven_gain(trial: Trial, trials: Sequence[Trial], objective: str) -> Interval | None:
+    """Its speed over the baseline's, where the trial learns differently and is not surely faster; None for all others."""
+    baseline = next((one for one in trials if one.number == 0), None)
+    if (
+        objective == "memory"
+        or baseline is None
+        or not learning_differences(trial.configuration, baseline.configuration)
+    ):
+        return None
+    gain, _ = speed_up(trial, baseline, objective)
+    return gain if gain is not None and gain.low <= 1 else None
+
+
+def is_open(gain: Interval) -> bool:
+    """Whether a speed-up tells neither that the trial is faster than the baseline nor that it is as fast."""
+    return gain.low <= 1 and (gain.high < 1 or gain.relative_width > SPEED_UP_WIDTH)
+
+
+def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
+    """Trials that were faster than the best one and may not win, with the reason; confirmed ones first, then by speed.
+
+    For `memory` those that are barred, whatever their speed.
+    """
+    best = best_trial(trials, objective)
+    ahead = 0.0 if best is None or objective == "memory" else float(speed(best.final, objective) or 0.0)
+    found = []
+    for trial in trials:
+        if not trial.feasible or trial.measurement.ended_early or float(speed(trial.final, objective) or 0.0) <= ahead:
+            continue
+        gain = unproven_gain(trial, trials, objective)
+        if trial.barred:
+            found.append((trial, trial.barred))
+        elif gain is not None and is_open(gain) and (trial.confirmed or best is None or not best.confirmed):
+            found.append((trial, "it learns differently, and cannot be told to be faster"))
+    return sorted(found, key=lambda one: (not one[0].confirmed, -float(speed(one[0].final, objective) or 0.0)))
+
+
+def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:
+    baseline = next((trial for trial in trials if trial.number == 0 and trial.feasible), None)
+    if baseline is None or baseline.samples_per_second is None:
+        return able
+    floor = baseline.samples_per_second.low
+    return [trial for trial in able if trial.samples_per_second and trial.samples_per_second.value >= floor]
+
+
+def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
+    """Feasible trials that no other beats in both speed and peak memory, fastest first."""
+    able = [t for t in trials if t.feasible and not t.barred and t.samples_per_second and t.peak_bytes]
+    able.sort(key=lambda t: (-t.samples_per_second.value, t.peak_bytes))  # type: ignore[union-attr]
+    front: list[Trial] = []
+    for trial in able:
+        if not front or (trial.peak_bytes or 0) < (front[-1].peak_bytes or 0):
+            front.append(trial)
+    return front
+
+
+def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | None, str]:
+    """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed."""
+    if not baseline.feasible:
+        return (
+            None,
+            f"the baseline does not run here: {baseline.final.outcome} ({baseline.final.reason or 'no reason given'})",
+        )
+    above, below = speed(best.final, objective), speed(baseline.final, objective)
+    if above is None or below is None:
+        return None, "the baseline has no speed to compare with"
+    if best.number == baseline.number:
+        return Interval(1.0, 1.0, 1.0), ""
+    return quotient(best, baseline, objective), ""
+
+
+def finalists(
+    trials: Sequence[Trial], objective: str, most: int = FINALISTS, expected: Mapping[int, Interval] | None = None
+) -> list[Trial]:
+    """Trials to confirm next, best first: they are measured again in interleaved rounds.
+
+    expected: number -> speed by what all probes say together, which noise moves less than one probe's own; by default
+    what each probe measured. At first the best trial and those within noise of it: intervals that overlap, and whatever
+    lies within 3 %, because two processes of one configuration differ by more than the steps of one show. Once some are
+    confirmed, those unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
+    """
+    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.barred]
+    confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
+    if objective == "memory":
+        lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)
+        bar = min((t.peak_bytes or 0 for t in confirmed if t.number), default=None)
+        return [t for t in lean if bar is None or (t.peak_bytes or 0) < bar][:1]
+    rates = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
+    rates |= {t.number: expected[t.number] for t in unconfirmed if expected and t.number in expected}
+    unconfirmed.sort(key=lambda t: -rates[t.number])
+    if not unconfirmed:
+        return []
+    if confirmed:
+        best = max(rates[t.number] for t in confirmed)
+        return [t for t in unconfirmed if rates[t.number] > best][:most]
+    first = rates[unconfirmed[0].number]
+    floor = min(first.low, 0.97 * first)
+    return [t for t in unconfirmed if rates[t.number].high >= floor][:most]

@@ -1,0 +1,100 @@
+"""How a search shares out its time: what a round, the losses and another probe are expected to take."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from autotune.core.loss_curves import SEEDS
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Trial
+from autotune.probe.order import timings
+from autotune.study.loss_check import predicted_seconds
+from autotune.study.objective import best_trial, finalists
+from autotune.study.plan import Plan
+
+LEAST_RIVALS = 2
+"""Finalists that are confirmed together at the least where there is time: one by itself may have had a lucky probe."""
+
+RESERVED = 0.4
+"""Share of a limited time that is left to rounds, losses and checks at the most, beyond one round."""
+
+CHECKED_STEPS = 10
+"""Steps that the sanity check is expected to take at the most, its evaluation and checkpoint counted as some."""
+
+
+def time_for_a_probe(plan: Plan, trials: Sequence[Trial]) -> bool:
+    """Whether another probe is expected to end in time, and to leave enough for confirming the answer.
+
+    An answer for which not even one round has time left keeps no probe from being tried.
+    """
+    if not plan.time.is_set or not trials:
+        return not plan.time.is_over
+    left = plan.time.seconds_left()
+    probe_s = max(trial.measurement.probe_seconds for trial in trials[-2:])
+    return left - probe_s >= reserved_seconds(plan, trials)
+
+
+def reserved_seconds(plan: Plan, trials: Sequence[Trial]) -> float:
+    """Seconds that probes leave for the best trials and the baseline: of one round, or of all that follows.
+
+    All that follows is given no more than a share of the time (RESERVED). 0 without a limit, for the first two probes,
+    and where not even one round has time left.
+    """
+    if not plan.time.is_set or len(trials) < LEAST_RIVALS:
+        return 0.0
+    rivals = finalists(trials, plan.objective)[:LEAST_RIVALS]
+    baseline = [trial for trial in trials[:1] if trial.feasible]
+    if not any(trial.number for trial in rivals):  # a rival that is still to come
+        rivals = [replace(trial, number=-1) for trial in baseline]
+    one_round = _together(rivals, baseline, 1)
+    if _together(rivals[:1], baseline, 1) > plan.time.seconds_left():
+        return 0.0
+    wanted = _together(rivals, baseline, plan.confirmation_rounds) + finishing_seconds(trials, plan.objective)
+    return max(one_round, min(wanted, RESERVED * (plan.time.seconds or 0.0)))
+
+
+def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int) -> float:
+    return rounds_seconds({trial.number: trial for trial in [*rivals, *baseline]}.values(), rounds)
+
+
+def rounds_seconds(trials: Iterable[Trial], rounds: int) -> float:
+    """How long it is expected to take until each of these has so many rounds."""
+    return sum(max(0, rounds - len(trial.confirmations)) * _round_seconds(trial) for trial in trials)
+
+
+def _round_seconds(trial: Trial) -> float:
+    """As its last round took; else the seconds of its probe outside its steps, and as many full steps as a round has."""
+    if trial.confirmations:
+        return trial.confirmations[-1].probe_seconds
+    step_s = trial.measurement.step_time_s or 0.0
+    # A GPU's probe knows what a process holds before its first tensor.
+    timing = timings(is_cpu=not trial.measurement.context_bytes)[1]
+    untimed_s = max(timing.untimed_most * step_s, timing.untimed_seconds)
+    timed_s = max(
+        timing.timed_least * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least
+    )
+    return starting_seconds(trial.measurement) + untimed_s + timed_s
+
+
+def starting_seconds(measurement: Measurement) -> float:
+    """The seconds of a probe that are none of its steps': its start and end, the model, the data."""
+    times = [step.seconds for step in measurement.steps]
+    in_steps = sum(times) * (1 + measurement.untimed_steps / len(times)) if times else 0.0
+    return max(0.0, measurement.probe_seconds - in_steps)
+
+
+def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
+    """How long comparing the losses of the best trial and its sanity check are expected to take; 0 where there is none."""
+    best = best_trial(trials, objective)
+    return 0.0 if best is None else losses_seconds(trials, [best.number]) + sanity_check_seconds(best)
+
+
+def losses_seconds(trials: Sequence[Trial], finalists: Sequence[int]) -> float:
+    """How long comparing the losses of these trials is expected to take, the processes' starts included."""
+    first = next(trial for trial in trials if trial.number == finalists[0])
+    starts = (len(SEEDS) + len(finalists)) * starting_seconds(first.measurement)
+    return predicted_seconds(trials, finalists) + starts
+
+
+def sanity_check_seconds(best: Trial) -> float:
+    """How long a few steps, one evaluation batch and one checkpoint are expected to take."""
+    return starting_seconds(best.measurement) + CHECKED_STEPS * (best.final.step_time_s or 0.0)

@@ -1,0 +1,78 @@
+"""How far a search goes, and what it tells those who watch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.core.configuration import Configuration
+from autotune.core.request import CONFIRMATION_ROUNDS, TuningRequest
+from autotune.core.time_limit import TimeLimit
+from autotune.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far to search. n_trials: probes in all, the baseline's among them. time: of the whole command.
+
+    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
+    by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
+    confirmation_rounds: of the finalists and the baseline at the least, up to twice as many while it is open who is faster.
+    """
+
+    n_trials: int
+    objective: str
+    memory_limit_bytes: int
+    allowed_bytes: int
+    time: TimeLimit = field(default_factory=TimeLimit)
+    probe_timeout_s: float | None = None
+    sampler: str = "physics"
+    seed: int = 0
+    confirmation_rounds: int = CONFIRMATION_ROUNDS
+    margin: float = 0.01
+    training_steps: int | None = None
+
+
+def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int) -> Plan:
+    """The plan of a search with this request."""
+    return Plan(
+        n_trials=request.n_trials,
+        objective=request.objective,
+        memory_limit_bytes=memory_limit_bytes,
+        allowed_bytes=allowed_bytes,
+        time=time,
+        probe_timeout_s=request.probe_timeout_s,
+        sampler=request.sampler,
+        seed=request.seed,
+        confirmation_rounds=request.confirmation_rounds,
+        margin=request.margin,
+        training_steps=request.training_steps,
+    )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that happened, for those who watch.
+
+    kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
+    preparing and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
+    trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
+    seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
+    could_win: share by which something untried could still beat the best, before what is probed now; None: not known.
+    folder: where the study lies; None before it is open.
+    """
+
+    kind: str
+    trials: tuple[Trial, ...]
+    number: int | None = None
+    configuration: Configuration | None = None
+    trial: Trial | None = None
+    best: Trial | None = None
+    probes_left: int = 0
+    seconds_left: float | None = None
+    speedup: float | None = None
+    could_win: float | None = None
+    message: str = ""
+    folder: Path | None = None
+
+
+Watch = Callable[[Progress], None]

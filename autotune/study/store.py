@@ -1,0 +1,198 @@
+"""Where a study lives on disk: its lock, what makes it the one it is, and its trials.
+
+<folder>/request.json            what is searched, and what makes this study the one it is
+         study.db                Optuna's own record, for its samplers
+         probes/0007/            order, measurement and log of trial 7
+         probes/0007/confirmation-1/
+         probes/0007/prospect.json   what the untried could still win after it
+         probes/0007/estimated_peak.json   what its memory is for, as it was estimated before any probe
+"""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Measurement
+from autotune.core.prospect import Prospect
+from autotune.core.trial import Trial
+from autotune.memory.peak import MemoryPeak
+from autotune.probe.order import ANSWER, ORDER, remove_unfinished
+
+REQUEST, VERIFICATION = "request.json", "verification.json"
+"""What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
+PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
+"""What the untried could still win, beside the trial after which it stood so; what that trial's memory is for."""
+EXPLANATION = "explanation"
+"""Folder of what `autotune explain` measured."""
+TENSORBOARD, RUNS = "tensorboard", "loggers.json"
+"""What TensorBoard is told, and which runs of which loggers are this study's."""
+FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
+"""What trainings of every kind leave in a study's folder."""
+
+Kept = TypeVar("Kept")
+_DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
+
+
+def study_folder(study: str, output_dir: str) -> Path:
+    """The folder of a study that is named, or given by its folder."""
+    return Path(study) if (Path(study) / REQUEST).exists() else Path(output_dir) / study
+
+
+def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
+    """Where the files of a trial's probe, or of a confirmation round of it, go."""
+    place = folder / "probes" / f"{number:04d}"
+    return place / f"confirmation-{confirmation}" if confirmation else place
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidRequest(
+            f"{folder} is a file, and a study needs a folder.", "Name another --output-dir."
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _in_use(folder) from error
+        remove_unfinished(folder)
+        yield
+
+
+def is_unmeasured(folder: Path) -> bool:
+    """Whether a study lies in this folder and none of its trials was measured: beginning it again loses nothing."""
+    return (folder / REQUEST).exists() and not any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raise StudyInUse where another process holds the study's folder now; takes no lock of its own to keep."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), (folder / ".lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _in_use(folder) from error
+
+
+def _in_use(folder: Path) -> StudyInUse:
+    return StudyInUse(
+        f"Another process works on the study in {folder}.", "Wait for it, or give this one another --study-name."
+    )
+
+
+def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
+    path = folder / REQUEST
+    with reporting_storage(folder):
+        if path.exists():
+            try:
+                known = read_json(path)["identity"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
+            if known != identity:
+                raise StudyMismatch(
+                    f"The study {folder.name} answers another question: {'; '.join(_differences(known, identity))}.",
+                    "Give this one another --study-name, or use --fresh to begin it again.",
+                )
+
+
+def _differences(known: Any, identity: Any, place: str = "") -> list[str]:
+    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
+    if isinstance(known, Mapping) and isinstance(identity, Mapping):
+        every = [
+            said
+            for key in dict.fromkeys([*known, *identity])
+            for said in _differences(known.get(key), identity.get(key), f"{place}.{key}".lstrip("."))
+        ]
+        return every[:5]
+    return [] if known == identity else [f"{place} was {_short(known)}, is now {_short(identity)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def remove_study(folder: Path, reports: Sequence[str]) -> None:
+    """Remove a study's own files and these reports from its folder, and nothing else."""
+    with reporting_storage(folder):
+        for name in FOLDERS:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+        # What says which question it answers goes last: killed in between, the rest is still known for what it is.
+        for name in ("study.db", "study.db-journal", RUNS, *reports, REQUEST):
+            (folder / name).unlink(missing_ok=True)
+
+
+def read_trial(folder: Path, number: int) -> Trial | None:
+    """The trial whose order and measurement lie in this folder; None where they are missing or not whole."""
+    try:
+        order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
+        configuration = Configuration.from_dict(order["configuration"])
+        rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        confirmed = [Measurement.from_dict(read_json(one / ANSWER)) for one in rounds if (one / ANSWER).exists()]
+        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep_prospect(folder: Path, number: int, prospect: Prospect) -> None:
+    """Write what the untried could still win after this trial. Raises OSError where the disk refuses."""
+    _keep(folder, number, PROSPECT, prospect.to_dict())
+
+
+def read_prospects(folder: Path) -> dict[int, Prospect]:
+    """Trial number -> what the untried could still win after it; without those that are missing or not whole."""
+    return _read(folder, PROSPECT, Prospect.from_dict)
+
+
+def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
+    """Write the estimated peaks of trials that have none yet. Raises OSError where the disk refuses."""
+    for number, peak in peaks.items():
+        if not (probe_folder(folder, number) / PEAK).exists():
+            _keep(folder, number, PEAK, peak.to_dict())
+
+
+def read_peaks(folder: Path) -> dict[int, MemoryPeak]:
+    """Trial number -> its estimated peak; without those that are missing or not whole."""
+    return _read(folder, PEAK, MemoryPeak.from_dict)
+
+
+def _keep(folder: Path, number: int, name: str, told: Mapping[str, Any]) -> None:
+    place = probe_folder(folder, number)
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / name, told)
+
+
+def _read(folder: Path, name: str, kept: Callable[[Mapping[str, Any]], Kept]) -> dict[int, Kept]:
+    found: dict[int, Kept] = {}
+    for path in sorted(folder.glob(f"probes/*/{name}")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found[int(path.parent.name)] = kept(read_json(path))
+    return found
+
+
+@contextlib.contextmanager
+def reporting_storage(folder: Path) -> Iterator[None]:
+    """Turn what a disk can refuse into one clear line."""
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
+    except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
+        cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
+        raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error

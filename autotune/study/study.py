@@ -1,0 +1,172 @@
+"""Ask and tell: what a study proposes next, and what Optuna's record of it is told."""
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from autotune.core.configuration import Configuration
+from autotune.core.interrupt import Wish
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.prospect import Prospect
+from autotune.core.trial import Trial
+from autotune.core.units import finite
+from autotune.sampler.acquisition import Choice
+from autotune.sampler.optuna_samplers import fixed_sampler
+from autotune.sampler.parameters import configuration_of, distributions, parameters
+from autotune.sampler.physics import PhysicsSampler, taught
+from autotune.space.dominance import settled_by
+from autotune.space.search_space import SearchSpace
+from autotune.study.objective import value
+from autotune.study.pacing import time_for_a_probe
+from autotune.study.plan import Plan
+from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
+from autotune.study.store import keep_prospect, probe_folder
+
+PROBES = "further probes"
+"""What a search leaves out whose time is over before its other budget."""
+
+KNOWN_IN_A_ROW = 200
+"""Proposals in a row that are already answered after which everything counts as known."""
+
+WALKED_THROUGH = 5000
+"""Configurations up to which a space is walked through to see whether anything is left."""
+
+
+@dataclass
+class Study:
+    """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
+
+    could_win: by what share something untried could still beat the best, as it was last asked; None where the sampler
+    does not know. wish: the user's, to stop.
+    """
+
+    folder: Path
+    optuna: optuna.Study
+    space: SearchSpace
+    plan: Plan
+    trials: list[Trial] = field(default_factory=list)
+    queue: list[Configuration] = field(default_factory=list)
+    answered_at_once: int = 0
+    could_win: float | None = None
+    wish: Wish = field(default_factory=Wish)
+    left_out: list[str] = field(default_factory=list)
+
+    def probe_folder(self, number: int, confirmation: int = 0) -> Path:
+        """Where a trial's files go."""
+        return probe_folder(self.folder, number, confirmation)
+
+
+# Asking ------------------------------------------------------------------------------------------------------
+
+
+Asked = tuple[int, optuna.Trial, Configuration]
+
+
+def ask(study: Study) -> tuple[Asked | None, str]:
+    """(the next configuration that nothing answers for yet, the queue's first; or None and why the search ends).
+
+    A proposal that is known or settled is told at once, marked, and not counted. What the untried could still win is
+    written beside the last trial.
+    """
+    out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials)
+    sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
+    choice: Choice | None = None
+    if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
+        choice = sampler.choose(study.optuna, trials=study.trials)
+        if study.trials:
+            prospect = Prospect(choice.could_win, choice.any_could_win, choice.untried)
+            keep_prospect(study.folder, study.trials[-1].number, prospect)
+    study.could_win = finite(choice.any_could_win) if choice else None
+    if over:
+        known = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
+        study.left_out += [PROBES] if out_of_time and not known else []
+        return None, known or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
+    while study.queue:
+        configuration = study.queue.pop(0)
+        if settled_by(configuration, study.trials) is None:
+            return begin(study, propose(study, configuration), configuration), ""
+    if choice is not None:
+        if statement := nothing_to_win(study.plan, study.trials, choice, study.space.size):
+            return None, statement
+        assert choice.configuration is not None
+        return begin(study, propose(study, choice.configuration), choice.configuration), ""
+    if _all_known(study):
+        return None, _all_is_known(study)
+    for _ in range(KNOWN_IN_A_ROW):
+        running = propose(study)
+        configuration = configuration_of(study.space, running.params)
+        answer = settled_by(configuration, study.trials)
+        if answer is None and configuration in study.space:
+            return begin(study, running, configuration), ""
+        running.set_user_attr("answered_by", answer.number if answer else "outside --only")
+        same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
+        _finish(study, running, answer.measurement if same and answer else None)
+        study.answered_at_once += 1
+    return None, _all_is_known(study)
+
+
+def propose(study: Study, configuration: Configuration | None = None) -> optuna.Trial:
+    """A new trial of the sampler's choice, or of this configuration.
+
+    Not by Optuna's own queue: what waits there when a search is killed would come before what was interrupted.
+    """
+    if configuration is None:
+        return study.optuna.ask(distributions(study.space))
+    sampler = study.optuna.sampler
+    study.optuna.sampler = fixed_sampler(parameters(study.space, configuration), sampler)
+    try:
+        return study.optuna.ask(distributions(study.space))
+    finally:
+        study.optuna.sampler = sampler
+
+
+def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> Asked:
+    """Mark a proposal as a trial of ours, with its number."""
+    number = study.trials[-1].number + 1 if study.trials else 0
+    running.set_user_attr("configuration", configuration.to_dict())
+    running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
+    return number, running, configuration
+
+
+def _all_is_known(study: Study) -> str:
+    """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
+    if study.space.size <= WALKED_THROUGH:
+        return "every configuration of the space is known or settled"
+    return f"{KNOWN_IN_A_ROW} proposals in a row were known or settled already"
+
+
+def _all_known(study: Study) -> bool:
+    """Whether the trials answer for every configuration of a space small enough to walk through."""
+    if study.space.size > WALKED_THROUGH:
+        return False
+    return all(settled_by(configuration, study.trials) for configuration in study.space)
+
+
+# Telling -----------------------------------------------------------------------------------------------------
+
+
+def tell(study: Study, running: optuna.Trial, configuration: Configuration, measurement: Measurement) -> None:
+    """What came of a trial: FAIL for a crash, else COMPLETE with its value, its constraint, and what it taught."""
+    running.set_user_attr("outcome", measurement.outcome.value)
+    running.set_user_attr("ended_early", measurement.ended_early)
+    for name, told in taught(configuration, measurement).items():
+        running.set_user_attr(name, told)
+    if measurement.outcome is Outcome.CRASHED:
+        with contextlib.suppress(RuntimeError):  # brute force, as in _finish
+            study.optuna.tell(running, state=TrialState.FAIL)
+    else:
+        _finish(study, running, measurement)
+
+
+def _finish(study: Study, running: optuna.Trial, measurement: Measurement | None) -> None:
+    """Tell COMPLETE with a value and the one constraint; the worst of both for no measurement."""
+    plan = study.plan
+    worst = float(plan.memory_limit_bytes) if plan.objective == "memory" else 0.0
+    told = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
+    running.set_constraint("fits", measurement.fits if measurement else 1.0)
+    # Brute force stops Optuna's own loop once it has seen all; ours asks it.
+    with contextlib.suppress(RuntimeError):
+        study.optuna.tell(running, told, skip_if_finished=True)

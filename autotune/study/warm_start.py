@@ -1,0 +1,212 @@
+"""Everything that can be known before the first probe: estimates of memory, what the device can do, past studies."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import combinations, islice, product
+from pathlib import Path
+from typing import Any
+
+from autotune.core.configuration import Configuration, Value
+from autotune.core.environment import Environment
+from autotune.core.errors import TracingFailed
+from autotune.core.time_limit import TimeLimit
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+from autotune.memory.estimate import MemoryModel, NotTraced
+from autotune.memory.peak import MemoryPeak
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.rates_query import head_seconds, known_rates
+from autotune.probe.trace_query import traced
+from autotune.sampler.calibration import Calibration, informed
+from autotune.sampler.physics import Knowledge, expected_work
+from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import LEVERS, MICRO
+from autotune.space.tensor_cores import output_layer
+from autotune.space.utilization import Arithmetic, SampleFlops
+from autotune.study.plan import Progress, Watch
+from autotune.study.store import keep_peaks, reporting_storage
+
+UNTOUCHED_BYTES = 34 << 20
+"""Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
+RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
+
+ESTIMATED = 0.2
+"""Share of the time left that measuring the device's rates may take, and tracing after it: probes tell more."""
+
+TRACED = 500
+"""Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
+
+
+def gather(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    base: Mapping[str, Any],
+    allowed_bytes: int,
+    past: Sequence[Calibration] = (),
+    time_limit: TimeLimit | None = None,
+) -> Knowledge:
+    """What the sampler `physics` starts from. past: what other studies on this device taught.
+
+    time_limit: of the whole command, of which only a share is spent on this.
+    """
+    time_limit = time_limit or TimeLimit()
+    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left())
+    effects = expected_effects(space, environment, workload)
+    prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
+    if environment.is_cpu:
+        prior = replace(prior, memory=CPU_MEMORY)
+    estimate: Callable[[Configuration], float] | None = None
+    unknown, model = "", None
+    try:
+        model = traced(host, workload, environment, _needs(space), base, seconds=ESTIMATED * time_limit.seconds_left())
+        estimate = estimates(model, space, workload)
+        if model.arithmetic and "fp32" in rates:
+            kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S
+            half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
+            prior = replace(prior, half_speed=half_speed)
+    except TracingFailed as failed:
+        unknown = f"memory was not estimated before the probes, only learned from them: {failed.written[0]}"
+    untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
+    informed_prior = informed(prior, space, past)
+    return Knowledge(
+        max(1, allowed_bytes - untouched),
+        estimate,
+        informed_prior,
+        unknown=unknown,
+        untouched_bytes=untouched,
+        peak=partial(_peak, model),
+        arithmetic=arithmetic_of(model, rates),
+    )
+
+
+def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arithmetic:
+    """What is known of the model's operations, and of the device's."""
+    samples = model.sample_flops if model is not None else {}
+    products = {name: rates[name] for name in map(str, LEVERS["precision"].values) if name in rates}
+    return Arithmetic({key: SampleFlops(**one) for key, one in samples.items()}, products)
+
+
+def count_operations(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    base: Mapping[str, Any],
+    time_limit: TimeLimit,
+) -> Arithmetic:
+    """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
+    adapted = [name for name in ("lora", "lora_targets") if name in space.values]
+    left_s = ESTIMATED * time_limit.seconds_left()
+    try:
+        model = traced(host, workload, environment, [space.baseline, *_combined(space, adapted)], base, seconds=left_s)
+    except TracingFailed:
+        return Arithmetic()
+    return arithmetic_of(model, known_rates(host, environment, ESTIMATED * time_limit.seconds_left()))
+
+
+def worth_of_padding(
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    space: SearchSpace,
+    arithmetic: Arithmetic,
+    time_limit: TimeLimit,
+) -> tuple[str, ...]:
+    """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
+    layer = output_layer(workload.model_config, workload.task, environment, space.beside("precision"))
+    seconds = head_seconds(host, environment, layer, ESTIMATED * time_limit.seconds_left()) if layer else {}
+    if layer is None or not seconds:
+        return ()
+    whole = arithmetic.samples[""].whole if "" in arithmetic.samples else None
+    return (layer.worth(seconds, whole, workload.sequence_length),)
+
+
+def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
+    """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
+    found = {one.number: knowledge.peak(one.configuration) for one in trials}
+    return {number: peak for number, peak in found.items() if peak is not None}
+
+
+def keeping_peaks(watch: Watch, knowledge: Knowledge, folder: Path) -> Watch:
+    """The same watch, before which every trial's estimated peak is written into the study's folder. Raises StorageFailed."""
+
+    def both(progress: Progress) -> None:
+        if progress.kind in ("resumed", "trial"):
+            with reporting_storage(folder):
+                keep_peaks(folder, estimated_peaks(knowledge, progress.trials))
+        watch(progress)
+
+    return both
+
+
+def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak | None:
+    try:
+        return model.peak(configuration) if model is not None else None
+    except (NotTraced, KeyError):
+        return None
+
+
+def expected_effects(
+    space: SearchSpace, environment: Environment, workload: Workload
+) -> dict[str, dict[Value, Effect]]:
+    """Prior.effects: what the levers say of their values on this device (Lever.change)."""
+    every = {
+        name: {value: Effect(*LEVERS[name].change(value, environment, workload)) for value in values}
+        for name, values in space.values.items()
+        if name != MICRO
+    }
+    return {name: known for name, known in every.items() if any(map(any, known.values()))}
+
+
+def _needs(space: SearchSpace) -> list[Configuration]:
+    """A configuration for each combination of the values that change memory, those near the baseline first."""
+    told = [name for name, one in LEVERS.items() if "memory" in one.changes and one.traced and name in space.values]
+    named = [name for name in told if name != MICRO]
+    return [space.baseline, *islice(dict.fromkeys(_traceable(space, one) for one in _combined(space, named)), TRACED)]
+
+
+def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:
+    """Ever more of these levers at another value than the baseline's; the last micro-batch size, all else as the baseline."""
+    own = {
+        name: one if one in space.values[name] else space.values[name][0] for name, one in space.baseline.values.items()
+    }
+    own[MICRO] = space.values[MICRO][-1]
+    others = {name: [value for value in space.values[name] if value != own[name]] for name in named}
+    for count in range(len(named) + 1):
+        for changed in combinations(named, count):
+            for values in product(*(others[name] for name in changed)):
+                yield space.configuration({**own, **dict(zip(changed, values, strict=True))})
+
+
+def _traceable(space: SearchSpace, configuration: Configuration) -> Configuration:
+    """The same but for levers whose value cannot be traced, which are at `none`; what that changes `Lever.change` says."""
+    values = configuration.values
+    known = {name: value if LEVERS[name].traceable(value) else "none" for name, value in values.items()}
+    return configuration if known == values else space.configuration(known)
+
+
+def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
+    """A configuration's peak bytes: traced; where it was not, as without what cannot be traced, then as with the baseline's
+    other levers beside the space's core levers, or at its micro-batch size; and at the least weights and gradients."""
+
+    @cache
+    def estimate(configuration: Configuration) -> float:
+        own, values = space.baseline.values, configuration.values
+        core = {name: values[name] for name in space.core}
+        for one in (
+            configuration,
+            _traceable(space, configuration),
+            space.configuration({**own, MICRO: values[MICRO], **core}),
+            space.configuration({**own, MICRO: values[MICRO]}),
+        ):
+            try:
+                return float(model.peak(one).device_bytes)
+            except (NotTraced, KeyError):
+                continue
+        return float(workload.parameter_bytes + workload.gradient_bytes)
+
+    return estimate

@@ -1,0 +1,1 @@
+"""Reading, encoding and batching of data."""

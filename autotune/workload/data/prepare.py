@@ -1,0 +1,291 @@
+"""Tokenises a request's data once and keeps it on disk for every probe."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.paths import named
+from autotune.core.request import TuningRequest
+from autotune.workload.data import images
+from autotune.workload.data.columns import Columns, Labels, choose_columns, read_labels, texts_of
+from autotune.workload.data.encode import Encoder
+from autotune.workload.data.reading import read_data
+from autotune.workload.data.sources import DataSource, find_data
+from autotune.workload.data.tokenizer import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
+from autotune.workload.hub import first_line
+from autotune.workload.model.config import image_shape
+
+MOST_TEXTS = 50_000
+MOST_IMAGES = 5_000
+"""Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as those of all."""
+_FORMAT = 3
+_SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Data ready for probes.
+
+    folder: holds `data` and, for text, `tokenizer`; identity: what tells this data from another; text_source: tokenizer
+    or image transform, for people; samples: in `data`; num_labels: classes to set in the model's config, None to
+    leave it; special_ids: token ids that the config must share with the tokenizer; longest: places of the samples with
+    the most tokens and the most labels, empty where all are alike.
+    """
+
+    folder: str
+    identity: str
+    text_source: str
+    samples: int
+    num_labels: int | None = None
+    special_ids: tuple[tuple[str, int], ...] = ()
+    longest: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def prepare_data(
+    request: TuningRequest, config: Any, task: str, sequence_length: int | None, cache: Path
+) -> PreparedData:
+    """The request's dataset, tokenised for the task and saved below the cache; found there the second time.
+
+    Raises InvalidRequest, one line with advice, for data that cannot be read or used; StorageFailed where the cache
+    cannot be written.
+    """
+    datasets.disable_progress_bars()
+    source = find_data(request.dataset or "", images=task == "image-classification")
+    plan = None if task == "image-classification" else plan_tokenizer(request.tokenizer, request.model, config)
+    asked = _Asked(request, config, task, sequence_length, plan)
+    if source.identity and (found := _found(cache / asked.key(source.identity))):
+        return asked.checked(found)
+    with _scratch(cache) as scratch:
+        data = read_data(source, request.dataset_split, scratch / "raw")
+        identity = source.identity or f"{source.name} {data._fingerprint}"
+        target = cache / asked.key(identity)
+        if found := _found(target):
+            return asked.checked(found)
+        fresh = scratch / "fresh"
+        prepared = _prepare(asked, source, identity, data, fresh)
+        with _storage(cache):
+            (fresh / "prepared.json").write_text(json.dumps(asdict(prepared)), encoding="utf-8")
+            _move(fresh, target)
+    return asked.checked(replace(prepared, folder=str(target)))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """All that decides what prepared data looks like, but for the data itself."""
+
+    request: TuningRequest
+    config: Any
+    task: str
+    sequence_length: int | None
+    plan: TokenizerPlan | None
+
+    @property
+    def most_rows(self) -> int:
+        most = MOST_IMAGES if self.task == "image-classification" else MOST_TEXTS
+        wanted: int = self.request.global_batch_size
+        return max(most, wanted)
+
+    def key(self, identity: str) -> str:
+        """A folder's name that changes with whatever changes the samples."""
+        request = self.request
+        facts = [_FORMAT, identity, request.dataset_split, request.text_column, request.label_column, self.task]
+        facts += [self.sequence_length, self.most_rows, asdict(self.plan) if self.plan else None]
+        facts += [
+            getattr(self.config, name, None) for name in ("model_type", "vocab_size", "num_labels", *_SPECIAL_IDS)
+        ]
+        facts += [image_shape(self.config) if self.plan is None else None]
+        return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:20]
+
+    def checked(self, prepared: PreparedData) -> PreparedData:
+        """The same data; raises InvalidRequest where it is smaller than one batch."""
+        wanted = self.request.global_batch_size
+        if prepared.samples < wanted:
+            raise InvalidRequest(
+                f"The data {self.request.dataset} has {prepared.samples} usable samples, "
+                f"which is smaller than one batch of {wanted}.",
+                "Use more data or a smaller global batch size.",
+            )
+        return prepared
+
+
+def _prepare(asked: _Asked, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
+    """Writes `data` and `tokenizer` into the folder, and says what they are."""
+    request, task = asked.request, asked.task
+    notes = []
+    if len(data) > asked.most_rows:
+        notes.append(f"{asked.most_rows} of {len(data)} rows, drawn at random, stand for the data")
+        data = data.shuffle(seed=0).select(range(asked.most_rows))
+    columns = choose_columns(data, task, request.text_column, request.label_column)
+    labels = None
+    if task in ("sequence-classification", "token-classification", "image-classification"):
+        labels = read_labels(data, columns.label, asked.config.num_labels)
+    if labels and labels.is_number and task != "sequence-classification":
+        raise InvalidRequest(
+            f"The column {columns.label!r} holds fractions, not classes.", "Name another one with --label-column."
+        )
+    if task == "seq2seq-lm" and columns.label == columns.text:
+        notes.append(f"the column {columns.text!r} is source and target")
+    rows = len(data)
+    special_ids: tuple[tuple[str, int], ...] = ()
+    with _storage(folder.parent):
+        if asked.plan is None:
+            data, text_source = _image_rows(asked, columns, labels, data)
+        else:
+            tokenizer, text_source = _tokenizer(asked, columns, data)
+            tokenizer.save_pretrained(str(folder / "tokenizer"))
+            special_ids = _special_ids(tokenizer)
+            data = _text_rows(asked, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
+        if not len(data):
+            raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
+        data.save_to_disk(str(folder / "data"))
+    if len(data) < rows:
+        notes.append(f"{rows - len(data)} of {rows} rows were empty or too short and are left out")
+    return PreparedData(
+        folder=str(folder),
+        identity=f"{identity}, split {request.dataset_split}",
+        text_source=text_source,
+        samples=len(data),
+        num_labels=_classes_to_set(labels, asked.config.num_labels),
+        special_ids=special_ids,
+        longest=_longest(data),
+        notes=tuple(notes),
+    )
+
+
+def _tokenizer(asked: _Asked, columns: Columns, data: Any) -> tuple[Any, str]:
+    assert asked.plan is not None
+    if asked.plan.is_trained:
+        tokenizer = train_tokenizer(texts_of(data, columns), asked.config)
+        return tokenizer, f"byte-pair tokenizer trained on the data ({len(tokenizer)} tokens)"
+    tokenizer = open_tokenizer(asked.plan, asked.config, asked.request.trust_remote_code)
+    place = asked.plan.place
+    if asked.task == "masked-lm" and tokenizer.mask_token is None:
+        raise InvalidRequest(f"The tokenizer {place!r} has no mask token, which masked-lm needs.", "Use another one.")
+    if asked.task in ("token-classification", "question-answering") and not tokenizer.is_fast:
+        raise InvalidRequest(
+            f"The tokenizer {place!r} cannot say which token comes from which word, which {asked.task} needs.",
+            "Use a fast one (with a tokenizer.json).",
+        )
+    return tokenizer, f"tokenizer of {named(place)} ({len(tokenizer)} tokens)"
+
+
+def _text_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any, tokenizer: Any, file: Path) -> Any:
+    assert asked.sequence_length is not None
+    return data.map(
+        Encoder(asked.task, columns, tokenizer, asked.sequence_length, labels),
+        batched=True,
+        remove_columns=data.column_names,
+        load_from_cache_file=False,
+        cache_file_name=str(file),
+        # Hashing the function would mean pickling the tokenizer; the folder's name already tells results apart.
+        new_fingerprint=hashlib.sha256(str(file).encode()).hexdigest()[:16],
+    )
+
+
+def _image_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any) -> tuple[Any, str]:
+    """Rows of `image`, still encoded, and `labels`; unlabelled ones are left out."""
+    assert labels is not None
+    shape = image_shape(asked.config)
+    if not images.can_load(shape[0]):
+        raise InvalidRequest(
+            f"Images of {shape[0]} channels cannot be read from files.", "Leave --dataset out to use random ones."
+        )
+    try:
+        images.pixels(data[0][columns.text], shape)
+    except Exception as error:
+        raise InvalidRequest(
+            f"The first image of {asked.request.dataset} cannot be decoded: {first_line(error)}.", "Mend or remove it."
+        ) from error
+    found = [labels.of(value) for value in data[columns.label]]
+    data = data.select_columns([columns.text])
+    if columns.text != "image":
+        data = data.rename_column(columns.text, "image")
+    data = data.add_column("labels", found)
+    if None in found:
+        data = data.select([number for number, label in enumerate(found) if label is not None])
+    return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
+
+
+def _longest(data: Any) -> tuple[int, ...]:
+    """Places of the rows with the longest lists, column by column: together they pad a batch to all its maxima."""
+    import pyarrow.compute as arrow
+    from pyarrow import types
+
+    places = []
+    for name in data.column_names:
+        column = data.with_format("arrow")[name]
+        if types.is_list(column.type) or types.is_large_list(column.type):
+            lengths = arrow.list_value_length(column)
+            extremes = arrow.min_max(lengths).as_py()
+            if extremes["min"] != extremes["max"]:
+                places.append(arrow.index(lengths, extremes["max"]).as_py())
+    return tuple(dict.fromkeys(places))
+
+
+def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
+    """The config's number of classes where the data needs another one; more than the data has do no harm."""
+    if labels is None or labels.count == classes:
+        return None
+    if labels.is_number:
+        return 1
+    return max(labels.count, 2) if labels.count > classes or classes == 1 else None
+
+
+def _special_ids(tokenizer: Any) -> tuple[tuple[str, int], ...]:
+    found = ((name, getattr(tokenizer, name, None)) for name in _SPECIAL_IDS)
+    return tuple((name, number) for name, number in found if number is not None)
+
+
+def _found(folder: Path) -> PreparedData | None:
+    """What an earlier call left in the folder, if anything."""
+    try:
+        facts = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    special_ids = tuple((name, number) for name, number in facts["special_ids"])
+    lists = {name: tuple(facts[name]) for name in ("longest", "notes")}
+    return PreparedData(**{**facts, "folder": str(folder), "special_ids": special_ids, **lists})
+
+
+@contextmanager
+def _scratch(cache: Path) -> Iterator[Path]:
+    """A folder below the cache, so that a finished result moves into place at once; gone at the end."""
+    with _storage(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".preparing-", dir=cache))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _storage(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(
+            f"The prepared data cannot be written to {cache}: {error.strerror or first_line(error)}.",
+            "Free some space, or choose a folder that can be written.",
+        ) from error
+
+
+def _move(fresh: Path, target: Path) -> None:
+    """Puts the finished folder in place; another process may have been quicker with the same result."""
+    try:
+        os.rename(fresh, target)
+    except OSError:
+        if _found(target) is None:
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(fresh, target)

@@ -1,0 +1,191 @@
+"""Finds the data that a request names, and what is wrong with local files; light enough for the process that asks."""
+
+import codecs
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.core.errors import InvalidRequest
+
+READERS = {
+    ".txt": "text",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+_SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
+_SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
+_LOOKED_AT_BYTES = 65536
+MOST_DEPTH = 100
+"""Brackets within brackets: the reader of JSON lines takes a few hundred, and ends its process above."""
+_SAVED = ("dataset_info.json", "dataset_dict.json")
+"""What `save_to_disk` leaves in its folder."""
+_ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where the data is, before it is read.
+
+    name: as the user wrote it; path: None for a hub id; reader: of `datasets`, `saved` for a folder that
+    `save_to_disk` wrote; files: split -> files; identity: of local data, empty for a hub id.
+    """
+
+    name: str
+    path: Path | None
+    reader: str
+    files: dict[str, tuple[str, ...]]
+    identity: str = ""
+
+
+def find_data(name: str, images: bool) -> DataSource:
+    """The source of that name; images: an image folder is wanted.
+
+    Raises InvalidRequest where the path is missing, closed, empty, or of no known kind.
+    """
+    with _reported(name):
+        path = _local(name)
+        if path is None:
+            return DataSource(name, None, "hub", {})
+        return _folder(name, path, images) if path.is_dir() else _file(name, path)
+
+
+def check_data(name: str) -> None:
+    """Raise InvalidRequest for what `find_data` refuses whatever the model is: quickly, however many files there are."""
+    with _reported(name):
+        path = _local(name)
+        if path is not None and path.is_file():
+            _check_file(path, _reader(name, path))
+        elif path is not None and not any(one.suffix.lower() in _ENDINGS for one in _files_below(path)):
+            raise _no_data(name, "images, or files")
+
+
+def _local(name: str) -> Path | None:
+    """The file or folder of that name; None for a hub id. Raises InvalidRequest, OSError."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path.resolve()
+    if _reads_as_path(name):
+        raise InvalidRequest(f"There is no file or folder {name}.", "Check --dataset; a hub id is written user/name.")
+    return None
+
+
+@contextmanager
+def _reported(name: str) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise InvalidRequest(f"The data {name} may not be read by this user.", "Check its permissions.") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a name that is too long, a NUL in it, no such home
+        raise InvalidRequest(f"--dataset {name[:80]!r} cannot be read: {error}.", "Check the path.") from error
+
+
+def stamp(files: Iterable[Path]) -> str:
+    """Path, size and time of local files: what tells one version of them from another."""
+    stamps = []
+    for file in sorted(files):
+        facts = file.stat()
+        stamps.append((str(file), facts.st_size, facts.st_mtime_ns))
+    # The digest stands for the paths and times: a report tells no one where a machine keeps its files.
+    digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:16]
+    name = Path(stamps[0][0]).name if len(stamps) == 1 else f"{len(stamps)} files"
+    return f"{name}, {sum(size for _, size, _ in stamps)} bytes, {digest}"
+
+
+def _file(name: str, path: Path) -> DataSource:
+    reader = _reader(name, path)
+    _check_file(path, reader)
+    return DataSource(name, path, reader, {"train": (str(path),)}, stamp([path]))
+
+
+def _reader(name: str, path: Path) -> str:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidRequest(
+            f"The ending of {name} is none of a known kind of data.", f"Known: {', '.join(READERS)}, or a folder."
+        )
+    return reader
+
+
+def _no_data(name: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"The folder {name} holds no data.", f"It needs {what} ending in {', '.join(READERS)}.")
+
+
+def _folder(name: str, path: Path, images: bool) -> DataSource:
+    files = list(_files_below(path))
+    if any((path / one).is_file() for one in _SAVED):
+        return DataSource(name, path, "saved", {}, f"{path}: {stamp(files)}")
+    if images and any(file.suffix.lower() in IMAGE_ENDINGS for file in files):
+        return DataSource(name, path, "imagefolder", {}, f"{path}: {stamp(files)}")
+    known = [file for file in files if file.suffix.lower() in READERS]
+    if not known:
+        raise _no_data(name, "images, or files" if images else "files")
+    readers = sorted({READERS[file.suffix.lower()] for file in known})
+    if len(readers) > 1:
+        raise InvalidRequest(f"The folder {name} mixes kinds of data: {', '.join(readers)}.", "Name one file of it.")
+    splits: dict[str, tuple[str, ...]] = {}
+    for file in known:
+        _check_file(file, readers[0])
+        split = _split_of(file.relative_to(path))
+        splits[split] = (*splits.get(split, ()), str(file))
+    return DataSource(name, path, readers[0], splits, f"{path}: {stamp(known)}")
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        files = (Path(here) / one for one in sorted(names) if not one.startswith("."))
+        yield from (one for one in files if one.is_file())
+
+
+def _split_of(file: Path) -> str:
+    """The split that a file's name or folder speaks of; train where they are silent."""
+    words = re.split(r"[^a-z]+", str(file.with_suffix("")).lower())
+    return next((_SPLIT_WORDS[word] for word in reversed(words) if word in _SPLIT_WORDS), "train")
+
+
+def _check_file(path: Path, reader: str) -> None:
+    """Raises InvalidRequest where a file is empty or its beginning is not text though it should be."""
+    if path.stat().st_size == 0:
+        raise InvalidRequest(f"The file {path} is empty.", "Choose other data.")
+    with path.open("rb") as file:
+        beginning = file.read(_LOOKED_AT_BYTES)
+    if reader == "parquet":
+        return
+    try:
+        # The last character may be cut in two, unless the file ends there.
+        text = codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"The file {path} is not text: byte {error.start} is no UTF-8.",
+            "Convert it, or choose other data.",
+        ) from error
+    if "\0" in text:
+        raise InvalidRequest(f"The file {path} is not text: it holds NUL bytes.", "Choose other data.")
+    if reader == "json" and _depth(text) > MOST_DEPTH:
+        raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
+    if not text.strip():
+        raise InvalidRequest(f"The file {path} is empty but for white space.", "Choose other data.")
+
+
+def _reads_as_path(name: str) -> bool:
+    ending = Path(name.partition(":")[0]).suffix.lower()
+    return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or ending in READERS
+
+
+def _depth(text: str) -> int:
+    """How deeply the JSON's brackets are nested, those in strings left out."""
+    depth = deepest = 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
+        depth += (match[0] in "[{") - (match[0] in "]}")
+        deepest = max(deepest, depth)
+    return deepest

@@ -1,0 +1,95 @@
+"""Asks the Hugging Face hub for small files, and gives up within seconds where it cannot be reached.
+
+Left alone, huggingface_hub tries an unreachable hub again for some twenty seconds for each file. One short request
+decides instead; where it fails, the libraries of this process are switched to their offline mode and use what lies in
+the local cache.
+"""
+
+import functools
+import logging
+import threading
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+
+from autotune.core.errors import InvalidRequest
+
+PATIENCE_S = 8.0
+"""Longest wait for the hub's first answer; a resolver without a network can alone block for half a minute."""
+
+
+class NotOnHub(Exception):
+    """The hub, or its local cache where there is no network, has no such repository or file."""
+
+
+@functools.cache
+def hub_is_reachable() -> bool:
+    """True if the hub answers at all; otherwise this process is offline from now on."""
+    reachable = not constants.HF_HUB_OFFLINE and _answers()
+    if not reachable:
+        _go_offline()
+    return reachable
+
+
+def hub_file(repository: str, name: str) -> Path:
+    """A file of a model's repository, downloaded or from the local cache.
+
+    Raises NotOnHub where there is none, InvalidRequest where the repository is closed to this user.
+    """
+    offline = not hub_is_reachable()
+    try:
+        return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=offline))
+    except errors.GatedRepoError as error:
+        raise InvalidRequest(
+            f"The model {repository!r} is gated on the hub.",
+            "Ask for access on its page, then `hf auth login`.",
+        ) from error
+    except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.EntryNotFoundError) as error:
+        raise NotOnHub(str(error)) from error
+    except Exception as error:
+        if offline:
+            raise NotOnHub(str(error)) from error
+        raise InvalidRequest(
+            f"The hub did not hand out {name} of {repository!r}: {first_line(error)}.",
+            "Try again, or use a copy.",
+        ) from error
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """What the innermost cause of an error says, in one line without a full stop."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return (text if len(text) <= most else f"{text[:most]}…").rstrip(".")
+
+
+def _answers() -> bool:
+    """One request, in a thread of its own because looking up a host name cannot be interrupted."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        # The client logs each failure as a warning; the caller says the same in one line of its own.
+        client_log = logging.getLogger("huggingface_hub.utils._http")
+        level = client_log.level
+        client_log.setLevel(logging.ERROR)
+        try:
+            huggingface_hub.get_session().head(constants.ENDPOINT, timeout=PATIENCE_S / 2)
+            answers.append(True)
+        except Exception:
+            answers.append(False)
+        finally:
+            client_log.setLevel(level)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return answers == [True]
+
+
+def _go_offline() -> None:
+    constants.HF_HUB_OFFLINE = True
+    import datasets
+
+    datasets.config.HF_HUB_OFFLINE = True

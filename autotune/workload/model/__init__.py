@@ -1,0 +1,1 @@
+"""Configs, models and the user's own objects."""

@@ -1,0 +1,270 @@
+"""Chooses a model's task and builds it from its config, with random weights or its own that lie here."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto import modeling_auto
+
+from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.workload import Workload
+from autotune.space.settings.experts import NAMES as EXPERTS
+from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
+from autotune.workload.model.config import image_shape, longest_sequence, read_config, vocabulary_size
+from autotune.workload.model.weights import weights_folder
+
+__all__ = [
+    "attentions",
+    "auto_class",
+    "build_model",
+    "choose_task",
+    "config_of",
+    "count_parameters",
+    "experts",
+    "image_shape",
+    "longest_sequence",
+    "model_outline",
+    "plain_config",
+    "read_config",
+    "supports_checkpointing",
+    "tasks_of",
+    "vocabulary_size",
+]
+
+# In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few train them so.
+_AUTO_CLASSES = {
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
+    "image-classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+    "masked-lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    "causal-lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    "sequence-classification": (
+        "AutoModelForSequenceClassification",
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "token-classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
+    "question-answering": ("AutoModelForQuestionAnswering", "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"),
+}
+
+
+def choose_task(config: Any, task: str | None) -> str:
+    """The task asked for, else the one of the config's architecture, else the usual one of its model type.
+
+    Raises InvalidRequest where the model type does not have the task, or none that is known here.
+    """
+    known = tasks_of(config)
+    if not known:
+        raise InvalidRequest(
+            f"A {config.model_type} model has no task that autotune can train.",
+            f"Models of text and images have: {', '.join(_AUTO_CLASSES)}.",
+        )
+    if task is None:
+        return _task_of_architecture(config, known) or known[0]
+    if task not in known:
+        raise InvalidRequest(f"A {config.model_type} model has no task {task!r}.", did_you_mean(task, known))
+    return task
+
+
+def tasks_of(config: Any) -> tuple[str, ...]:
+    """The tasks that transformers, or the model's own code, has a class for; the usual one first.
+
+    None for models of speech: some have a text decoder that could be trained alone, which is not what they are for.
+    """
+    if config.model_type in modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES:
+        return ()
+    remote = getattr(config, "auto_map", None) or {}
+    return tuple(
+        task for task, (name, _) in _AUTO_CLASSES.items() if config.model_type in _class_names(task) or name in remote
+    )
+
+
+def auto_class(task: str) -> Any:
+    """The `AutoModelFor...` class of a task."""
+    return getattr(transformers, _AUTO_CLASSES[task][0])
+
+
+def config_of(workload: Workload) -> Any:
+    """The config of a workload, rebuilt; a model with code of its own is opened from its source for the class."""
+    values = dict(workload.model_config)
+    if not _has_own_code(workload):
+        return AutoConfig.for_model(**values)
+    # The files were fetched when the workload was prepared: no probe should wait for the hub.
+    opened = AutoConfig.from_pretrained(workload.source, trust_remote_code=True, local_files_only=True)
+    config = type(opened).from_dict(values)
+    config._name_or_path = workload.source
+    return config
+
+
+def _has_own_code(workload: Workload) -> bool:
+    return workload.trust_remote_code and "auto_map" in workload.model_config
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """Every value of a config as JSON has it, so that it survives a file and builds the same model."""
+    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    values["model_type"] = config.model_type
+    return values
+
+
+def build_model(
+    workload: Workload,
+    config: Any = None,
+    *,
+    device: str = "cpu",
+    model_arguments: Mapping[str, Any] | None = None,
+    weights: str = "",
+) -> Any:
+    """The workload's model, in training mode, checkpointing off.
+
+    device: where random weights are made; model_arguments: those of `from_config`, their `dtype` (default float32) by its
+    name; weights: where the model's own lie, as `local_weights` found them, empty for random ones. What they lack (a new
+    head) is random.
+    """
+    config = config_of(workload) if config is None else config
+    further = dict(model_arguments or {})
+    dtype = getattr(torch, str(further.pop("dtype", "float32")))
+    four_bits = further.pop("quantization_config", None)
+    arguments = {"trust_remote_code": workload.trust_remote_code, **_dtype_argument(dtype), **further}
+    if weights:
+        model = auto_class(workload.task).from_pretrained(
+            weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
+        )
+    elif four_bits:
+        model = _made_in_four_bits(workload, config, arguments, four_bits, device)
+    else:
+        with torch.device(device):
+            model = auto_class(workload.task).from_config(config, **arguments)
+    _disable_checkpointing(model)
+    if four_bits and weights:
+        model = in_four_bits(model, four_bits)
+    return model.train()
+
+
+def _made_in_four_bits(
+    workload: Workload, config: Any, arguments: Mapping[str, Any], four_bits: Mapping[str, Any], device: str
+) -> Any:
+    """Never whole in float32 on the device; a model that cannot begin without storage is made and packed on the CPU."""
+    kind = auto_class(workload.task)
+    try:
+        with torch.device("cpu" if _has_own_code(workload) else "meta"):
+            model = kind.from_config(config, **arguments)
+    except Exception:
+        # As in `model_outline`.
+        model = kind.from_config(config, **arguments)
+    if next(model.parameters()).is_meta:
+        return made_in_four_bits(model, four_bits, device)
+    return in_four_bits(model, four_bits).to(device)
+
+
+def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
+    """The model without storage, on torch's meta device: all shapes and flags, no memory.
+
+    A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
+    """
+    arguments = {"trust_remote_code": trust_remote_code, **_dtype_argument(getattr(torch, dtype))}
+    try:
+        with torch.device("meta"):
+            return auto_class(task).from_config(config, **arguments)
+    except Exception:
+        # Some models compute with values of their weights while they are built.
+        try:
+            return auto_class(task).from_config(config, **arguments)
+        except Exception as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InvalidRequest(
+                f"The {config.model_type} model cannot be built from its config: {reason.rstrip('.')}.",
+                "Check the config's values and that the libraries the model needs are installed.",
+            ) from error
+
+
+def count_parameters(model: Any) -> tuple[int, int]:
+    """(parameters, bytes of them as float32); tied weights count once."""
+    parameters = sum(one.numel() for one in model.parameters())
+    return parameters, 4 * parameters
+
+
+def supports_checkpointing(model: Any) -> bool:
+    """True if the model, or the model class, can recompute activations in the backward pass."""
+    return bool(getattr(model, "supports_gradient_checkpointing", False))
+
+
+def attentions(model: Any) -> dict[str, str | None]:
+    """Implementation of attention -> None where this model's class and the installed packages know it, else why not."""
+    from transformers.utils import import_utils
+
+    flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
+    knows = {
+        "eager": True,
+        "sdpa": bool(getattr(model, "_supports_sdpa", False)),
+        "flash_attention_2": flash,
+        "flash_attention_3": flash,
+        "flex_attention": bool(getattr(model, "_supports_flex_attn", False)),
+    }
+    packages = {
+        "flash_attention_2": ("flash-attn", "is_flash_attn_2_available"),
+        "flash_attention_3": ("flash-attn 3", "is_flash_attn_3_available"),
+        "flex_attention": ("a torch with flex attention", "is_torch_flex_attn_available"),
+    }
+    found: dict[str, str | None] = {}
+    for name, known in knows.items():
+        package, check = packages.get(name, ("", ""))
+        there = getattr(import_utils, check, lambda: False)() if check else True
+        found[name] = (
+            f"{type(model).__name__} does not support it"
+            if not known
+            else None
+            if there
+            else f"{package} is not installed"
+        )
+    return found
+
+
+def experts(model: Any) -> tuple[str, dict[str, str | None]]:
+    """(implementation of experts that the model takes by itself, implementation -> None where it can be had, else why not).
+
+    Empty where this model has no experts, or where this transformers cannot choose how they are computed.
+    """
+    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    own = getattr(model.config, "_experts_implementation", None)
+    if own is None or not chooses():
+        return "", {}
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    there = ("eager", *ALL_EXPERTS_FUNCTIONS.keys())
+    found: dict[str, str | None] = dict.fromkeys(name for name in EXPERTS if name in there)
+    if "grouped_mm" in found and own != "grouped_mm":
+        # Models fall back by themselves where they cannot.
+        found["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
+    return str(own), found
+
+
+def _class_names(task: str) -> Mapping[str, Any]:
+    mapping: Mapping[str, Any] = getattr(modeling_auto, _AUTO_CLASSES[task][1], {})
+    return mapping
+
+
+def _task_of_architecture(config: Any, known: tuple[str, ...]) -> str | None:
+    """The first task whose class the config names as its architecture; None for a bare body."""
+    for architecture in getattr(config, "architectures", None) or ():
+        for task in known:
+            names = _class_names(task).get(config.model_type, ())
+            if architecture in ((names,) if isinstance(names, str) else names):
+                return task
+    return None
+
+
+def _disable_checkpointing(model: Any) -> None:
+    """A config saved with `gradient_checkpointing: true` would otherwise switch it on silently."""
+    if not supports_checkpointing(model):
+        return
+    if hasattr(model, "activation_checkpointing_disable"):
+        model.activation_checkpointing_disable()
+    else:
+        model.gradient_checkpointing_disable()
+
+
+def _dtype_argument(dtype: Any) -> dict[str, Any]:
+    """`dtype` under the name that this transformers gives it; earlier ones said `torch_dtype`."""
+    return {"dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype": dtype}

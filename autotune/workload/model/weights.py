@@ -1,0 +1,54 @@
+"""Finds a model's own weights where they lie on this machine already; the network is never asked."""
+
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from autotune.core.io import read_json
+from autotune.workload.model.builtin import BUILT_IN
+
+_WHOLE = ("model.safetensors", "pytorch_model.bin")
+_SHARDED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def local_weights(model: str) -> str:
+    """Where the weights of this model lie: its folder, or its hub id where the hub's local cache has them all.
+
+    Empty for built-in shapes, config files, and models of which there is the config alone.
+    """
+    if model in BUILT_IN:
+        return ""
+    path = Path(model).expanduser()
+    if path.exists():
+        return str(path.resolve()) if path.is_dir() and _holds_weights(path) else ""
+    folder = _cached_folder(model)
+    return model if folder and _holds_weights(folder) else ""
+
+
+def weights_folder(weights: str) -> str:
+    """The folder of what `local_weights` found: opened from a folder, nothing is looked up on the hub."""
+    return str(_cached_folder(weights) or weights)
+
+
+def _cached_folder(model: str) -> Path | None:
+    """The folder in the hub's local cache that holds this model's config; None where there is none."""
+    try:
+        config = try_to_load_from_cache(model, "config.json")
+    except (HFValidationError, OSError):
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Whether all weights are there: the one file of them, or every shard that an index names."""
+    if any((folder / name).is_file() for name in _WHOLE):
+        return True
+    for name in _SHARDED:
+        try:
+            shards = set(read_json(folder / name)["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if shards and all((folder / shard).is_file() for shard in shards):
+            return True
+    return False

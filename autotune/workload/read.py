@@ -1,0 +1,179 @@
+"""Reads a request's model and data and makes the workload that every probe of the study gets."""
+
+from pathlib import Path
+from typing import Any
+
+from autotune.core.errors import InvalidRequest
+from autotune.core.paths import cache_folder, named
+from autotune.core.request import TuningRequest
+from autotune.core.workload import Workload
+from autotune.workload.arguments import check_arguments
+from autotune.workload.data.prepare import PreparedData, prepare_data
+from autotune.workload.data.sampling import collating
+from autotune.workload.model.adapters import adapter_targets, linear_layers
+from autotune.workload.model.build import (
+    attentions,
+    choose_task,
+    count_parameters,
+    experts,
+    longest_sequence,
+    model_outline,
+    plain_config,
+    read_config,
+    supports_checkpointing,
+)
+from autotune.workload.model.config import token_id
+from autotune.workload.model.liger import made_for
+from autotune.workload.model.user_objects import user_workload
+from autotune.workload.model.weights import local_weights
+
+DEFAULT_SEQUENCE_LENGTH = 512
+SHORTEST_SEQUENCE_LENGTH = 2
+"""A causal model predicts the next token: of one token nothing is left to predict."""
+
+
+def read_workload(request: TuningRequest, cache: Path, objects: bytes = b"") -> Workload:
+    """The workload of a request; objects: the caller's own, pickled. Raises InvalidRequest, StorageFailed."""
+    check_arguments(request.training_args)
+    return user_workload(request, objects) if objects else prepare(request, cache)
+
+
+def prepare(request: TuningRequest, cache: Path) -> Workload:
+    """The workload of a request: config read, task chosen, data prepared below the cache.
+
+    Raises InvalidRequest, one line with advice, where model, task, sequence length or data cannot be used as asked.
+    """
+    config, source = read_config(request.model, request.trust_remote_code)
+    task = choose_task(config, request.task)
+    length = _sequence_length(request, config, task)
+    notes = ["random weights"]
+    notes += _fit_task(config, task)
+    _check_input(model_outline(config, task, request.trust_remote_code), config, task)
+    data = _prepare_data(request, config, task, length, cache)
+    if data:
+        notes += [*data.notes, *_fit_data(config, data)]
+    model = model_outline(config, task, request.trust_remote_code)
+    parameters, parameter_bytes = count_parameters(model)
+    expert, known_experts = experts(model)
+    return Workload(
+        name=named(request.model),
+        task=task,
+        source=source,
+        model_config=plain_config(config),
+        trust_remote_code=request.trust_remote_code,
+        architecture=type(model).__name__,
+        sequence_length=length,
+        parameters=parameters,
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=parameter_bytes,
+        linear_parameters=sum(layer.weight.numel() for _, layer in linear_layers(model)),
+        supports_checkpointing=supports_checkpointing(model),
+        attention=str(getattr(model.config, "_attn_implementation", None) or "eager"),
+        attentions=attentions(model),
+        liger=made_for(config),
+        expert=expert,
+        experts=known_experts,
+        adapter_targets=adapter_targets(model),
+        collating=collating(task, bool(data and data.longest), model),
+        data=_below_cache(data.folder) if data else "",
+        data_identity=data.identity if data else "synthetic",
+        text_source=data.text_source if data else "",
+        samples=data.samples if data else 0,
+        longest=data.longest if data else (),
+        weights=local_weights(request.model),
+        notes=tuple(notes),
+    )
+
+
+def _below_cache(folder: str) -> str:
+    """The folder's place below the cache, which every child knows: report folders name no path of the machine."""
+    place, cache = Path(folder), cache_folder()
+    return str(place.relative_to(cache)) if place.is_relative_to(cache) else folder
+
+
+def _prepare_data(
+    request: TuningRequest, config: Any, task: str, length: int | None, cache: Path
+) -> PreparedData | None:
+    if request.tokenizer is not None and task == "image-classification":
+        raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
+    return None if request.dataset is None else prepare_data(request, config, task, length, cache)
+
+
+def _sequence_length(request: TuningRequest, config: Any, task: str) -> int | None:
+    """Tokens of the longest sample: as asked, else 512 or the most the model takes; None for images."""
+    asked = request.sequence_length
+    if task == "image-classification":
+        if asked is not None:
+            raise InvalidRequest(
+                f"A model of images has no sequence length, but {asked} was asked for.", "Leave --sequence-length out."
+            )
+        return None
+    longest: int | None = longest_sequence(config)
+    if asked is None:
+        return min(DEFAULT_SEQUENCE_LENGTH, longest or DEFAULT_SEQUENCE_LENGTH)
+    if longest is not None and asked > longest:
+        raise InvalidRequest(
+            f"A sequence of {asked} tokens is longer than the {longest} that {request.model} takes.",
+            f"Use --sequence-length {longest} or less.",
+        )
+    if asked < SHORTEST_SEQUENCE_LENGTH:
+        raise InvalidRequest(
+            f"A sequence of {asked} token leaves nothing to learn.", f"Use at least {SHORTEST_SEQUENCE_LENGTH}."
+        )
+    return int(asked)
+
+
+def _check_input(model: Any, config: Any, task: str) -> None:
+    """Raises InvalidRequest for a model that reads something else than the task's text or images, such as sound."""
+    wanted = "pixel_values" if task == "image-classification" else "input_ids"
+    if model.main_input_name != wanted:
+        raise InvalidRequest(
+            f"A {config.model_type} model reads {model.main_input_name}, which autotune cannot provide for {task}.",
+            "Models of text (input_ids) and images (pixel_values) can be tuned.",
+        )
+
+
+def _fit_task(config: Any, task: str) -> list[str]:
+    """Sets what the task needs and the config leaves open; says what was set."""
+    notes = []
+    if task == "causal-lm" and getattr(config, "is_decoder", None) is False and _is_encoder(config):
+        config.is_decoder = True
+        notes.append("is_decoder set: the model would look ahead otherwise")
+    if task == "sequence-classification":
+        if getattr(config, "problem_type", None) == "multi_label_classification":
+            config.problem_type = None
+            notes.append("trained with one label a sample, not several")
+        if token_id(config, "pad_token_id") is None:
+            _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
+            notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        start = token_id(config, "bos_token_id")
+        _set_token(config, "decoder_start_token_id", start or token_id(config, "pad_token_id") or 0)
+        notes.append(f"decoder_start_token_id set to {config.decoder_start_token_id}: the config has none")
+    return notes
+
+
+def _fit_data(config: Any, data: PreparedData) -> list[str]:
+    """Sets what the data needs; says what people would notice of it."""
+    notes = []
+    if data.num_labels is not None:
+        config.num_labels = data.num_labels
+        notes.append(f"num_labels set to {data.num_labels}, as the data has")
+    for name, number in data.special_ids:
+        known = getattr(config, name, None)
+        several = isinstance(known, (list, tuple)) and number in known
+        if hasattr(config, name) and known != number and not several:
+            _set_token(config, name, number)
+    return notes
+
+
+def _set_token(config: Any, name: str, number: int) -> None:
+    """Sets a token id on the config and on the config of text inside it, where the model reads it."""
+    setattr(config, name, number)
+    part = getattr(config, "text_config", None)
+    if hasattr(part, "model_type"):
+        setattr(part, name, number)
+
+
+def _is_encoder(config: Any) -> bool:
+    return not config.is_encoder_decoder and choose_task(config, None) == "masked-lm"

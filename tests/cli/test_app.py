@@ -1,0 +1,108 @@
+"""The command line as people meet it: help, exit codes, one clear line for what cannot be done."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+from autotune.core.request import tuning_request
+from tests import makers
+from tests.hurry import hurry
+
+SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
+SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
+
+
+def run(arguments: list[str], folder: Path):
+    """(exit code, standard output, standard error) of a command run in that folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        result = CliRunner().invoke(app, arguments)
+    finally:
+        os.chdir(before)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_cuda_where_there_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    from autotune.probe.device.nvml import visible_cards
+
+    if visible_cards():
+        pytest.skip("this machine has a GPU")
+    code, _, err = run([*SEARCH, "--global-batch-size", "8", "--device", "cuda"], tmp_path)
+    assert code == 2
+    assert "no CUDA GPU is visible here" in err
+
+
+def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], tmp_path)
+    assert code == 0
+    told = json.loads(out)
+    assert told["best"]["micro_batch_size"] * told["best"]["gradient_accumulation_steps"] == 8
+    assert told["training_arguments"]["use_cpu"] is True
+    assert told["speedup"] is not None
+    assert told["folder"] == "reports/first"
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """A folder with a study of three trials, `reports/first`."""
+    makers.result(request=tuning_request("gpt2-mini", 48, device="cpu", study_name="first")).save(
+        tmp_path / "reports" / "first"
+    )
+    return tmp_path
+
+
+def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
+    code, out, _ = run(["studies"], reports)
+    assert code == 0
+    assert out.startswith("first: 3 trial(s).")
+    code, out, _ = run(["report", "first"], reports)
+    assert code == 0
+    assert "## What to paste" in out
+    assert out.strip() == (reports / "reports" / "first" / "summary.md").read_text().strip()
+    code, _, err = run(["report", "nowhere"], reports)
+    assert code == 2
+    assert "There is no study in reports/nowhere" in err
+
+
+def test_an_old_study_is_told_to_a_logger_afterwards_and_only_once(tmp_path: Path) -> None:
+    made = makers.result()
+    made.save(tmp_path / "reports" / "old")
+    for _ in range(2):
+        code, out, _ = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
+        assert code == 0
+        assert out == (tmp_path / "reports" / "old" / "summary.md").read_text() + "\n"
+    told = json.loads((tmp_path / "reports" / "old" / "loggers.json").read_text())
+    assert told["tensorboard"]["last"] == 2
+    assert len(list((tmp_path / "reports" / "old" / "tensorboard").glob("trial-*/events*"))) == 3
+
+
+def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -> None:
+    makers.result().save(tmp_path / "reports" / "old")
+    (tmp_path / "reports" / "old" / "tensorboard").write_text("in the way")
+    code, out, err = run(["report", "old", "--report-to", "tensorboard"], tmp_path)
+    assert code == 1
+    assert "4.0x faster" in out
+    assert err.startswith("Warning: the logger tensorboard was given up")
+
+
+def test_spaces_are_listed_with_their_levers(tmp_path: Path) -> None:
+    code, out, _ = run(["spaces"], tmp_path)
+    assert code == 0
+    assert "default" in out
+    assert "checkpointing" in out
+
+
+def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -> None:
+    code, out, _ = run(["doctor", "--device", "cpu"], tmp_path)
+    assert code == 0
+    assert "silently trains in fp32" in out
+    assert "adamw_torch_fused" in out
+    assert "torch 2." in out

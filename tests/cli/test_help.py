@@ -1,0 +1,96 @@
+"""Help: every command and option has a sentence, one name means one thing, and colours are as the user wants them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from autotune.cli.app import app
+from autotune.core.request import OBJECTIVES, SAMPLERS
+from tests.terminals import COLOUR, ROOT, surroundings, terminal
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+OPTIONS = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.params]
+
+
+def test_every_command_has_a_sentence_of_help() -> None:
+    for name, command in COMMANDS.items():
+        assert re.fullmatch(r"[A-Z][^\n]+\.", command.help.strip()), name
+
+
+@pytest.mark.parametrize(("command", "parameter"), OPTIONS, ids=lambda one: getattr(one, "name", one))
+def test_every_option_has_help_that_is_a_sentence(command: str, parameter: typer.core.TyperOption) -> None:
+    assert parameter.help, parameter.opts
+    assert re.match(r"[A-Z]", parameter.help), parameter.help
+    assert re.search(r"\.\)?$", parameter.help), parameter.help
+
+
+def test_one_name_means_one_thing_in_all_commands() -> None:
+    first: dict[str, tuple[str, bool]] = {}
+    for command, parameter in OPTIONS:
+        known = (re.split(r"\W", parameter.help)[0], getattr(parameter, "is_flag", False))
+        assert first.setdefault(parameter.opts[0], known) == known, f"{command} {parameter.opts[0]}"
+
+
+def test_every_option_is_the_argument_with_dashes() -> None:
+    for command, parameter in OPTIONS:
+        if isinstance(parameter, typer.core.TyperOption):
+            name = parameter.opts[0].removeprefix("--").replace("-", "_")
+            assert parameter.name in (name, "as_json"), command
+
+
+def test_the_choices_stand_in_the_help() -> None:
+    told = {parameter.name: parameter.help for command, parameter in OPTIONS if command == "search"}
+    assert all(sampler in told["sampler"] for sampler in SAMPLERS)
+    assert all(objective.split("_")[0] in told["objective"] for objective in OBJECTIVES)
+
+
+def test_every_command_speaks_json() -> None:
+    speaking = {command for command, parameter in OPTIONS if parameter.name == "as_json"}
+    assert speaking == set(COMMANDS)
+
+
+def test_every_option_and_command_of_the_readme_exists() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    known = {option for _, parameter in OPTIONS for option in parameter.opts}
+    known |= {"--help", "--install-completion", "--show-completion"}
+    for option in re.findall(r"`(--[a-z][a-z-]*)", text) + re.findall(r"(?<= )--[a-z][a-z-]*", " ".join(lines)):
+        assert option in known, option
+    for command in re.findall(r"`autotune ([a-z]+)", text) + re.findall(r"\$ autotune ([a-z]+)", text):
+        assert command in COMMANDS, command
+
+
+# Colours ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--help"], ["search", "--help"]])
+def test_no_color_is_honoured_on_a_terminal_and_colours_are_there_without_it(words: list[str], tmp_path: Path) -> None:
+    with terminal(words, tmp_path) as colourful, terminal(words, tmp_path, NO_COLOR="1") as plain:
+        assert colourful.end() == plain.end()
+    assert COLOUR.search(colourful.text)
+    assert not COLOUR.search(plain.text)
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_a_pipe_gets_colours_only_where_they_are_forced(
+    variables: dict[str, str], coloured: bool, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "autotune", "search", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=surroundings(**variables))
+    assert bool(COLOUR.search(done.stdout)) is coloured
+    assert ("\x1b" in done.stdout) is bool(variables.get("FORCE_COLOR"))
+
+
+@pytest.mark.parametrize("columns", [42, 60, 80, 200])
+def test_help_fits_the_terminal(columns: int, tmp_path: Path) -> None:
+    with terminal(["search", "--help"], tmp_path, columns, NO_COLOR="1") as shown:
+        assert shown.end() == 0
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown.text).splitlines()
+    assert max(map(len, lines)) <= columns

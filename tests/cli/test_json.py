@@ -1,0 +1,213 @@
+"""What a program gets: one JSON object on standard output, all else on standard error, whatever happens."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+from autotune.cli.common import plain_errors
+from autotune.commands import search
+from autotune.core.configuration import Value
+from autotune.study.plan import Progress, Watch
+from tests.makers import configuration, result, trial
+from tests.terminals import surroundings
+
+
+def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables))
+
+
+def told(*words: str) -> tuple[int, Any, str]:
+    """(exit code, the one object on standard output, standard error) of a command with --json."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    return done.exit_code, json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture
+def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study and a damaged one, where commands run."""
+    result().save(tmp_path / "reports" / "first")
+    (tmp_path / "reports" / "second").mkdir()
+    (tmp_path / "reports" / "second" / "request.json").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_studies_are_one_object_the_damaged_among_them(studies: Path) -> None:
+    code, known, err = told("studies")
+    assert (code, err) == (0, "")
+    first, second = known["studies"]
+    assert (first["name"], first["trials"]) == ("first", 3)
+    assert first["best"]["micro_batch_size"] == 16
+    assert second["name"] == "second"
+    assert "reports/second cannot be read" in second["error"]
+    assert told("studies", "--output-dir", "nowhere")[1] == {"studies": []}
+
+
+def test_a_report_is_one_object(studies: Path) -> None:
+    code, known, err = told("report", "first")
+    assert (code, err) == (0, "")
+    assert known["statement"] == "the budget of 3 trials is used"
+
+
+@pytest.mark.parametrize("lever", [{"warp": "on"}, {"precision": "fp6"}], ids=["lever", "value"])
+def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
+    lever: dict[str, Value], studies: Path
+) -> None:
+    result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))]).save(studies / "reports" / "own")
+    order = studies / "reports" / "own" / "probes" / "0001" / "order.json"
+    order.write_text(json.dumps({"configuration": configuration(16, **lever).to_dict()}))
+    code, known, err = told("studies")
+    assert (code, err) == (0, "")
+    assert [one.get("trials") for one in known["studies"]] == [3, None, None]
+    told_of = f"knows no {' '.join(map(str, *lever.items()))}: the study was made by another version"
+    assert told_of in next(one["error"] for one in known["studies"] if one["name"] == "own")
+    listed = CliRunner().invoke(app, ["studies"])
+    assert told_of in listed.stdout
+    assert "second: " in listed.stdout
+    code, known, err = told("report", "own")
+    assert (code, known["error"]["type"]) == (2, "InvalidRequest")
+    assert told_of in err
+    table = CliRunner().invoke(app, ["report", "own", "--format", "csv", "--columns", f"number,{next(iter(lever))}"])
+    assert table.stdout.splitlines()[-1] == f"1,{next(iter(lever.values()))}"
+
+
+def test_the_spaces_are_one_object(studies: Path) -> None:
+    code, known, err = told("spaces")
+    assert (code, err) == (0, "")
+    assert known["spaces"]["quick"]["levers"]["precision"] == ["fp32", "tf32", "fp16", "bf16"]
+    assert known["spaces"]["full"]["description"]
+
+
+WRONG = {
+    "an unknown sampler": (["search", "bert-mini", "--global-batch-size", "8", "--sampler", "tpee"], "'tpe'", 2),
+    "an unknown objective": (["search", "bert-mini", "--global-batch-size", "8", "--objective", "mem"], "'memory'", 2),
+    "a size in words": (["estimate", "bert-mini", "--global-batch-size", "many"], "whole number", 2),
+    "rungs of no size": (["guide", "bert-mini", "--global-batch-size", "many"], "whole number", 2),
+    "no such study to report": (["report", "nowhere"], "autotune studies", 2),
+    "no such study to verify": (["verify", "nowhere"], "autotune studies", 2),
+    "no such study to explain": (["explain", "nowhere"], "autotune studies", 2),
+    "no such device": (["doctor", "--device", "gpu"], "cuda:0", 2),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_done_is_an_object_too_and_one_line_on_standard_error(what: str, studies: Path) -> None:
+    words, advice, exit_code = WRONG[what]
+    code, known, err = told(*words)
+    assert code == known["error"]["exit_code"] == exit_code
+    assert known["error"]["type"] == "InvalidRequest"
+    line = f"{known['error']['message']} {known['error']['advice']}".strip()
+    assert advice in line
+    assert err == f"Error: {line}\n"
+
+
+def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_errors(as_json=True) as answer:
+        print("a library speaks")
+        answer.json({"found": 1})
+        print("one that was left behind speaks late")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"found": 1}
+    assert printed.err == "a library speaks\none that was left behind speaks late\n"
+
+
+def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_error(studies: Path) -> None:
+    """A study's trial with a peak in words: no check looks for it."""
+    answer = studies / "reports" / "first" / "probes" / "0001" / "measurement.json"
+    told_of = json.loads(answer.read_text())
+    answer.write_text(json.dumps(told_of | {"peak_device_bytes": "much"}))
+    done = run(studies, "report", "first", "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert (error["type"], error["exit_code"]) == ("TypeError", 1)
+    assert error["message"]
+    assert "Traceback" in done.stderr
+    assert "Error" not in run(studies, "report", "first").stdout
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), plain_errors(as_json=True):
+        raise typer.Exit(code)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_who_interrupts_is_told_which_command_goes_on(
+    fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            watch(Progress("preparing", (), message="estimating memory"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "search", interrupted)
+    words = ["search", "bert-mini", "--global-batch-size", "8", *(["--fresh"] if fresh else [])]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (130, "estimating memory\n")
+    assert done.stderr.startswith("Interrupted. What was measured before is kept.")
+    assert "Run the same command again" in done.stderr
+    assert ("without --fresh" in done.stderr) is fresh
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", ["first", "second"])
+def test_who_interrupts_is_told_where_the_report_lies_if_there_is_one(
+    folder: str, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
+        watch(Progress("stopping", (), best=trial(3), folder=studies / "reports" / folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "search", interrupted)
+    done = CliRunner().invoke(app, ["search", "bert-mini", "--global-batch-size", "8"])
+    assert "Best so far: 8 x 6" in done.stderr
+    assert ("\nReport so far: reports/first/report.html\n" in done.stderr) is (folder == "first")
+    assert ("Report so far" in done.stderr) is (folder == "first")
+
+
+@pytest.mark.parametrize("words", [["search"], ["search", "x", "--no-such"], ["serch"], ["report", "a", "b"]])
+def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
+    code, known, err = told(*words)
+    assert code == known["error"]["exit_code"] == 2
+    assert known["error"]["type"] == "UsageError"
+    assert known["error"]["message"]
+    assert err.startswith("Error: ")
+
+
+def test_without_json_errors_leave_standard_output_empty(studies: Path) -> None:
+    for words in (["report", "nowhere"], ["search"], ["search", "bert-mini", "--global-batch-size", "x"]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert done.stdout == ""
+
+
+def test_an_estimate_in_which_nothing_fits_is_one_object_with_exit_code_3(tmp_path: Path) -> None:
+    words = ["estimate", "bert-mini", "--global-batch-size", "8", "--memory", "600MiB", "--space", "quick"]
+    done = run(tmp_path, *words, "--json")
+    assert done.returncode == 3
+    assert "error" not in json.loads(done.stdout)
+    assert "Nothing fits into" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["studies"], ["spaces"], ["report", "first"], ["search", "--help"], ["studies", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studies: Path) -> None:
+    command = [sys.executable, "-m", "autotune", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings())
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 1
+    process.stderr.close()

@@ -1,0 +1,191 @@
+"""Ctrl-C, SIGTERM and SIGHUP on real commands: what is printed, kept, and left running."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from autotune.commands import search as workflow
+from autotune.commands.result import TuningResult
+from autotune.core.environment import Environment
+from autotune.core.interrupt import SAID, Terminated, ending_on_signals
+from autotune.core.request import tuning_request
+from autotune.core.workload import Workload
+from autotune.probe.recorded import RecordedHost
+from autotune.study.plan import Progress
+from tests.conftest import RECORDED
+from tests.makers import configuration, result, trial
+from tests.probe.processes import becomes_true
+from tests.terminals import surroundings, terminal
+
+SEARCH = "search bert-mini --global-batch-size 8 --sequence-length 32 --device cpu --n-trials 9 --sampler random --space quick"
+WORDS = [*SEARCH.split(), "--study-name", "stopped"]
+
+
+def running(folder: Path) -> list[Path]:
+    """Processes, zombies aside, that were started by the commands of this test."""
+    mark = f"AUTOTUNE_TEST={folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes():
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stopped")
+
+
+def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
+    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+        shown.wait_for("probing 1")
+        shown.press("\x03")
+        shown.wait_for(SAID[:40])
+        assert shown.end() == 130
+    assert "Interrupted. 2 trial(s) are kept. Run the same command again to resume." in shown.text
+    assert "Best so far: " in shown.text
+    assert "Report so far: reports/stopped/report.html" in shown.text
+    assert "Traceback" not in shown.text
+    search = TuningResult.load(folder / "reports" / "stopped")
+    assert search.statement == "interrupted by the user"
+    assert [trial.number for trial in search.trials] == [0, 1]
+    assert not any(trial.confirmed for trial in search.trials)
+    assert "Why it ended: interrupted by the user." in (folder / "reports" / "stopped" / "summary.md").read_text()
+    assert becomes_true(lambda: not running(folder), 20)
+
+
+def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
+    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+        shown.wait_for("probing 2")
+        shown.press("\x03")
+        shown.wait_for(SAID[:40])
+        shown.press("\x03")
+        assert shown.end() == 130
+    assert "Traceback" not in shown.text
+    search = TuningResult.load(folder / "reports" / "stopped")
+    assert [trial.number for trial in search.trials][:2] == [0, 1]
+    assert search.statement == "interrupted by the user"
+    assert becomes_true(lambda: not running(folder), 20)
+
+
+def next_order(folder: Path) -> Path:
+    """The order of the probe that the next run of the search begins with; gone if it is there already."""
+    before = len(TuningResult.load(folder / "reports" / "stopped").trials)
+    order = folder / "reports" / "stopped" / "probes" / f"{before:04d}" / "order.json"
+    order.unlink(missing_ok=True)
+    return order
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=surroundings(AUTOTUNE_TEST=str(folder), FORCE_COLOR="1"),
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_the_log(
+    folder: Path, number: signal.Signals
+) -> None:
+    order = next_order(folder)
+    process = started([*WORDS, "--json"], folder)
+    assert becomes_true(lambda: order.exists() or process.poll() is not None, 240)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    error = json.loads(out)["error"]
+    assert error["exit_code"] == 128 + number
+    assert "Run the same command again to resume." in error["advice"]
+    assert "Traceback" not in err
+    assert "going on with" in err
+    assert f"Ended by {number.name}. " in err
+    assert "\x1b" not in err
+    assert TuningResult.load(folder / "reports" / "stopped").statement == f"ended by {number.name}"
+    assert becomes_true(lambda: not running(folder), 20)
+
+
+def test_a_search_whose_terminal_is_closed_writes_its_report(folder: Path) -> None:
+    order = next_order(folder)
+    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+        assert becomes_true(lambda: order.exists() or shown.process.poll() is not None, 240)
+        shown.close_terminal()
+        assert shown.process.wait(60) == 128 + signal.SIGHUP
+    assert TuningResult.load(folder / "reports" / "stopped").statement == "ended by SIGHUP"
+    assert becomes_true(lambda: not running(folder), 20)
+
+
+class Dying:
+    """Python swallows what is raised while this is deleted: there comes SIGTERM."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_search_ends_with_its_report_though_python_swallowed_the_exception_of_sigterm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swallowed: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: swallowed.append(raised.exc_value))
+
+    def watch(progress: Progress) -> None:
+        if progress.kind == "trial":
+            Dying()
+
+    options = {"output_dir": str(tmp_path), "study_name": "swallowed", "device": "cpu", "no_history": True}
+    with ending_on_signals(), pytest.raises(Terminated):
+        workflow.search("bert-mini", 16, probes=partial(RecordedHost, RECORDED), watch=watch, **options)
+    assert [type(error) for error in swallowed] == [Terminated]
+    search = TuningResult.load(tmp_path / "swallowed")
+    assert search.statement == "ended by SIGTERM"
+    assert [trial.number for trial in search.trials] == [0]
+
+
+@pytest.mark.parametrize(
+    ("command", "begun", "advice"),
+    [
+        (
+            "explain",
+            "explanation/probes/0000/confirmation-1/log.txt",
+            "What was measured is kept. Run the same command",
+        ),
+        ("verify", "probes/verification/log.txt", "The study is kept as it was; run the same command"),
+    ],
+)
+def test_who_ends_another_command_is_told_how_it_goes_on(
+    command: str,
+    begun: str,
+    advice: str,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
+) -> None:
+    study = result(
+        [
+            trial(0, 40.0, of=configuration(2, 8), confirmed=40.0),
+            trial(1, 50.0, of=configuration(4, 8), confirmed=50.0),
+        ],
+        request=tuning_request("bert-mini", 8, device="cpu", sequence_length=16),
+        workload=workload_of("bert-mini", sequence_length=16),
+        environment=environment,
+    ).save(tmp_path / "reports" / "made-up")
+    process = started([command, "made-up"], tmp_path)
+    assert becomes_true(lambda: (study / begun).exists() or process.poll() is not None, 240)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "Traceback" not in err
+    assert f"Ended by SIGTERM. {advice}" in err
+    assert becomes_true(lambda: not running(tmp_path), 20)

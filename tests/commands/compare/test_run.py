@@ -1,0 +1,303 @@
+"""Several studies in one table: each with its own numbers, put into proportion only where the work is the same."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cli.app import app
+from autotune.commands.compare.columns import COMPARED
+from autotune.commands.compare.files import COMPARED_FILES
+from autotune.commands.compare.run import compare, different_work
+from autotune.commands.compare.text import about, figures
+from autotune.commands.result import TuningResult
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
+from autotune.report.formats import plain_rows, read_table
+from tests.makers import MIB, configuration, gpu, out_of_memory, result, trial, workload
+
+ROOT = Path(__file__).parents[3]
+MEASURED = ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
+NOTHING = result([Trial(0, configuration(), out_of_memory(configuration()))])
+ONE_STEP = result([trial(0, steps=trial(0).measurement.steps[:1])])
+CARD = result(
+    [trial(0, 50.0, confirmed=50.0), trial(1, 100.0, 700 * MIB, of=configuration(16), confirmed=100.0)],
+    environment=gpu(device_name="a $plain$ <card>"),
+)
+
+
+def other_work(**facts: Any) -> TuningResult:
+    return result(workload=workload(**facts))
+
+
+def test_a_row_holds_what_its_study_found() -> None:
+    (row,) = plain_rows(compare([CARD]))
+    assert row["best_samples_per_second"] == CARD.best.samples_per_second.value
+    assert row["baseline_samples_per_second_low"] == CARD.baseline.samples_per_second.low
+    assert (row["speedup"], row["speedup_high"]) == (CARD.speedup.value, CARD.speedup.high)
+    assert (row["baseline_peak_bytes"], row["best_peak_bytes"]) == (500 * MIB, 700 * MIB)
+    assert (row["trials"], row["probes"], row["best_trial"], row["confirmed"]) == (2, 6, 1, True)
+    assert row["best_unlike_baseline"] == "16 x 3"
+    assert row["best_configuration"] == str(CARD.best.configuration)
+    assert row["versions"] == "torch 2.13.0, transformers 5.23.0, driver 580.1"
+    assert math.isnan(compare([CARD])["price_per_hour"][0])
+
+
+def test_a_measured_study_s_numbers_are_those_of_its_own_report() -> None:
+    found = TuningResult.load(MEASURED)
+    (row,) = plain_rows(compare(MEASURED))
+    trials = found.to_frame().set_index("number")
+    for kind, number in (("baseline", 0), ("best", row["best_trial"])):
+        assert row[f"{kind}_samples_per_second"] == trials.loc[number, "samples_per_second"]
+        assert row[f"{kind}_samples_per_second_high"] == trials.loc[number, "samples_per_second_high"]
+    assert row["speedup"] == found.to_dict()["speedup"]
+    assert row["probe_seconds"] == pytest.approx(trials["probe_seconds"].sum())
+
+
+# Beside each other ----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_work_on_two_machines_is_put_into_proportion() -> None:
+    table = compare([result(), CARD])
+    first, second = plain_rows(table)
+    assert second["compared_with"] == first["study"]
+    assert second["times_as_fast"] == pytest.approx(100.0 / 40.0)
+    assert second["times_as_fast_low"] < 2.5 < second["times_as_fast_high"]
+    assert (first["times_as_fast"], first["compared_with"]) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (other_work(model_config={"model_type": "gpt2", "n_layer": 4}), "another model config"),
+        (other_work(parameters=5_000_000), "another model config"),
+        (other_work(gradient_bytes=8_000_000), "another share of the model learns"),
+        (other_work(task="masked-lm"), "task masked-lm instead of causal-lm"),
+        (other_work(sequence_length=64), "sequence length 64 instead of 96"),
+        (other_work(data_identity="topics.txt"), "other data"),
+        (result(request=tuning_request("gpt2-mini", 96)), "global batch size 96 instead of 48"),
+    ],
+    ids=["config", "parameters", "frozen", "task", "length", "data", "batch"],
+)
+def test_other_work_is_not_put_into_proportion_and_says_why(other: TuningResult, why: str) -> None:
+    first, second = plain_rows(compare([result(), other]))
+    assert second["times_as_fast"] is None
+    assert second["why_not_compared"] == f"against {first['study']}: {why}"
+    assert different_work(result(), other) == [why]
+
+
+def test_one_work_under_two_versions_of_transformers_is_the_same() -> None:
+    """A newer version writes more fields into the same config."""
+    newer = result(
+        environment=gpu(versions={"transformers": "6.0"}),
+        workload=workload(model_config={"model_type": "gpt2", "n_layer": 2, "new_field": "x"}),
+    )
+    assert different_work(result(), newer) == []
+    assert different_work(result(), dataclasses.replace(newer, environment=result().environment))
+
+
+def test_the_same_share_of_a_model_learns_in_whatever_dtype_it_is() -> None:
+    wide, narrow = (other_work(parameter_bytes=size * 4_000_000, gradient_bytes=size * 1_000_000) for size in (4, 2))
+    assert different_work(wide, narrow) == []
+
+
+def test_models_without_a_config_are_never_known_to_be_the_same() -> None:
+    own = other_work(model_config={})
+    assert different_work(own, own) == ["another model config"]
+
+
+def test_each_study_is_compared_with_the_first_of_its_own_work() -> None:
+    short = other_work(sequence_length=64)
+    rows = plain_rows(compare([result(), short, CARD, short, NOTHING]))
+    assert [row["compared_with"] for row in rows] == ["", "", rows[0]["study"], rows[1]["study"], ""]
+    assert rows[4]["why_not_compared"] == "nothing fits"
+
+
+def test_a_study_where_nothing_fits_is_a_row_without_speeds() -> None:
+    row = plain_rows(compare([NOTHING, CARD]))[0]
+    assert (row["best_trial"], row["best_samples_per_second"], row["speedup"]) == (None, None, None)
+    assert (row["best_configuration"], row["confirmed"]) == ("", False)
+    assert row["why_no_speedup"]
+
+
+# Names and prices -----------------------------------------------------------------------------------------------------
+
+
+def test_studies_are_results_folders_or_names_and_like_names_are_told_apart(tmp_path: Path) -> None:
+    result().save(tmp_path / "a" / "one")
+    CARD.save(tmp_path / "b" / "one")
+    NOTHING.save(tmp_path / "b" / "two")
+    studies = [
+        "two",
+        tmp_path / "a" / "one",
+        str(tmp_path / "b" / "one"),
+        TuningResult.load(tmp_path / "b" / "two"),
+        CARD,
+        CARD,
+    ]
+    table = compare(studies, output_dir=tmp_path / "b")
+    name = "gpt2-mini-causal-lm-gb48-cuda0"
+    assert list(table["study"]) == ["b/two", "a/one", "b/one", "b/two (2)", name, f"{name} (2)"]
+
+
+def test_the_cost_of_a_million_samples_follows_from_price_and_speed() -> None:
+    (row,) = plain_rows(compare([CARD], price_per_hour="3.60 EUR"))
+    assert (row["price_per_hour"], row["currency"]) == (3.6, "EUR")
+    assert row["best_cost_per_million_samples"] == pytest.approx(3.6 / 3600 / 100.0 * 1e6)
+    assert row["baseline_cost_per_million_samples"] == pytest.approx(3.6 / 3600 / 50.0 * 1e6)
+
+
+def test_each_study_has_its_own_price_or_none(tmp_path: Path) -> None:
+    place = result().save(tmp_path / "one")
+    CARD.save(tmp_path / "two")
+    table = compare([place, "two"], {str(place): "$2"}, output_dir=tmp_path)
+    assert plain_rows(table[["price_per_hour", "currency"]]) == [
+        {"price_per_hour": 2.0, "currency": "$"},
+        {"price_per_hour": None, "currency": ""},
+    ]
+    assert list(compare([place, "two"], {"two": 3, "one": 2.5}, output_dir=tmp_path)["price_per_hour"]) == [2.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("price", "said"),
+    [("-1", "is no price"), ("two", "is no price"), ({"thre": 1}, "names 'thre'"), (math.nan, "is no price")],
+)
+def test_what_is_no_price_is_refused(price: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        compare([CARD], price)
+    assert caught.value.advice
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    for studies in (["nowhere"], []):
+        with pytest.raises(InvalidRequest, match="no study"):
+            compare(studies, output_dir=tmp_path)
+
+
+# Files, picture and command line --------------------------------------------------------------------------------------
+
+
+def test_the_files_hold_the_same_table(tmp_path: Path) -> None:
+    table = compare([CARD, NOTHING, ONE_STEP, result()], "2 EUR", output=tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(COMPARED_FILES)
+    for name in ("compare.csv", "compare.parquet"):
+        pd.testing.assert_frame_equal(read_table(tmp_path / "out" / name, COMPARED), table, check_exact=True)
+    page = (tmp_path / "out" / "compare.md").read_text()
+    for row in plain_rows(table):
+        assert f"**{row['study']}**" in page
+    assert "a \\$plain\\$ &lt;card&gt;" in page
+    assert "![Speed and cost of each study](compare.svg)" in page
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageFailed, match=r"The comparison in .* Name another folder as output=\.$"):
+        compare([CARD], output=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("studies", "price"),
+    [
+        ([CARD], None),
+        ([NOTHING], "$2"),
+        ([NOTHING, ONE_STEP], None),
+        ([CARD, NOTHING, ONE_STEP], {CARD.facts().name: "$2"}),
+    ],
+)
+def test_the_picture_of_any_studies_is_a_picture(studies: list[TuningResult], price: Any, tmp_path: Path) -> None:
+    compare(studies, price, output=tmp_path)
+    text = (tmp_path / "compare.svg").read_text()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert ("cost of a million samples" in text) is (price is not None)
+
+
+def test_costs_in_several_currencies_stand_on_no_axis(tmp_path: Path) -> None:
+    studies = [result().save(tmp_path / "one"), CARD.save(tmp_path / "two")]
+    texts = []
+    for second in ("2EUR", "300JPY", "3"):
+        compare(studies, {"one": "2EUR", "two": second}, output=tmp_path / "out", output_dir=tmp_path)
+        texts.append((tmp_path / "out" / "compare.svg").read_text())
+    costs = [re.findall(r"<!-- ([\d.]+ (?:EUR|JPY)|[\d.]+) -->", text) for text in texts]
+    assert {"13.9 EUR", "5.56 EUR"} <= set(costs[0])
+    assert "not drawn" not in texts[0]
+    for text, cost, known in zip(texts[1:], costs[1:], ("EUR and JPY", "EUR and no named currency"), strict=True):
+        assert f"prices are in {known}" in text
+        assert {one for one in cost if not one.isdigit()} == {"10.0", "40.0", "50.0"}, "speeds alone"
+    table = compare(studies, {"one": "2EUR", "two": "300JPY"}, output_dir=tmp_path)
+    assert list(table["currency"]) == ["EUR", "JPY"]
+
+
+def test_a_comparison_names_no_place_of_this_machine(tmp_path: Path) -> None:
+    model = tmp_path / "my-model"
+    request = tuning_request(str(model), 48, dataset=str(tmp_path / "texts.txt"), output_dir=str(tmp_path))
+    about = workload(name=str(model), source=str(model), data=str(tmp_path / "tokens"))
+    compare([result(request=request, workload=about, folder=tmp_path / "one")], output=tmp_path / "out")
+    for name in ("compare.csv", "compare.md", "compare.svg"):
+        text = (tmp_path / "out" / name).read_text()
+        assert str(tmp_path) not in text
+        assert name == "compare.svg" or "my-model" in text
+
+
+def test_the_words_fit_the_figures() -> None:
+    first, second, third = plain_rows(compare([result(), CARD, NOTHING], "2 EUR"))
+    assert figures([first, second, third])[1:] == [
+        ["2", "50.0 ± 1.6", "100.0 ± 3.1", "2.00x (1.91 to 2.09)", "700 MiB", "11.1 -> 5.56 EUR"],
+        ["3", "-", "-", "-", "-", "-"],
+    ]
+    assert f"2.50x (2.39 to 2.61) as fast as {first['study']}" in about(second)
+    assert "best: nothing fits" in about(third)
+
+
+def test_the_command_fits_80_columns_and_says_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    result().save("reports/one")
+    CARD.save("reports/two")
+    words = [
+        "compare",
+        "one",
+        "two",
+        "--price-per-hour",
+        "one=0.20EUR",
+        "--price-per-hour",
+        "two=2EUR",
+        "--output",
+        "both",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    table, _, written = done.stdout.rpartition("\nWritten: ")
+    assert max(len(line) for line in table.splitlines()) <= 80
+    assert "2.50x" in table
+    assert written.strip() == ", ".join(f"both/{name}" for name in COMPARED_FILES)
+
+
+def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
+    ONE_STEP.save(tmp_path / "one")
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "one"), "--json"])
+    (row,) = json.loads(done.stdout)["studies"]
+    assert list(row) == [column.name for column in COMPARED]
+    assert (row["best_samples_per_second_high"], row["price_per_hour"]) == (None, None)
+
+
+@pytest.mark.parametrize("prices", [["1", "2"], ["1", "one=2"], ["one="], ["other=2"], ["-1"]])
+def test_prices_that_cannot_be_read_are_one_line(prices: list[str], tmp_path: Path) -> None:
+    result().save(tmp_path / "one")
+    words = [word for price in prices for word in ("--price-per-hour", price)]
+    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *words])
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_compare_is_a_public_function() -> None:
+    assert autotune.compare is compare
+    assert "compare" in dir(autotune)

@@ -1,0 +1,166 @@
+"""A forecast from the command and from Python: one real small model, what fits, and how it is printed."""
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cli.app import app
+from autotune.commands.estimate.run import Forecast, ForecastRow, _size_taken, device_meant
+from autotune.commands.estimate.table import FORECAST, PEAKS, SIZES
+from autotune.commands.estimate.text import forecast_lines
+from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core.gpus import CARDS, GIB, find_card
+from autotune.memory.peak import MemoryPeak, MemorySplit
+from tests.makers import cpu
+
+QUICK = {"sequence_length": 32, "space": "quick"}
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Forecast:
+    return autotune.estimate("bert-mini", 8, memory="1GiB", **QUICK)
+
+
+def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None:
+    assert len(forecast.rows) == 4 * 2 * 2  # micro-batch sizes x checkpointing x 32 or 16 bits
+    assert all(row.peak and row.peak.device_bytes > 2**29 for row in forecast.rows)
+    assert {row.levers["precision"] for row in forecast.rows} == {("fp32", "tf32"), ("fp16", "bf16")}
+
+
+def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecast) -> None:
+    row = next(
+        one for one in forecast.rows if one.gradient_accumulation_steps > 1 and one.levers["precision"][0] == "fp32"
+    )
+    assert row.peak is not None
+    split = row.peak.split
+    held = split.weights + split.gradients + split.optimizer_states
+    assert held / forecast.workload.parameters == pytest.approx(16, rel=0.02)
+
+
+def test_the_model_behind_it_answers_for_other_micro_batches(forecast: Forecast) -> None:
+    from autotune.core.configuration import Configuration
+
+    levers = (("checkpointing", "none"), ("precision", "bf16"))
+    sizes = [forecast.model.peak(Configuration(micro, 1, levers=levers)).allocated_bytes for micro in (2, 16, 128)]
+    assert sizes == sorted(sizes)
+
+
+def test_what_fits_is_what_stays_within_memory_less_headroom(forecast: Forecast) -> None:
+    least = min(row.peak.device_bytes for row in forecast.rows if row.peak)
+    tight = dataclasses.replace(forecast, limit_bytes=least, headroom=0.0)
+    assert {row.peak.device_bytes for row in tight.fitting if row.peak} == {least}
+    tight.check()
+    with pytest.raises(NothingFits, match="Nothing fits into"):
+        dataclasses.replace(tight, headroom=0.5).check()
+
+
+def needing(gib: float, *precisions: str) -> ForecastRow:
+    """A row that needs so much of the device, with any of these precisions."""
+    split = MemorySplit(*[0] * len(dataclasses.fields(MemorySplit)))
+    return ForecastRow(8, 1, {"precision": precisions}, MemoryPeak(split, int(gib * GIB), "optimizer step"))
+
+
+def test_without_a_limit_each_row_says_on_which_cards_it_fits(forecast: Forecast) -> None:
+    free = dataclasses.replace(forecast, limit_bytes=None, headroom=0.05)
+    assert free.allowed_bytes is None
+    in_fp32 = free.cards_for(needing(21, "fp32"))
+    assert in_fp32 == tuple(card.name for card in CARDS.values() if card.memory_bytes * 0.95 >= 21 * GIB)
+    assert {"V100-32GB", "RTX 3090"} <= set(in_fp32)
+    assert not {"V100-16GB", "RTX 3080"} & set(in_fp32)
+    assert free.cards_for(needing(23, "fp32")) == tuple(name for name in in_fp32 if CARDS[name].memory_bytes > 24 * GIB)
+    assert free.cards_for(needing(500, "fp32")) == ()
+    assert any(line.strip().startswith("V100-16GB") for line in forecast_lines(free.to_dict()))
+
+
+def test_it_fits_on_cards_alone_that_have_one_of_its_precisions(forecast: Forecast) -> None:
+    newer = {name for name, card in CARDS.items() if "bf16" in card.flops and card.memory_bytes > 21 * GIB / 0.95}
+    for precisions in (("bf16",), ("bf16_weights",), ("tf32",)):
+        assert set(forecast.cards_for(needing(21, *precisions))) == newer
+    assert set(forecast.cards_for(needing(21, "fp16", "bf16"))) > newer
+
+
+def test_weights_in_16_bits_need_a_card_with_bf16() -> None:
+    meant = {name: device_meant(cpu(), find_card(name)).precisions for name in ("H100", "T4")}
+    assert set(meant["H100"].values()) == {None}
+    assert [name for name, reason in meant["T4"].items() if reason is None] == ["fp32", "fp16"]
+    assert meant["T4"]["bf16_weights"] == "T4 has no bf16_weights"
+    assert set(device_meant(cpu(), None).precisions.values()) == {None}
+
+
+def test_the_table_marks_what_does_not_fit(forecast: Forecast) -> None:
+    told = dataclasses.replace(forecast, limit_bytes=2**29).to_dict()
+    lines = forecast_lines(told)
+    assert sum(line.count("*") for line in lines) > len(told["rows"])
+    assert not any("card" in line and "largest" in line for line in lines)
+
+
+def test_the_command_prints_one_json_object() -> None:
+    words = ["estimate", "gpt2-mini", "--global-batch-size", "4", "--sequence-length", "32", "--gpu", "t4", "--json"]
+    done = CliRunner().invoke(app, [*words, "--space", "quick", "--only", "checkpointing=none"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["card"]["name"] == "T4"
+    assert all(row["fits"] for row in told["rows"])
+    assert {tuple(row["levers"]["precision"]) for row in told["rows"]} == {("fp32",), ("fp16",)}
+    assert any("T4 has no bf16" in note for note in told["notes"])
+    for row in told["rows"]:
+        assert sum(row["split"].values()) == row["peak_allocated_bytes"] + row["split"]["context"]
+
+
+WRONG = {
+    "an unknown card": (["--gpu", "H1000"], "Did you mean 'H100'"),
+    "a card and a size": (["--gpu", "H100", "--memory", "24GiB"], "Both --memory and --gpu"),
+    "a card on a cpu": (["--gpu", "H100", "--device", "cpu"], "contradict"),
+    "a size in words": (["--memory", "much"], "is no size"),
+    "an unknown lever": (["--fix", "precison=bf16"], "Did you mean 'precision'?"),
+    "a batch of nothing": (["--global-batch-size", "0"], "whole number from 1"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_input_gets_one_clear_line_and_exit_code_2(what: str) -> None:
+    words, expected = WRONG[what]
+    done = CliRunner().invoke(app, ["estimate", "bert-mini", "--global-batch-size", "8", *words])
+    assert done.exit_code == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_function_that_makes_a_model_is_not_a_name() -> None:
+    with pytest.raises(InvalidRequest):
+        autotune.estimate(lambda: None, 8)  # type: ignore[arg-type]
+
+
+def test_a_frame_has_a_row_a_peak_with_documented_columns(forecast: Forecast) -> None:
+    table = forecast.to_frame()
+    levers = list(forecast.rows[0].levers)
+    assert list(table.columns) == [*(one.name for one in SIZES), *levers, *(one.name for one in PEAKS)]
+    assert {name: str(kind) for name, kind in table.dtypes.items()} == {
+        **{one.name: one.dtype for one in FORECAST},
+        **dict.fromkeys(levers, "string"),
+    }
+    assert len(table) == len(forecast.rows)
+    assert table["fits"].sum() == len(forecast.fitting)
+    assert set(table["precision"]) == {"fp32/tf32", "fp16/bf16"}
+    parts = ["weights", "gradients", "optimizer_states", "activations", "temporary"]
+    assert (table[[f"{part}_bytes" for part in parts]].sum(axis=1) == table["peak_allocated_bytes"]).all()
+    free = dataclasses.replace(forecast, limit_bytes=None)
+    assert free.to_frame()["fits"].isna().all()
+    lost = dataclasses.replace(forecast, rows=(ForecastRow(8, 1, {"precision": ("fp32",)}, None, "not traced"),))
+    assert lost.to_frame()[["peak_bytes", "weights_bytes"]].isna().all(axis=None)
+    assert list(lost.to_frame()["reason"]) == ["not traced"]
+
+
+def test_it_says_the_class_and_the_size_of_the_card_that_it_took(forecast: Forecast) -> None:
+    assert forecast.auto_class == forecast.to_dict()["auto_class"] == "AutoModelForMaskedLM"
+    assert "AutoModelForMaskedLM" in forecast_lines(forecast.to_dict())[0]
+    told = repr(forecast)
+    assert told.startswith("<Forecast bert-mini as AutoModelForMaskedLM, global batch 8: ")
+    assert f"{len(forecast.fitting)} of {len(forecast.rows)} peaks fit into" in told
+    assert "\n" not in told
+    (said,) = _size_taken(find_card("V100"))
+    assert said == "V100-16GB was taken: the version with 16 GB of those with 16 and 32 GB"
+    assert _size_taken(find_card("T4")) == _size_taken(None) == ()

@@ -1,0 +1,583 @@
+"""Where a speed-up comes from: the path and the take-backs in replayed worlds, and one real study explained."""
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cli.app import app
+from autotune.commands.explain import remeasure, run
+from autotune.commands.explain.breakdown import Anatomy
+from autotune.commands.explain.explanation import Explanation
+from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
+from autotune.commands.explain.run import explained, explanation
+from autotune.commands.explain.text import explanation_lines, explanation_markdown
+from autotune.commands.result import TuningResult
+from autotune.core.configuration import Configuration, Value
+from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
+from autotune.probe import ProbeOptions
+from autotune.probe.replay import ReplayProbe
+from autotune.space.search_space import RuledOut
+from autotune.space.utilization import Arithmetic, SampleFlops
+from autotune.study import confirm, finish
+from autotune.study.store import EXPLANATION
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, step, trial
+
+World = Callable[[Configuration], Measurement]
+FACTORS: dict[tuple[str, Value], float] = {
+    ("micro_batch_size", 16): 1.5,
+    ("precision", "bf16"): 1.3,
+    ("optimizer", "adafactor"): 0.95,
+    ("checkpointing", "full"): 0.8,
+    ("workers", 2): 1.1,
+}
+
+
+def world(jitter: float = 0.01, seed: int = 0, peak: Callable[[Configuration], int] = lambda _: 500 * MIB) -> World:
+    """Each value makes a training so many times as fast, more or less by chance; memory as said."""
+    chance = random.Random(seed)
+
+    def measured(of: Configuration) -> Measurement:
+        speed = 10 * math.prod(FACTORS.get(one, 1.0) for one in of.values.items())
+        if peak(of) > ALLOWED:
+            return out_of_memory(of)
+        return completed(of, speed * chance.uniform(1 - jitter, 1 + jitter), peak(of))
+
+    return measured
+
+
+def study(answer: Configuration, *others: Trial, of: World | None = None, **facts: Any) -> TuningResult:
+    """A study of a baseline with a micro-batch of 8 and this answer, measured in this world."""
+    measured = of or world(0.0)
+    own = configuration(8)
+    rounds = measured(own), measured(answer)
+    trials = [
+        Trial(number, one, first, (first,) * 3 if first.feasible else ())
+        for number, (one, first) in enumerate(zip((own, answer), rounds, strict=True))
+    ]
+    return result([*trials, *others], **facts)
+
+
+def told(
+    of: TuningResult, place: Path, measured: World | ReplayProbe | None = None, rounds: int = 3
+) -> tuple[Explanation, ReplayProbe]:
+    probe = measured if isinstance(measured, ReplayProbe) else ReplayProbe(measured or world())
+    return explained(of, probe, place, rounds), probe
+
+
+def asked(probe: ReplayProbe) -> list[tuple[Configuration, int]]:
+    return [(one, options.confirmation) for one, options in probe.asked]
+
+
+TWO = configuration(16, precision="bf16")
+THREE = configuration(16, precision="bf16", workers=2)
+
+
+# The path ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rounds", [1, 3, 4])
+def test_the_gains_multiply_to_the_speed_up_of_the_same_rounds(tmp_path: Path, seed: int, rounds: int) -> None:
+    found, _ = told(study(THREE), tmp_path, world(0.2, seed), rounds)
+    assert found.total is not None
+    assert found.product == pytest.approx(float(found.total), rel=1e-12)
+    assert len(found.legs) == 3
+
+
+def test_the_path_changes_one_lever_a_leg_the_largest_loss_first(tmp_path: Path) -> None:
+    found, _ = told(study(THREE), tmp_path)
+    assert [leg.levers for leg in found.legs] == [("micro_batch_size",), ("precision",), ("workers",)]
+    assert [float(leg.gain or 0) for leg in found.legs] == pytest.approx([1.5, 1.3, 1.1], rel=0.03)
+    trials = [found.legs[0].before, *(leg.after for leg in found.legs)]
+    assert trials[0].configuration == configuration(8)
+    assert trials[-1].configuration == THREE
+    assert all(one.after.configuration == other.before.configuration for one, other in zip(found.legs, found.legs[1:]))  # noqa: B905
+
+
+def test_every_configuration_is_measured_once_a_round_in_turns(tmp_path: Path) -> None:
+    found, probe = told(study(THREE), tmp_path, world(0.001))
+    every = asked(probe)
+    assert len(every) == len(set(every)) == 6 * 3, "the ends, one in between, three taken back: one of them on the path"
+    assert all(options.best_so_far is None for _, options in probe.asked), "none may end early"
+    turns = [[one for one, at in every if at == turn] for turn in (1, 2, 3)]
+    assert {*turns[0]} == {*turns[1]} == {*turns[2]}
+    assert len({turn[0] for turn in turns[1:]}) == 2, "no configuration always runs first"
+    assert found.retraced is not None
+    assert found.retraced.rounds == 3
+
+
+def test_further_rounds_are_run_while_the_whole_gain_is_uncertain(tmp_path: Path) -> None:
+    found, probe = told(study(TWO), tmp_path, world(0.4))
+    assert max(turn for _, turn in asked(probe)) == 6
+    assert found.retraced is not None
+    assert found.retraced.rounds == 6
+
+
+def test_what_saves_memory_comes_before_what_needs_it(tmp_path: Path) -> None:
+    def peak(of: Configuration) -> int:
+        return int(of.micro_batch_size * (60 if of.values["checkpointing"] == "full" else 100) * MIB)
+
+    answer = configuration(16, checkpointing="full", precision="bf16")
+    found, probe = told(study(answer, of=world(0.0, peak=peak)), tmp_path, world(peak=peak))
+    assert found.legs[0].levers == ("checkpointing",)
+    assert found.legs[0].gain is not None
+    assert found.legs[0].gain < 1, "it costs speed, and lets the micro-batch grow"
+    assert all(leg.after.feasible for leg in found.legs)
+    assert [back.lever for back in found.retraced.backs if back.gain is None] == ["checkpointing"]  # type: ignore[union-attr]
+    failed = [one for one in asked(probe) if peak(one[0]) > ALLOWED]
+    assert failed == [(configuration(16, precision="bf16"), 1)], "tried once and not again"
+
+
+def pair(inner: World) -> World:
+    """bf16 runs with adafactor alone, and adafactor with bf16."""
+
+    def measured(of: Configuration) -> Measurement:
+        alone = (of.values["precision"] == "bf16") != (of.values["optimizer"] == "adafactor")
+        return ended(Outcome.UNSUPPORTED, reason="one needs the other") if alone else inner(of)
+
+    return measured
+
+
+def test_levers_that_run_only_together_are_one_leg(tmp_path: Path) -> None:
+    answer = configuration(16, precision="bf16", optimizer="adafactor")
+    found, _ = told(study(answer), tmp_path, pair(world()))
+    assert {leg.levers for leg in found.legs} == {("precision", "optimizer"), ("micro_batch_size",)}
+    assert found.product == pytest.approx(float(found.total or 0), rel=1e-12)
+    assert found.together is None
+    lines = "\n".join(explanation_lines(found.to_dict()))
+    assert "(only together)" in lines
+    assert "needed: without it" in lines
+    assert "one needs the other" in lines
+
+
+def test_a_configuration_that_crashes_on_the_way_is_passed_over_and_told(tmp_path: Path) -> None:
+    def measured(of: Configuration) -> Measurement:
+        broken = of.values["precision"] == "bf16" and of.micro_batch_size == 8 and of.values["workers"] == 0
+        return ended(Outcome.CRASHED, reason="RuntimeError: a bug") if broken else world()(of)
+
+    found, _ = told(study(THREE), tmp_path, measured)
+    assert [len(leg.levers) for leg in found.legs] == [1, 1, 1]
+    assert found.legs[0].levers == ("micro_batch_size",)
+    found, _ = told(study(TWO), tmp_path / "two", measured)
+    assert any("RuntimeError: a bug" in one["outcome"] for one in found.to_dict()["did_not_run"])
+
+
+def test_a_configuration_that_fails_in_a_later_round_leaves_its_legs_to_one(tmp_path: Path) -> None:
+    inner, probe = world(), ReplayProbe({})
+
+    def measured(of: Configuration) -> Measurement:
+        later = probe.asked[-1][1].confirmation == 2
+        return out_of_memory(of) if later and of == configuration(16) else inner(of)
+
+    probe.table = measured
+    found, _ = told(study(THREE), tmp_path, probe)
+    assert [leg.levers for leg in found.legs] == [("micro_batch_size", "precision"), ("workers",)]
+    assert found.product == pytest.approx(float(found.total or 0), rel=1e-12)
+    assert (configuration(16), 3) not in asked(probe)
+
+
+def test_where_too_many_are_tried_in_vain_all_that_is_left_is_one_leg() -> None:
+    levers = [f"lever{number}" for number in range(8)]
+    tried: list[frozenset[str]] = []
+
+    def runs(one: Any) -> bool:
+        tried.append(one)
+        return not one
+
+    path = find_path(levers, lambda taken: taken, runs)  # type: ignore[arg-type, return-value]
+    assert path == [frozenset(), frozenset(levers)]
+    assert len(tried) == 1 + MOST_TRIED
+
+
+def test_what_trials_of_the_search_settle_is_not_tried_again(tmp_path: Path) -> None:
+    answer = configuration(16, checkpointing="full")
+    known = Trial(2, configuration(16), out_of_memory(configuration(16)))
+    found, probe = told(study(answer, known), tmp_path)
+    assert configuration(16) not in {one for one, _ in asked(probe)}
+    failures = found.to_dict()["did_not_run"]
+    assert [one["text"] for one in failures] == [str(configuration(16))]
+    assert "trial 2 of the search" in failures[0]["outcome"]
+
+
+# A baseline or an answer that does not run ------------------------------------------------------------------------
+
+
+def test_a_path_without_a_baseline_starts_at_the_nearest_that_runs(tmp_path: Path) -> None:
+    def peak(of: Configuration) -> int:
+        return 800 * MIB if of.values["checkpointing"] == "full" else 2000 * MIB
+
+    answer = configuration(16, checkpointing="full")
+    of = world(peak=peak)
+    found, _ = told(study(answer, of=of), tmp_path, of)
+    assert not found.from_the_baseline
+    assert found.legs[0].before.configuration == configuration(8, checkpointing="full")
+    assert found.within is None
+    assert "the baseline does not run here" in found.sentence
+    text = "\n".join(explanation_lines(found.to_dict()))
+    assert "your settings do not run here" in text
+    assert "the nearest to your settings that runs" in text
+
+
+def test_where_only_the_answer_runs_it_is_said(tmp_path: Path) -> None:
+    def measured(of: Configuration) -> Measurement:
+        return completed(of) if of == TWO else out_of_memory(of)
+
+    found, _ = told(study(TWO, of=measured), tmp_path, measured)
+    assert found.legs == ()
+    assert found.total is None
+    assert found.sentence == "Only the answer itself runs: nothing on the way to it can be compared."
+    assert explanation_lines(found.to_dict())
+
+
+def test_an_answer_that_does_not_run_this_time_is_said_and_nothing_more_measured(tmp_path: Path) -> None:
+    def measured(of: Configuration) -> Measurement:
+        return out_of_memory(of) if of == TWO else completed(of)
+
+    found, probe = told(study(TWO), tmp_path, measured)
+    assert "did not run this time (out of memory" in found.sentence
+    assert len(probe.asked) == 2
+    assert explanation_lines(found.to_dict())
+
+
+def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tmp_path: Path) -> None:
+    slower = trial(1, 8.0, of=configuration(8, precision="bf16"))
+    own = result([trial(0, 10.0, of=configuration(8), confirmed=10.0), slower])
+    found, probe = told(own, tmp_path)
+    assert probe.asked == []
+    assert found.sentence.startswith("Your own settings are the best")
+    assert found.bound[0] == "compute"
+    lines = "\n".join(explanation_lines(found.to_dict()))
+    assert "precision bf16: 0.80x" in lines
+    assert "What a step takes" in lines
+
+
+def test_an_explanation_bears_the_name_of_its_study(tmp_path: Path) -> None:
+    request = tuning_request("gpt2-mini", 48, study_name="nightly")
+    found, _ = told(result([trial(0, 10.0, of=configuration(8), confirmed=10.0)], request=request), tmp_path)
+    assert found.name == "nightly"
+
+
+# Taken back alone -------------------------------------------------------------------------------------------------
+
+
+def test_each_lever_is_taken_back_alone_with_its_interval(tmp_path: Path) -> None:
+    found, _ = told(study(THREE), tmp_path)
+    assert found.retraced is not None
+    backs = {back.lever: back for back in found.retraced.backs}
+    assert backs["workers"].without.configuration == configuration(16, precision="bf16")
+    for name, factor in {"micro_batch_size": 1.5, "precision": 1.3, "workers": 1.1}.items():
+        gain = backs[name].gain
+        assert gain is not None
+        assert gain.low <= factor <= gain.high
+        assert gain.relative_width < 0.2
+    assert found.together is not None
+    assert found.together.low <= 1 <= found.together.high, "in this world each gains the same whatever the others are"
+
+
+@pytest.mark.parametrize(("both", "said"), [(3.0, "gained only by several together"), (1.5, "partly the same")])
+def test_what_is_gained_only_together_or_twice_is_told(tmp_path: Path, both: float, said: str) -> None:
+    chance = random.Random(1)
+
+    def measured(of: Configuration) -> Measurement:
+        changed = (of.micro_batch_size == 16) + (of.values["precision"] == "bf16")
+        speed = 10 * {0: 1.0, 1: 1.4, 2: both}[changed]
+        return completed(of, speed * chance.uniform(0.999, 1.001))
+
+    found, _ = told(study(TWO, of=measured), tmp_path, measured)
+    assert found.together is not None
+    assert float(found.together) == pytest.approx((both / 1.4) ** 2 / both, rel=0.01)
+    assert said in " ".join(" ".join(explanation_lines(found.to_dict())).split())
+
+
+def test_a_lever_that_means_nothing_without_another_goes_back_with_it() -> None:
+    own = Configuration.exact(8, 2, {"workers": 0, "prefetch_factor": 2})
+    answer = Configuration.exact(8, 2, {"workers": 2, "prefetch_factor": 4})
+    assert differing(own, answer) == ("workers", "prefetch_factor")
+    assert between(own, answer, {"prefetch_factor"}) == own
+    assert between(own, answer, {"workers"}).values["prefetch_factor"] == 2
+    assert between(own, answer, {"workers", "prefetch_factor"}) == answer
+    assert differing(answer, own) == ("workers",), "prefetching means nothing where nobody works ahead"
+    assert between(answer, own, {"workers"}) == own
+    path = find_path(
+        ["prefetch_factor", "workers"], lambda taken: between(own, answer, taken), lambda configuration: True
+    )
+    assert path == [frozenset(), frozenset({"workers"}), frozenset({"workers", "prefetch_factor"})]
+
+
+# Against the confirmed speed-up -----------------------------------------------------------------------------------
+
+
+def confirmed_at(low: float, high: float) -> TuningResult:
+    """A study whose answer was confirmed between so many times the speed of the baseline."""
+    rounds = (low, (low * high) ** 0.5, high)
+    answer = Trial(1, TWO, completed(TWO, 10 * rounds[1]), tuple(completed(TWO, 10 * one) for one in rounds))
+    own = configuration(8)
+    return result([Trial(0, own, completed(own), (completed(own, 10.0),) * 3), answer])
+
+
+def test_it_is_said_whether_the_product_lies_within_the_confirmed_interval(tmp_path: Path) -> None:
+    inside, _ = told(confirmed_at(1.9, 2.0), tmp_path / "inside")
+    assert inside.within is True
+    assert "inside the confirmed 1.95x" in inside.sentence
+    apart, _ = told(confirmed_at(1.2, 1.21), tmp_path / "apart")
+    assert apart.within is False
+    assert "outside the confirmed 1.2" in apart.sentence
+    assert apart.sentence.endswith("and the intervals lie apart.")
+    near, _ = told(confirmed_at(1.96, 1.97), tmp_path / "near", world(0.1))
+    assert near.within is False
+    assert near.sentence.endswith("but the intervals overlap.")
+
+
+# Going on ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5, 8, 15])
+def test_an_interrupted_explanation_goes_on_and_measures_nothing_twice(tmp_path: Path, at: int) -> None:
+    steady = world(0.0)
+    before: list[tuple[Configuration, ProbeOptions]] = []
+
+    def stops(of: Configuration, options: ProbeOptions) -> Measurement:
+        if len(before) == at:
+            raise KeyboardInterrupt
+        before.append((of, options))
+        return steady(of)
+
+    with pytest.raises(KeyboardInterrupt):
+        explained(study(THREE), stops, tmp_path)
+    found, probe = told(study(THREE), tmp_path, steady)
+    both = [(of, options.confirmation) for of, options in before] + asked(probe)
+    assert len(both) == len(set(both)) == 18
+    again, third = told(study(THREE), tmp_path, steady)
+    assert third.asked == []
+    assert again.to_dict() == found.to_dict()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A saved study whose explanation was measured before, so that nothing needs a process."""
+    folder = study(TWO).save(tmp_path / "reports" / "small")
+    run._begin(folder / EXPLANATION, TuningResult.load(folder), fresh=False)
+    told(TuningResult.load(folder), folder / EXPLANATION)
+    peak = {"split": {"weights": 10 * MIB, "context": 0}, "peak_bytes": 90 * MIB, "where": "optimizer step"}
+    counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
+    anatomy = Anatomy({"baseline": peak, "answer": None}, counted, ("it cannot be traced",))
+    write_json(folder / EXPLANATION / "anatomy.json", anatomy.to_dict())
+    return folder
+
+
+def test_a_second_explanation_answers_from_the_first_and_writes_its_files(kept: Path) -> None:
+    found = explanation(kept)
+    data = read_json(kept / "explanation.json")
+    assert data == json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["product"] == pytest.approx(data["total"], rel=1e-12)
+    assert data["utilization"]["answer"] == pytest.approx(float(found.best.samples_per_second or 0) * 1e-3)
+    assert data["mfu"] == {"baseline": None, "answer": None}, "a CPU"
+    page = (kept / "explanation.md").read_text(encoding="utf-8")
+    assert page == explanation_markdown(found.to_dict())
+    assert "| weights | 10 MiB | - |" in page
+    assert "memory: it cannot be traced" in page
+
+
+def test_the_command_prints_text_or_one_json_object(kept: Path) -> None:
+    shown = CliRunner().invoke(app, ["explain", str(kept)])
+    assert shown.exit_code == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "The path, one lever a step" in shown.stdout
+    plain = CliRunner().invoke(app, ["explain", kept.name, "--output-dir", str(kept.parent), "--json"])
+    assert json.loads(plain.stdout) == read_json(kept / "explanation.json")
+
+
+def test_another_answer_is_measured_anew(kept: Path) -> None:
+    place = kept / EXPLANATION
+    loaded = TuningResult.load(kept)
+    run._begin(place, loaded, fresh=False)
+    assert (place / "probes").is_dir()
+    run._begin(place, study(THREE), fresh=False)
+    assert not (place / "probes").exists()
+    run._begin(place, loaded, fresh=False)
+    told(loaded, place)
+    run._begin(place, loaded, fresh=True)
+    assert not (place / "probes").exists()
+
+
+def test_a_search_begun_again_removes_the_explanation(kept: Path) -> None:
+    from autotune.report import FILES
+    from autotune.study.store import remove_study
+
+    explanation(kept)
+    remove_study(kept, FILES)
+    assert not [one.name for one in kept.iterdir() if "explanation" in one.name]
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 21, True, 2.0])
+def test_rounds_that_are_none_are_refused(tmp_path: Path, rounds: Any) -> None:
+    with pytest.raises(InvalidRequest, match="The rounds must be a whole number from 1 to 20"):
+        explanation(tmp_path, rounds)
+
+
+def test_what_is_no_study_or_has_no_answer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="There is no study"):
+        explanation(tmp_path)
+    nothing = result([Trial(0, configuration(), out_of_memory(configuration()))])
+    with pytest.raises(NothingFits):
+        explanation(nothing.save(tmp_path / "nothing"))
+    done = CliRunner().invoke(app, ["explain", "absent", "--output-dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "There is no study" in done.stderr
+
+
+# Why --------------------------------------------------------------------------------------------------------------
+
+
+def bound_of(*others: Trial, answer: Trial | None = None) -> tuple[str, str]:
+    from autotune.commands.explain.reasons import bound
+
+    answer = answer or trial(1, of=TWO)
+    return bound(answer, [answer, *others])
+
+
+def test_what_bounds_a_training_is_told() -> None:
+    waiting = completed(TWO, steps=tuple(step(1.0, samples=48, data_wait_s=0.3, last_s=0.7) for _ in range(5)))
+    assert bound_of(answer=Trial(1, TWO, waiting)) == ("input", "input-bound: 30% of a step is waiting for data")
+    updating = completed(TWO, steps=tuple(step(1.0, samples=48, optimizer_s=0.8) for _ in range(5)))
+    assert bound_of(answer=Trial(1, TWO, updating))[0] == "optimizer"
+    between_them = completed(TWO, steps=tuple(step(1.0, samples=48, last_s=0.2) for _ in range(5)))
+    assert bound_of(answer=Trial(1, TWO, between_them))[0] == "overhead"
+    kind, why = bound_of()
+    assert kind == "compute"
+    assert "its peak is 50% of the memory allowed" in why
+    larger = configuration(24, precision="bf16")
+    kind, why = bound_of(Trial(5, larger, out_of_memory(larger)))
+    assert kind == "memory"
+    assert "micro_batch_size 24 (trial 5) did not fit" in why
+
+
+def test_both_ends_are_told_and_what_never_ran_is_bound_by_nothing(tmp_path: Path) -> None:
+    found, _ = told(study(TWO), tmp_path)
+    lines = " ".join(explanation_lines(found.to_dict()))
+    assert "your settings: compute-bound" in lines
+    assert "the answer: compute-bound" in lines
+    assert bound_of(answer=Trial(0, TWO, out_of_memory(TWO))) == ("", "")
+
+
+def test_what_ran_in_the_search_is_run_again_whatever_a_leaner_one_met(tmp_path: Path) -> None:
+    leaner = configuration(12, precision="bf16")
+    found, _ = told(study(TWO, Trial(2, leaner, out_of_memory(leaner))), tmp_path)
+    assert found.product is not None
+
+
+def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
+    from autotune.commands.explain.reasons import changes
+
+    def of(seconds: float, peak: int, **parts: float) -> Trial:
+        steps = tuple(step(seconds, samples=48, **parts) for _ in range(5))
+        return Trial(
+            0, TWO, completed(TWO, peak_bytes=peak, steps=steps, accumulation_steps=1, accumulation_steps_run=1)
+        )
+
+    before = of(1.1, 100 * MIB, last_s=0.9, data_wait_s=0.2, optimizer_s=0.3)
+    after = of(0.7, 80 * MIB, last_s=0.65, data_wait_s=0.05, optimizer_s=0.3)
+    assert changes(before, after) == "micro-steps 42% shorter, data wait 150.0 ms less, peak 20 MiB less"
+    assert changes(before, before) == "nothing of the step or the peak changed much"
+
+
+def test_values_that_lost_are_named_with_their_best_trial(tmp_path: Path) -> None:
+    full = configuration(48, precision="bf16")
+    slow = configuration(16, precision="bf16", optimizer="sgd")
+    others = [Trial(2, full, out_of_memory(full)), trial(3, 5.0, of=slow), trial(4, 6.0, of=slow)]
+    of = study(TWO, *others, ruled_out=(RuledOut("precision", "fp16", "trains in fp32 on a CPU"),))
+    found, _ = told(of, tmp_path)
+    known = {(one.lever, one.value): one for one in found.alternatives}
+    assert known["optimizer", "sgd"].trial == 4
+    assert known["precision", "fp16"].why == "ruled out: trains in fp32 on a CPU"
+    assert known["micro_batch_size", 48].why == "out of memory in 1 trial(s)"
+    assert known["micro_batch_size", 8].times_as_fast == pytest.approx(1 / 1.95, rel=0.01)
+
+
+def test_every_line_fits_a_terminal_and_the_data_is_plain_json(tmp_path: Path) -> None:
+    found, _ = told(study(THREE), tmp_path, rounds=1)
+    data = found.to_dict()
+    json.dumps(data, allow_nan=False)
+    assert max(map(len, explanation_lines(data))) <= 80
+    assert data["levers"]["precision"]["summary"] in explanation_markdown(data).replace("\n", " ")
+    assert "round(s) only" in " ".join(data["notes"])
+
+
+def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path: Path) -> None:
+    of = study(TWO, ruled_out=(RuledOut("precision", "fp16", "needs *sm_70* | <i>"),))
+    found, _ = told(replace(of, request=replace(of.request, study_name="mine")), tmp_path, rounds=1)
+    page = explanation_markdown(found.to_dict())
+    assert page.startswith("# Where the speed-up of mine comes from\n")
+    assert r"- precision fp16: ruled out: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
+
+
+# For real ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "NUMERICS_MOST_S", -1.0)
+    monkeypatch.setattr(confirm, "FURTHER", -1.0)
+    monkeypatch.setattr(remeasure, "SPEED_UP_WIDTH", math.inf)
+    only = {"micro_batch_size": (1, 8), "checkpointing": ("full", "none"), "optimizer": ("adamw_torch_fused",)}
+    found = autotune.search(
+        "bert-mini",
+        8,
+        only=only,
+        fix={"precision": "fp32", "workers": 0},
+        args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
+        n_trials=3,
+        device="cpu",
+        sequence_length=8,
+        output_dir=str(tmp_path),
+    )
+    assert found.folder is not None
+    explained_twice = [explanation(found.folder, rounds=2) for _ in range(2)]
+    first = explained_twice[0]
+    assert first.to_dict() == explained_twice[1].to_dict(), "nothing is measured twice"
+    assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)
+    assert {name for leg in first.legs for name in leg.levers} == {"micro_batch_size", "checkpointing"}
+    assert first.confirmed is not None
+    assert first.total is not None
+    assert first.total.low <= first.confirmed.high, first.sentence
+    assert first.total.high >= first.confirmed.low, first.sentence
+    assert first.within in (True, False)
+    assert first.anatomy.peaks["answer"]
+    assert (found.folder / "explanation.md").exists()
+
+
+# Ranks -----------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_and_the_micro_batch_that_goes_with_them_are_one_step_of_the_path() -> None:
+    ranked = {"precision": "fp32", "data_parallel_size": 1}
+    baseline = Configuration.exact(8, 8, ranked)
+    answer = Configuration.exact(8, 2, {"precision": "bf16", "data_parallel_size": 4})
+    assert differing(baseline, answer) == ("precision", "data_parallel_size")
+    for taken in ((), ("precision",), ("data_parallel_size",), ("precision", "data_parallel_size")):
+        made = between(baseline, answer, taken)
+        assert made.global_batch_size == 8
+        assert (made.micro_batch_size, made.data_parallel_size) == ((2, 4) if "data_parallel_size" in taken else (8, 1))
+
+
+def test_one_line_shows_speed_speed_up_and_what_the_gains_come_to(tmp_path: Path) -> None:
+    made, _ = told(study(configuration(16)), tmp_path)
+    assert repr(made).startswith("<Explanation of gpt2-mini-causal-lm-gb48-cpu: ")
+    assert re.search(r"samples/s, \d\.\d\dx the baseline", repr(made))
+    assert made.sentence in repr(made)
+    assert "\n" not in repr(made)

@@ -1,0 +1,159 @@
+"""A finished study answers the same request at once; any other request goes on."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+from autotune.commands import search
+from autotune.commands.finished import finished_answer, request_fingerprint
+from autotune.commands.result import TuningResult
+from autotune.core.errors import NothingFits
+from autotune.core.io import read_json, write_json
+from autotune.core.request import tuning_request
+from autotune.probe.recorded import RecordedHost
+from tests.conftest import RECORDED
+
+ASKED: dict[str, Any] = {"sequence_length": 32, "device": "cpu", "n_trials": 3, "no_history": True}
+COMMAND = (
+    *("search", "bert-mini", "--global-batch-size", "16", "--sequence-length", "32", "--device", "cpu"),
+    *("--n-trials", "3", "--no-history"),
+)
+
+
+def searched(**options: Any) -> tuple[TuningResult, list[str]]:
+    """(the result, the kinds of what was told to those who watch)."""
+    kinds: list[str] = []
+    result = search.search(
+        "bert-mini",
+        16,
+        probes=partial(RecordedHost, RECORDED),
+        watch=lambda progress: kinds.append(progress.kind),
+        **ASKED | options,
+    )
+    return result, kinds
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningResult:
+    """A finished study in ./reports."""
+    monkeypatch.chdir(tmp_path)
+    return searched()[0]
+
+
+def test_the_same_request_is_answered_with_what_is_stored_and_starts_nothing(finished: TuningResult) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path("reports").rglob("*")}
+    again, kinds = searched()
+    assert kinds == []
+    assert again.to_dict() == finished.to_dict()
+    assert again.statement == finished.statement
+    assert {path: path.stat().st_mtime_ns for path in Path("reports").rglob("*")} == before
+
+
+def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finished: TuningResult) -> None:
+    first = CliRunner().invoke(app, [*COMMAND, "--json"])
+    assert first.exit_code == 0
+    code = (
+        "import sys; from autotune.cli.app import app\n"
+        f"app({list(COMMAND)!r}, standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'optuna', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    place = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | place, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert finished.statement in done.stdout
+    assert "comparing losses" not in done.stdout
+    assert f'"statement": "{finished.statement}"' in first.stdout
+
+
+@pytest.mark.parametrize(
+    "other", [{"n_trials": 4}, {"timeout": "1h"}, {"confirmation_rounds": 4}, {"fresh": True}, {"seed": 1}]
+)
+def test_another_request_goes_on(finished: TuningResult, other: dict[str, Any]) -> None:
+    _, kinds = searched(**other)
+    assert kinds[-1] in ("done", "finishing")
+
+
+def test_a_study_that_is_not_finished_goes_on(finished: TuningResult) -> None:
+    assert finished_answer("bert-mini", 16, ASKED) is not None
+    assert finished.folder is not None
+    record = read_json(finished.folder / "request.json")
+    assert record["finished"] == finished.finished != ""
+    write_json(finished.folder / "request.json", record | {"finished": ""})
+    assert finished_answer("bert-mini", 16, ASKED) is None
+    assert searched()[1] != []
+
+
+def test_what_there_was_no_time_for_is_done_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(search, "finish", _leaving_out(search.finish))
+    first, _ = searched(timeout="100s")
+    assert (first.left_out, first.finished, first.complete) == (("losses",), "", True)
+    assert ("left out", "losses: no time left") in [
+        (label, text[:20]) for label, text in _parts(first) if label == "left out"
+    ]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    again, kinds = searched(timeout="100s")
+    assert "resumed" in kinds
+    assert (again.left_out, again.finished != "") == ((), True)
+
+
+def _parts(result: TuningResult) -> list[tuple[str, str]]:
+    from autotune.report.summary import answer_parts
+
+    return answer_parts(result.facts())
+
+
+def _leaving_out(finish: Callable[..., Any]) -> Callable[..., Any]:
+    def left_out(study: Any, *more: Any) -> Any:
+        study.left_out.append("losses")
+        return None, finish(study, *more)[1]
+
+    return left_out
+
+
+def test_where_nothing_fits_the_same_command_says_so_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tight = {"memory_limit": "100MiB"}
+    with pytest.raises(NothingFits) as first:
+        searched(**tight)
+    with pytest.raises(NothingFits) as again:
+        finished_answer("bert-mini", 16, ASKED | tight)
+    assert str(again.value) == str(first.value)
+
+
+def test_a_fingerprint_changes_with_what_the_request_names_and_not_with_where_the_report_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data.txt"
+    data.write_text("some lines\n")
+
+    def fingerprint(**options: Any) -> str:
+        return request_fingerprint(tuning_request("bert-mini", 16, device="cpu", dataset=str(data), **options))
+
+    before = fingerprint()
+    assert before == fingerprint(output_dir="elsewhere")
+    assert before != fingerprint(n_trials=7)
+    data.write_text("other lines, and more of them\n")
+    changed = fingerprint()
+    assert changed != before
+    os.utime(data, (1, 1))
+    assert fingerprint() != changed
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert fingerprint() not in (before, changed)

@@ -1,0 +1,452 @@
+"""What a search found: each method one call downwards, saved and loaded without loss."""
+
+import contextlib
+import json
+import math
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainingArguments
+
+from autotune.commands.result import TuningResult
+from autotune.core.errors import InvalidRequest, LossWarning, NothingFits, SearchFailed
+from autotune.core.io import read_json, write_json
+from autotune.core.loss_curves import SEEDS, Curve, Numerics
+from autotune.core.measurement import Outcome
+from autotune.core.prospect import Prospect
+from autotune.core.request import tuning_request
+from autotune.core.sanity import Rehearsal
+from autotune.core.trial import Trial
+from autotune.memory.peak import MemoryPeak, MemorySplit
+from autotune.probe.order import ANSWER, ORDER
+from autotune.report.summary import answer_lines, doubts
+from autotune.space.search_space import RuledOut
+from autotune.space.user_arguments import read_training_args
+from autotune.study.store import PROSPECT, REQUEST
+from tests.makers import completed, configuration, cpu, ended, out_of_memory, result, trial, workload
+
+
+def nothing() -> TuningResult:
+    return result([Trial(0, configuration(), out_of_memory(configuration()))])
+
+
+def test_best_and_baseline_are_trials() -> None:
+    made = result()
+    assert (made.best.number, made.baseline.number) == (1, 0)
+    assert made.best.configuration.micro_batch_size == 16
+    assert made.best.measurement.outcome is Outcome.COMPLETED
+    assert made.best.samples_per_second == pytest.approx(40.0)
+
+
+def test_the_speed_up_is_a_number_with_its_interval() -> None:
+    made = result()
+    assert made.speedup == pytest.approx(4.0)
+    assert made.speedup is not None
+    assert made.speedup.low < 4 < made.speedup.high
+    assert made.speedup_reason == ""
+
+
+def test_there_is_no_speed_up_over_a_baseline_that_does_not_fit() -> None:
+    made = result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)])
+    assert made.speedup is None
+    assert "out_of_memory" in made.speedup_reason
+
+
+def test_nothing_that_fits_is_an_error_with_advice() -> None:
+    with pytest.raises(NothingFits) as caught:
+        _ = nothing().best
+    assert caught.value.exit_code == 3
+    assert caught.value.advice
+
+
+def test_a_search_without_its_baseline_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="baseline"):
+        _ = result([trial(1)]).baseline
+
+
+def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> None:
+    request = tuning_request("gpt2-mini", 48, training_args={"learning_rate": 1e-3})
+    made = result(request=request).training_arguments(str(tmp_path), max_steps=7)
+    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (16, 3)
+    assert made.bf16
+    assert (made.learning_rate, made.max_steps) == (1e-3, 7)
+    assert made.output_dir == str(tmp_path)
+
+
+def with_losses(*flagged: int, problem: str = "", **facts: Any) -> TuningResult:
+    """A result whose trials' losses are as fp32's, but for those that are flagged."""
+    references = tuple(Curve((8.0 + seed / 10,) * 30) for seed in SEEDS)
+    curves = {number: Curve((9.9 if number in flagged else 8.1,) * 30) for number in (0, 1)}
+    return result(numerics=Numerics(references, {} if problem else curves, problem=problem), **facts)
+
+
+@pytest.mark.parametrize(
+    ("made", "warning"),
+    [
+        (with_losses(1), "Losses differ from fp32's: loss 9.9 lies 18 standard deviations"),
+        (with_losses(problem="fp32 crashed"), "Losses not compared with fp32's: fp32 crashed"),
+        (result(left_out=("losses",)), "Losses not compared with fp32's: there was no time"),
+        (result(complete=False), "Losses not compared with fp32's: the search did not come to its end"),
+    ],
+    ids=["flagged", "not compared", "no time", "interrupted"],
+)
+def test_an_answer_that_may_not_learn_as_fp32_does_warns_wherever_it_is_handed_out(
+    made: TuningResult, warning: str, tmp_path: Path
+) -> None:
+    with pytest.warns(LossWarning, match=warning) as caught:
+        made.training_arguments(str(tmp_path))
+    assert caught[0].filename == __file__
+    with pytest.warns(LossWarning, match=warning), contextlib.suppress(AttributeError):
+        made.apply(None)
+
+
+@pytest.mark.parametrize(
+    "made", [with_losses(), with_losses(0), result()], ids=["as fp32", "another flagged", "of old"]
+)
+def test_an_answer_that_learns_as_fp32_does_warns_of_nothing(made: TuningResult, tmp_path: Path) -> None:
+    assert made.training_arguments(str(tmp_path)).bf16
+    assert made.loss_warning == ""
+
+
+def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
+    alone = [trial(0, 10.0, of=configuration(8), confirmed=10.0)]
+    assert with_losses(problem="fp32 crashed", trials=alone).loss_warning == ""
+    assert with_losses(trials=alone).loss_warning == ""
+    assert "18 standard deviations" in with_losses(0, trials=alone).loss_warning
+
+
+def barred() -> list[Trial]:
+    """A baseline and a faster trial that may not win."""
+    slow, fast = configuration(8), configuration(16, precision="bf16")
+    lost = replace(trial(1, 40.0, of=fast, confirmed=40.0), barred="its loss differs")
+    return [trial(0, 10.0, of=slow, confirmed=10.0), lost]
+
+
+def test_what_was_faster_and_could_not_win_is_told_everywhere(tmp_path: Path) -> None:
+    made = result(barred())
+    assert made.best.number == 0
+    for one in (made, TuningResult.load(made.save(tmp_path))):
+        assert [(trial.number, reason) for trial, reason in one.disqualified] == [(1, "its loss differs")]
+        told = one.to_dict()
+        assert [(left["number"], left["reason"]) for left in told["disqualified"]] == [(1, "its loss differs")]
+        assert told["headline"].startswith("Your own settings are kept")
+    for name in ("summary.md", "report.html"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "its loss differs" in text
+        assert "--allow-loss-difference" in text
+
+
+def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
+    rounds = {0: (10.0, 5.0, 8.0), 1: (6.0, 15.0, 10.0)}
+    slow, fast = configuration(8), configuration(16, precision="bf16")
+    trials = [
+        replace(trial(n, 10.0, of=of), confirmations=tuple(completed(of, one) for one in rounds[n]))
+        for n, of in enumerate((slow, fast))
+    ]
+    for best, of in ((0, fast), (1, configuration(16))):
+        made = result([trials[0], replace(trials[1], configuration=of)])
+        assert made.best.number == best
+        told = made.to_dict()
+        assert "annot tell whether" in told["headline"]
+        assert told["speedup_reason"] == made.speedup_reason == made.facts().speedup_reason
+        assert "cannot tell whether trial 1 is faster" in made.speedup_reason
+        assert json.loads((made.save(tmp_path) / "result.json").read_text())["speedup_reason"] == made.speedup_reason
+        lines = "\n".join(answer_lines(made.facts()))
+        assert "1.31x, 95 % interval" in lines
+        assert made.speedup_reason in lines
+        for name in ("summary.md", "report.html"):
+            assert made.speedup_reason in (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() -> None:
+    lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
+    with pytest.raises(SearchFailed, match="its loss differs") as caught:
+        _ = result([lost, barred()[1]]).best
+    assert "allow_loss_difference=True" in caught.value.advice
+
+
+@dataclass
+class Mine(TrainingArguments):
+    """Arguments of a user's own class."""
+
+    temperature: float = 1.0
+
+
+def users(folder: Path, **fields: Any) -> Mine:
+    return Mine(
+        str(folder / "mine"),
+        run_name="my run",
+        hub_model_id="me/mine",
+        hub_token="hf_secret",
+        resume_from_checkpoint="last",
+        temperature=0.5,
+        report_to="none",
+        optim="adamw_torch_fused",
+        **fields,
+    )
+
+
+def test_the_training_arguments_are_the_user_s_own_but_for_what_was_tuned(tmp_path: Path) -> None:
+    own = users(tmp_path, per_device_eval_batch_size=3)
+    found = result(user_arguments=own, rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    made = found.training_arguments()
+    assert type(made) is Mine
+    changed = {one.name for one in fields(made) if one.init and getattr(made, one.name) != getattr(own, one.name)}
+    assert changed == {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16"),
+        *("dataloader_pin_memory", "use_cpu"),
+    }
+    assert (own.per_device_train_batch_size, own.bf16) == (8, False)
+    other = found.training_arguments("there", temperature=2.0, run_name=None)
+    assert (other.output_dir, other.temperature, other.run_name, other.bf16) == ("there", 2.0, None, True)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_overrides_win_under_their_older_names_too(tmp_path: Path) -> None:
+    for found in (result(), result(user_arguments=users(tmp_path))):
+        made = found.training_arguments(str(tmp_path), gradient_checkpointing=True)
+        assert (made.gradient_checkpointing, made.activation_checkpointing) == (True, True)
+    with pytest.raises(TypeError, match="surprise"):
+        result(user_arguments=users(tmp_path)).training_arguments(surprise=1)
+
+
+def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_run(tmp_path: Path) -> None:
+    made = result(user_arguments={"run_name": "my run", "output_dir": str(tmp_path)}).training_arguments()
+    assert (type(made), made.run_name, made.output_dir) == (TrainingArguments, "my run", str(tmp_path))
+    assert result().training_arguments().output_dir == "output"
+
+
+def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
+    found = result(rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    assert "per_device_eval_batch_size" not in found.training_argument_fields()
+    assert found.training_arguments().per_device_eval_batch_size == 8
+
+
+def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
+    found = result(user_arguments=users(tmp_path))
+    assert found == replace(found, user_arguments=None)
+    assert "user_arguments" not in repr(found)
+    folder = found.save(tmp_path / "study")
+    for path in folder.rglob("*.*"):
+        for text in (b"hf_secret", b"my run", b"me/mine", str(tmp_path).encode()):
+            assert text not in path.read_bytes(), path.name
+    again = TuningResult.load(folder)
+    assert (again.user_arguments, type(again.training_arguments())) == (None, TrainingArguments)
+
+
+def test_the_model_s_arguments_are_keywords() -> None:
+    assert result().model_arguments() == {"dtype": "float32"}
+
+
+def test_the_frame_has_a_row_for_each_trial() -> None:
+    assert list(result().to_frame()["number"]) == [0, 1, 2]
+
+
+def test_the_front_runs_from_fast_to_lean() -> None:
+    assert [one.number for one in result().pareto_front] == [1]
+
+
+def test_the_plain_answer_is_json(tmp_path: Path) -> None:
+    told = json.loads(json.dumps(result(folder=tmp_path).to_dict(), allow_nan=False))
+    assert told["best"]["number"] == 1
+    assert told["best"]["confirmed"] is True
+    assert told["speedup"] == pytest.approx(4.0)
+    assert told["training_arguments"]["per_device_train_batch_size"] == 16
+    assert json.loads(json.dumps(nothing().to_dict()))["best"] is None
+
+
+def test_a_saved_result_is_loaded_without_loss(tmp_path: Path) -> None:
+    made = result()
+    again = TuningResult.load(made.save(tmp_path / "study"))
+    assert list(again.trials) == list(made.trials)
+    assert again.best == made.best
+    assert again.speedup == made.speedup
+    assert again.workload == made.workload
+    assert again.environment == made.environment
+    assert again.request == made.request
+    assert list(again.ruled_out) == list(made.ruled_out)
+    assert (again.statement, list(again.notes)) == (made.statement, list(made.notes))
+    assert again.to_dict() == made.to_dict() | {"folder": str(tmp_path / "study")}
+    assert again.to_frame().equals(made.to_frame())
+
+
+def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tmp_path: Path) -> None:
+    peak = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step")
+    prospects = {0: Prospect(math.inf, math.inf, 20), 1: Prospect(0.25, 0.5, 19)}
+    made = result(prospects=prospects, estimated_peaks={0: peak, 1: replace(peak, reserved_bytes=30)})
+    first = made.save(tmp_path / "first")
+    again = TuningResult.load(TuningResult.load(first).save(tmp_path / "second"))
+    assert again.prospects == made.prospects == again.facts().prospects
+    assert again.estimated_peaks == made.estimated_peaks == again.facts().estimated_peaks
+    (first / "result.json").unlink()
+    killed = TuningResult.load(first)
+    assert killed.estimated_peaks == made.estimated_peaks, "a search that was killed has written no result.json"
+    assert (made.complete, again.complete, killed.complete) == (True, True, False)
+    (first / "probes" / "0001" / PROSPECT).write_text("{")
+    assert TuningResult.load(first).prospects == {0: prospects[0]}, "one that is not whole is none"
+
+
+def test_a_report_written_from_a_loaded_result_is_the_same(tmp_path: Path) -> None:
+    first = result().save(tmp_path / "first")
+    second = TuningResult.load(first).save(tmp_path / "second")
+    for path in first.rglob("*"):
+        if path.suffix in (".json", ".csv", ".md"):
+            assert (second / path.relative_to(first)).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_saved_folder_may_move(tmp_path: Path) -> None:
+    made = result()
+    folder = made.save(tmp_path / "here")
+    moved = folder.rename(tmp_path / "there")
+    assert TuningResult.load(moved).best == made.best
+    for path in moved.rglob("*"):
+        if path.suffix in (".json", ".csv", ".md", ".svg"):
+            assert str(tmp_path) not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_an_interrupted_search_is_loaded_with_what_it_has(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    (folder / "result.json").unlink()
+    (folder / "probes" / "0002" / ANSWER).unlink()
+    again = TuningResult.load(folder)
+    assert len(again.trials) == 2
+    assert again.statement == "the search was interrupted"
+
+
+@pytest.mark.parametrize("what", ["", "study"])
+def test_a_folder_without_a_study_is_refused(tmp_path: Path, what: str) -> None:
+    with pytest.raises(InvalidRequest, match="no study") as caught:
+        TuningResult.load(tmp_path / what)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize("name", [REQUEST, "environment.json", "result.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "7", '{"request": "x", "workload": 1}', '["a"]'])
+def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
+    folder = result().save(tmp_path)
+    (folder / name).write_text(content)
+    if name == "result.json" and content.startswith('{"'):
+        assert TuningResult.load(folder).statement == "the search was interrupted"
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        TuningResult.load(folder)
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+
+
+def test_a_damaged_trial_is_left_out(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    (folder / "probes" / "0002" / ANSWER).write_text('{"outcome": "surprise"}')
+    (folder / "probes" / "0003").mkdir()
+    (folder / "probes" / "0003.bak").mkdir()
+    assert [one.number for one in TuningResult.load(folder).trials] == [0, 1]
+
+
+def test_no_secret_is_written(tmp_path: Path) -> None:
+    secret = {"hub_token": "hf_secret", "push_to_hub_token": "hf_secret", "learning_rate": 1e-3}
+    request = tuning_request("gpt2-mini", 48, training_args=read_training_args(secret))
+    for path in result(request=request).save(tmp_path).rglob("*.*"):
+        assert b"hf_secret" not in path.read_bytes(), path.name
+
+
+def test_a_crashed_trial_is_kept_with_its_log(tmp_path: Path) -> None:
+    crashed = Trial(2, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
+    made = result([trial(0), trial(1, 20.0), crashed], environment=cpu())
+    assert TuningResult.load(made.save(tmp_path)).trials[2] == crashed
+
+
+def test_a_report_names_no_place_of_the_machine_and_no_token(tmp_path: Path) -> None:
+    place, token = "/home/ann/models/mine", "hf_abcdefghijklmnopqrst"
+    made = result(
+        request=tuning_request(place, 48, device="cpu", dataset="/home/ann/rows.csv"),
+        workload=workload(
+            name=place, source=place, weights=place, text_source=f"tokenizer of {place}/words (3 tokens)", samples=3
+        ),
+        notes=(f"{place}/a.py failed with {token}",),
+        ruled_out=(RuledOut("precision", "fp16", f"{place}/b.so is missing"),),
+    )
+    for path in made.save(tmp_path).rglob("*"):
+        if path.suffix in (".json", ".md", ".html", ".csv", ".yaml", ".py"):
+            text = path.read_text(encoding="utf-8")
+            assert "/home/ann" not in text, path.name
+            assert token not in text, path.name
+    assert "mine (GPT2LMHeadModel" in made.facts().model
+    assert "/home/ann" not in made.model_card()
+    again = TuningResult.load(tmp_path)
+    assert (again.workload.name, again.identity) == ("mine", made.identity)
+
+
+def test_code_of_a_model_s_own_is_opened_from_where_the_search_had_it(tmp_path: Path) -> None:
+    own = workload(name="mine", source="/home/ann/models/mine", trust_remote_code=True)
+    folder = result(workload=own).save(tmp_path)
+    assert TuningResult.load(folder).workload.source == "mine"
+    order = folder / "probes" / "0000" / ORDER
+    write_json(order, read_json(order) | {"workload": own.to_dict()})
+    assert TuningResult.load(folder).workload == own
+
+
+def test_a_study_that_was_named_bears_its_name() -> None:
+    assert result().facts().name == "gpt2-mini-causal-lm-gb48-cpu"
+    assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).facts().name == "nightly"
+
+
+def test_doubts_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
+    folder = result(doubts=("others held memory",)).save(tmp_path)
+    again = TuningResult.load(folder)
+    assert again.doubts == ("others held memory",)
+    assert "others held memory" in doubts(again.facts())
+    assert "others held memory" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("facts", "loaded_by"),
+    [
+        ({"name": "org/model", "source": "org/model"}, "AutoModelForCausalLM"),
+        ({"name": "mine", "source": "/home/ann/mine"}, "AutoModelForCausalLM"),
+        ({}, ""),
+        ({"name": "small.json", "source": "/home/ann/small.json"}, ""),
+        ({"name": "GPT2LMHeadModel", "source": "its config", "task": "custom", "user_objects": True}, ""),
+    ],
+    ids=["hub", "folder", "built in", "config file", "the caller's own"],
+)
+def test_only_a_model_that_a_name_loads_has_a_class_for_it(facts: dict[str, Any], loaded_by: str) -> None:
+    assert result(workload=workload(**facts)).for_other_tools().auto_class == loaded_by
+
+
+def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_once() -> None:
+    curves = {1: Curve((9.0,) * 30)}
+    made = result(
+        [
+            trial(0, 10.0, observed_doubts=("throttled",)),
+            trial(1, 40.0, of=configuration(16), observed_doubts=("a busy machine", "others held memory")),
+            trial(2, 30.0, of=configuration(4), observed_doubts=("of no interest",)),
+        ],
+        doubts=("others held memory",),
+        numerics=Numerics(tuple(Curve((level,) * 30) for level in (2.0, 2.1, 2.2)), curves),
+    )
+    *others, losses = made.warnings
+    assert others == ["others held memory", "a busy machine", "baseline: throttled"]
+    assert losses == made.loss_warning
+    assert made.numerics.flag(1) in losses
+    assert made.doubts == ("others held memory",)
+    assert made.to_dict()["warnings"] == list(made.warnings)
+    assert result().warnings == ()
+
+
+def test_one_line_shows_speed_and_speed_up() -> None:
+    told = repr(result())
+    assert told.startswith("<TuningResult gpt2-mini, 3 trial(s): 40")
+    assert re.search(r"samples/s, 4\.00x the baseline \(95 % interval \d\.\d\d to \d\.\d\d\); trial 1: 16 x 3", told)
+    assert "\n" not in told
+    assert re.search(r"40\S* .*samples/s, 4\.00x the baseline", result()._repr_html_())
+    assert "no speed-up" in repr(result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)]))
+    assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial(s): none fits>"
+
+
+def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:
+    for what in (result().verify, result().explain):
+        with pytest.raises(InvalidRequest, match="lies in no folder"):
+            what()

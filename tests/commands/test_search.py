@@ -1,0 +1,386 @@
+"""The main job, for real: tiny models, real probes, real processes."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import numpy
+import pytest
+
+import autotune
+from autotune.commands.result import TuningResult
+from autotune.core.errors import InvalidRequest, NothingFits, StudyMismatch
+from autotune.core.io import read_json
+from autotune.probe.recorded import RecordedHost
+from autotune.study.plan import Progress
+from tests.conftest import RECORDED
+from tests.hurry import hurried, hurry
+from tests.probe.processes import becomes_true
+
+TESTS = Path(__file__).parents[1]
+MINIMAL = {"device": "cpu", "sequence_length": 16}
+TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
+
+
+@pytest.fixture(autouse=True)
+def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But in `searched`, which is made before."""
+    hurry(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> TuningResult:
+    folder = tmp_path_factory.mktemp("reports")
+    return autotune.search("gpt2-mini", 8, n_trials=4, output_dir=str(folder), space="quick", **MINIMAL)
+
+
+def test_a_search_finds_an_exact_configuration_and_confirms_it(searched: TuningResult) -> None:
+    assert searched.best.configuration.global_batch_size == 8
+    assert searched.best.confirmed
+    assert searched.baseline.confirmed
+    assert searched.baseline.number == 0
+    assert searched.baseline.configuration.micro_batch_size == 8
+    assert (
+        searched.best.samples_per_second.low
+        <= searched.best.samples_per_second
+        <= searched.best.samples_per_second.high
+    )
+    assert searched.speedup is not None
+
+
+def test_every_trial_of_a_search_is_exact_and_read_back(searched: TuningResult) -> None:
+    for trial in searched.trials:
+        assert trial.configuration.global_batch_size == 8
+        if trial.measurement.feasible:
+            assert trial.measurement.settings == trial.configuration.values
+            assert {step.samples for step in trial.measurement.composed_steps} == {8}
+
+
+def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) -> None:
+    folder = searched.folder
+    assert {path.name for path in folder.iterdir()} >= {
+        "request.json",
+        "environment.json",
+        "trials.csv",
+        "trials.parquet",
+        "best_training_arguments.json",
+        "best_model_arguments.json",
+        "summary.md",
+        "study.db",
+        "probes",
+    }
+    for number in range(len(searched.trials)):
+        names = {path.name for path in (folder / "probes" / f"{number:04d}").iterdir()}
+        assert names >= {"order.json", "measurement.json", "log.txt"}
+    loaded = TuningResult.load(folder)
+    assert loaded.trials == list(searched.trials)
+    assert loaded.best.number == searched.best.number
+    assert loaded.speedup == searched.speedup
+    assert sorted(loaded.prospects) == list(range(len(searched.trials)))
+    assert set(range(len(searched.trials))) == set(loaded.estimated_peaks)
+    assert loaded.estimated_peaks == searched.estimated_peaks
+
+
+def test_a_committed_study_loads_without_database_and_logs(searched: TuningResult, tmp_path: Path) -> None:
+    left = shutil.ignore_patterns("study.db", "log.txt", ".lock")
+    copy = shutil.copytree(searched.folder, tmp_path / "copy", ignore=left)
+    assert TuningResult.load(copy).trials == TuningResult.load(searched.folder).trials
+
+
+def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:
+    host = os.uname().nodename
+    for path in searched.folder.rglob("*"):
+        if path.suffix in (".json", ".md", ".csv"):
+            text = path.read_text()
+            assert str(TESTS.parent) not in text, path
+            assert str(searched.folder.parent) not in text, path
+            assert len(host) < 4 or host not in text, path
+
+
+def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -> None:
+    import transformers
+
+    fields = read_json(searched.folder / "best_training_arguments.json")
+    loaded = transformers.TrainingArguments(output_dir="unused", **fields)
+    assert loaded.per_device_train_batch_size * loaded.gradient_accumulation_steps == 8
+    made = searched.training_arguments(output_dir="unused", learning_rate=1e-3)
+    assert made.learning_rate == 1e-3
+    assert made.per_device_train_batch_size == loaded.per_device_train_batch_size
+    assert searched.model_arguments()["dtype"] == "float32"
+
+
+def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult) -> None:
+    kinds = []
+    again = autotune.search(
+        "gpt2-mini",
+        8,
+        n_trials=5,
+        output_dir=str(searched.folder.parent),
+        space="quick",
+        sampler="tpe",  # it uses all its trials, where ours had ended sooner
+        watch=lambda progress: kinds.append((progress.kind, progress.number)),
+        **MINIMAL,
+    )
+    assert [number for kind, number in kinds if kind == "probing"] == list(range(len(searched.trials), 5))
+    assert list(again.trials[:4])[1].measurement == searched.trials[1].measurement
+
+
+def test_the_same_name_with_another_question_is_refused_with_the_difference(searched: TuningResult) -> None:
+    with pytest.raises(StudyMismatch, match=r"headroom was 0\.05, is now 0\.1"):
+        autotune.search(
+            "gpt2-mini", 8, n_trials=4, output_dir=str(searched.folder.parent), space="quick", headroom=0.1, **MINIMAL
+        )
+
+
+REPLAYED = {"probes": partial(RecordedHost, RECORDED), "no_history": True, "n_trials": 2, **MINIMAL}
+
+
+def interrupted(progress: Progress) -> None:
+    if progress.kind == "probing":
+        raise KeyboardInterrupt
+
+
+def test_a_study_that_measured_nothing_makes_way_for_another_question(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        autotune.search("bert-mini", 16, output_dir=tmp_path, watch=interrupted, **REPLAYED)
+    (folder,) = tmp_path.iterdir()
+    result = autotune.search("bert-mini", 16, output_dir=tmp_path, headroom=0.1, watch=False, **REPLAYED)
+    assert result.folder == folder
+    assert TuningResult.load(folder).request.headroom == 0.1
+    assert [trial.number for trial in TuningResult.load(folder).trials] == [0, 1]
+    with pytest.raises(StudyMismatch):
+        autotune.search("bert-mini", 16, output_dir=tmp_path, headroom=0.2, watch=False, **REPLAYED)
+
+
+def test_the_caller_s_random_numbers_are_as_if_nothing_had_been_searched(tmp_path: Path) -> None:
+    random.seed(7)
+    numpy.random.seed(7)
+    before = random.getstate(), repr(numpy.random.get_state())
+    for name in ("searched", "interrupted"):
+        with contextlib.suppress(KeyboardInterrupt):
+            watch = interrupted if name == "interrupted" else False
+            autotune.search("bert-mini", 16, output_dir=tmp_path, study_name=name, watch=watch, **REPLAYED)
+        assert (random.getstate(), repr(numpy.random.get_state())) == before
+
+
+def test_a_script_is_shown_a_line_an_event_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    autotune.search("bert-mini", 16, output_dir=tmp_path, **REPLAYED)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(r"^trial 0: .*samples/s", err, re.MULTILINE)
+    assert re.search(r"^trial 1: .*samples/s", err, re.MULTILINE)
+    autotune.search("bert-mini", 16, output_dir=tmp_path, fresh=True, watch=False, **REPLAYED)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_path: Path) -> None:
+    with pytest.raises(NothingFits, match=r"needs \d+ MiB for its weights and gradients alone"):
+        autotune.search("gpt2-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **MINIMAL)
+
+
+def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NothingFits, match=r"Nothing fits into .* wanted at least \d+ MiB"):
+        autotune.search(
+            "gpt2-mini", 4, output_dir=str(tmp_path), memory_limit="60MiB", n_trials=6, space="quick", **MINIMAL
+        )
+    folder = next(tmp_path.iterdir())
+    assert "Nothing fits" in (folder / "summary.md").read_text()
+    assert not (folder / "best_training_arguments.json").exists()
+
+
+def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(tmp_path: Path) -> None:
+    result = autotune.search(
+        "gpt2-mini",
+        8,
+        output_dir=str(tmp_path),
+        memory_limit="230MiB",
+        n_trials=2,
+        sequence_length=128,
+        device="cpu",
+        args={"per_device_train_batch_size": 8},
+        only={"micro_batch_size": (1,), "precision": ("fp32",), "checkpointing": ("none",)},
+        space="quick",
+    )
+    assert result.baseline.measurement.outcome == "out_of_memory"
+    assert result.speedup is None
+    assert "out_of_memory" in result.speedup_reason
+    assert result.best.configuration.micro_batch_size == 1
+
+
+@pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
+def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            return {"input_ids": torch.arange(8) + index, "labels": torch.tensor(index % 2)}
+
+    class OwnTrainer(transformers.Trainer):
+        pass
+
+    def model_init():
+        config = transformers.BertConfig(
+            vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        )
+        return transformers.BertForSequenceClassification(config)
+
+    result = autotune.search(
+        model_init,
+        8,
+        train_dataset=Numbers(),
+        trainer_class=OwnTrainer,
+        args=transformers.TrainingArguments(output_dir="unused", use_cpu=True, learning_rate=3e-4),
+        device="cpu",
+        n_trials=2,
+        output_dir=str(tmp_path),
+        **TWO_LEVERS,
+    )
+    assert result.best.configuration.global_batch_size == 8
+    assert result.training_arguments().learning_rate == 3e-4
+    assert result.training_arguments().output_dir == "unused"
+    assert "output_dir" not in result.training_argument_fields()
+    assert result.workload.architecture == "BertForSequenceClassification"
+
+
+SCRIPT = """
+import autotune
+result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=1, output_dir=OUT,
+    space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
+print("FOUND", result.best.configuration.global_batch_size)
+"""
+
+
+OWN_MODULE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, number):
+        return {"x": torch.ones(4) * number, "labels": torch.tensor(1.0)}
+"""
+OWN_SCRIPT = """
+import runpy
+import autotune
+parts = runpy.run_path("parts.py")
+from wave import Data
+result = autotune.search(parts["Net"], 4, train_dataset=Data(), device="cpu", n_trials=1, output_dir="reports",
+    space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
+print("FOUND", result.folder.name, result.best.configuration.global_batch_size)
+"""
+
+
+def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(OWN_MODULE)
+    (tmp_path / "wave.py").write_text(OWN_MODULE)  # so is a module of Python's own called
+    (tmp_path / "train.py").write_text(OWN_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "train.py"], text=True, capture_output=True, timeout=300, cwd=tmp_path, env=hurried()
+    )
+    assert done.stdout.strip() == "FOUND Net-custom-gb4-cpu 4", done.stderr
+    assert re.search(r"^trial 0: .*samples/s", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("how", ["script", "standard input"])
+def test_it_works_without_a_main_guard(how: str, tmp_path: Path) -> None:
+    code = SCRIPT.replace("OUT", repr(str(tmp_path / "reports")))
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    command = [sys.executable, str(script)] if how == "script" else [sys.executable, "-"]
+    done = subprocess.run(
+        command,
+        input=None if how == "script" else code,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        cwd=tmp_path,
+        env=hurried(),
+    )
+    assert "FOUND 4" in done.stdout, done.stderr
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that the search that is killed in this folder started, and those that they did."""
+    mark = f"AUTOTUNE_TEST={folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("moment", ["between probes", "inside a probe"])
+def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import os, signal, sys, threading, time
+        import autotune
+        def watch(progress):
+            if {moment!r} == "between probes" and progress.kind == "trial" and progress.number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 2:
+                threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        autotune.search("gpt2-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
+            space="quick", watch=watch, no_history=True, sampler="tpe")
+    """)
+    killed = subprocess.run(
+        [sys.executable, "-c", code],
+        timeout=300,
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent), "AUTOTUNE_TEST": str(tmp_path)},
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    folder = next(tmp_path.iterdir())
+    done = [path.parent.name for path in (folder / "probes").glob("*/measurement.json")]
+    kept = {name: (folder / "probes" / name / "measurement.json").read_text() for name in done}
+    assert len(kept) >= 2
+    assert becomes_true(lambda: not processes_of(tmp_path), 20)
+
+    probed = []
+    result = autotune.search(
+        "gpt2-mini",
+        8,
+        n_trials=4,
+        output_dir=str(tmp_path),
+        space="quick",
+        sampler="tpe",  # it uses all its trials
+        no_history=True,
+        watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
+        **MINIMAL,
+    )
+    assert len(result.trials) == 4
+    assert len({trial.configuration for trial in result.trials}) == 4
+    assert probed == [number for number in range(4) if f"{number:04d}" not in kept]
+    for name, text in kept.items():
+        assert json.loads((folder / "probes" / name / "measurement.json").read_text()) == json.loads(text)
+
+
+def test_what_cannot_be_sent_to_another_process_is_said_in_one_line(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as unsendable, pytest.raises(InvalidRequest, match="cannot be sent"):
+        autotune.search(lambda: unsendable, 8, train_dataset=[1], device="cpu", output_dir=str(tmp_path))

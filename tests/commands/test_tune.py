@@ -1,0 +1,367 @@
+"""`tune`, for real: the user's own Trainer is what probes train, and what the answer goes back into."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
+from transformers.integrations import MLflowCallback, TensorBoardCallback
+
+import autotune
+from autotune.commands import tune
+from autotune.commands.search import _weights_text
+from autotune.core.errors import InvalidRequest, LossWarning
+from autotune.core.request import tuning_request
+from autotune.study import finish
+from autotune.study.identity import study_identity
+from autotune.workload import extract
+from autotune.workload.model.pickling import Sent
+from autotune.workload.model.rebuild import CONFIG, ITSELF
+from autotune.workload.model.user_objects import UserObjects, user_workload
+from tests import makers
+from tests.hurry import hurry
+from tests.trainers import Counting, Keyed, Numb, Numbers, Scaled, bert, built
+
+pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
+"""What a short end leaves out."""
+
+FEW = {"n_trials": 3, "space": "quick", "no_history": True}
+
+
+@pytest.fixture(autouse=True)
+def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:
+    model, counted = bert(), tmp_path / "counted"
+    counted.mkdir()
+    weights = [one.detach().clone() for one in model.parameters()]
+    groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    callbacks = [Counting(counted), EarlyStoppingCallback()]
+    fields = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 100}  # early stopping wants them
+    parts = {"optimizers": (optimizer, None), "callbacks": callbacks, "eval_dataset": Numbers(8)}
+    trainer = built(tmp_path, Scaled, model, fields, scale=2.0, **parts)
+    only = {"optimizer": ["own", "adamw_torch_fused"], "checkpointing": ["none"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+
+    assert result.request.global_batch_size == 8
+    assert (result.baseline.configuration.micro_batch_size, result.request.device) == (4, "cpu")
+    for trial in result.trials:
+        assert trial.measurement.outcome == "completed", trial.measurement.reason
+        assert trial.measurement.settings["optimizer"] == "own"
+    notes = " ".join(result.notes)
+    assert "your callbacks run in every probe: Counting" in notes
+    assert "EarlyStoppingCallback (it needs evaluations)" in notes
+    assert "Told (PicklingError: it holds the Trainer itself)" in notes
+    assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
+    assert callbacks[0].steps == 0  # which are none of the user's own training
+    assert all(torch.equal(one, before) for one, before in zip(model.parameters(), weights, strict=True))
+    assert not torch.cuda.is_initialized()
+
+    made = result.apply(trainer)
+    made.args.max_steps = 2
+    made.train()
+    assert getattr(made.optimizer, "optimizer", made.optimizer) is optimizer
+    assert callbacks[0].steps == 2
+    size = made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps
+    assert (size, made.args.per_device_train_batch_size) == (8, result.best.configuration.micro_batch_size)
+
+
+@pytest.mark.nightly
+def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "NUMERICS_MOST_S", 300.0)
+    trainer = built(tmp_path, Numb, fields={"learning_rate": 1e-2}, train_dataset=Numbers(classes=1))
+    only = {"optimizer": ["adamw_torch"], "checkpointing": ["none"], "micro_batch_size": [4], "workers": [0]}
+    options = {**FEW, "only": only, "output_dir": str(tmp_path / "reports")}
+    result = autotune.tune(trainer, **options)
+    assert result.best.number == 0
+    (barred, reason), *_ = result.disqualified
+    assert barred.configuration.values["precision"] == "bf16"
+    assert "differ" in reason or "deviations" in reason
+    allowed = autotune.tune(trainer, allow_loss_difference=True, **options)
+    assert allowed.best.configuration == barred.configuration
+    assert any("fp32" in doubt for doubt in allowed.doubts)
+    for hand_out in (allowed.training_arguments, lambda: allowed.apply(trainer)):
+        with pytest.warns(LossWarning, match="Losses differ from fp32's"):
+            hand_out()
+
+
+def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Embedding(64, 2)
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": torch.nn.functional.cross_entropy(self.inner(input_ids).mean(dim=1), labels)}
+
+    only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
+    trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
+    result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    assert "the model is sent to probes as it is: it is no PreTrainedModel" in result.notes
+    assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
+    assert result.baseline.configuration.micro_batch_size == 4
+    assert result.workload.architecture == "Own"
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
+@pytest.mark.parametrize("packing", [False, True])
+def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) -> None:
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    texts = [f"the {number}th of many paragraphs, {'and longer ' * (number % 5)}" for number in range(80)]
+    config = Qwen2Config(
+        vocab_size=384,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    args = trl.SFTConfig(
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_length=40,
+        packing=packing,
+        dataset_text_field="words",
+        per_device_train_batch_size=4,
+        report_to="none",
+        save_strategy="no",
+        learning_rate=1e-3,
+    )
+    data = datasets.Dataset.from_dict({"words": texts})
+    trainer = trl.SFTTrainer(
+        model=Qwen2ForCausalLM(config), args=args, train_dataset=data, processing_class=ByT5Tokenizer()
+    )
+    only = {"micro_batch_size": [2, 4], "checkpointing": ["none"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    for trial in result.trials:
+        assert trial.measurement.outcome == "completed", trial.measurement.reason
+    assert result.baseline.configuration.values["precision"] == "fp32"  # though SFTConfig's default is bf16
+    log = (result.folder / "probes" / "0000" / "log.txt").read_text()
+    assert not re.search("Tokenizing|Packing|Truncating", log)
+
+    made = result.apply(trainer)
+    assert type(made) is trl.SFTTrainer
+    assert type(made.args) is trl.SFTConfig
+    assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, packing, None)
+    assert made.args.learning_rate == 1e-3
+    assert len(made.train_dataset) == len(trainer.train_dataset)
+    assert made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps == 4
+    told = made.args.to_dict()
+    made.args.max_steps = 2
+    assert made.train().global_step == 2
+    assert made.evaluate(data.select(range(4)))["eval_loss"] > 0  # data that is given later is prepared as before
+    # Last: whoever builds arguments resets accelerate's state, and with it that of a Trainer which is there already.
+    assert result.training_arguments().to_dict() == told
+    assert result.training_arguments().output_dir == str(tmp_path)
+
+
+class Weighed(Trainer):
+    """Counts the labels of its data, as classes are weighed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.labels = [int(sample["labels"]) for sample in self.train_dataset]
+        assert len(self.labels) == 24
+
+
+def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
+    """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
+    model = bert()
+    model.activation_checkpointing_enable()
+    grouped = {"train_sampling_strategy": "group_by_length"}
+    trainer = built(tmp_path, Weighed, model, grouped, train_dataset=Numbers(24))
+    only = {"checkpointing": ["none"], "micro_batch_size": [8], "precision": ["fp32"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    baseline = result.baseline
+    assert baseline.configuration.values["checkpointing"] == baseline.measurement.settings["checkpointing"] == "full"
+    assert {trial.measurement.outcome for trial in result.trials} == {"completed"}
+    assert {trial.measurement.settings["checkpointing"] for trial in result.trials[1:]} == {"none"}
+    if result.best is not baseline:
+        assert not result.apply(trainer).model.is_activation_checkpointing
+    else:
+        assert result.apply(trainer).model.is_activation_checkpointing
+
+
+def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as unsendable:
+
+        def collate(samples: list[Any]) -> Any:
+            return unsendable and samples
+
+        with pytest.raises(InvalidRequest, match="passed as data_collator cannot be sent") as caught:
+            autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "reports").exists()
+
+
+# What is searched for, without the search -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sent, dict[str, Any]]]:
+    """(what `tune` sends, options) of each search that it would begin."""
+    calls: list[tuple[Sent, dict[str, Any]]] = []
+    monkeypatch.setattr(tune, "search", lambda brought, size, **options: calls.append((brought, options)))
+    return calls
+
+
+Asked = list[tuple[Sent, dict[str, Any]]]
+
+
+def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[Any] = []
+
+    @contextlib.contextmanager
+    def off_device(model: Any, optimizer: Any, device: str) -> Iterator[str]:
+        moved.extend((optimizer, device))
+        yield "this process still holds 1 GiB"
+
+    monkeypatch.setattr(tune, "off_device", off_device)
+    trainer = built(tmp_path, fields={"max_steps": 1})
+    trainer.train()
+    autotune.tune(trainer)
+    assert moved[0].state
+    assert isinstance(moved[0], torch.optim.AdamW)
+    assert moved[1] == asked[0][1]["device"] == "cpu"
+    assert asked[0][0].doubts == ("this process still holds 1 GiB",)
+    assert "this process still holds 1 GiB" in asked[0][0].notes
+
+
+def test_the_user_s_arguments_are_kept_as_they_were_then(asked: Asked, tmp_path: Path) -> None:
+    trainer = built(tmp_path, fields={"run_name": "before", "hub_token": "hf_secret"})
+    autotune.tune(trainer)
+    trainer.args.run_name = "after"
+    kept = asked[0][0].user_arguments
+    assert (type(kept), kept.run_name, kept.output_dir) == (TrainingArguments, "before", str(tmp_path))
+    assert "hf_secret" not in repr(asked)
+
+
+def test_a_model_that_was_trained_in_bf16_is_sent_without_its_autocast_and_keeps_it(
+    asked: Asked, tmp_path: Path
+) -> None:
+    class Own(type(bert())):  # type: ignore[misc]
+        pass
+
+    trainer = built(tmp_path, model=Own(bert().config), fields={"bf16": True, "max_steps": 1})
+    trainer.train()
+    forward = trainer.model.forward
+    autotune.tune(trainer)
+    assert trainer.model.forward == forward
+    assert trainer.model._original_forward.__func__ is Own.forward
+    arrived = UserObjects.opened(asked[0][0].pickled).model()
+    assert type(arrived).__name__ == "Own"
+    assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
+
+
+def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_not(
+    asked: Asked, tmp_path: Path
+) -> None:
+    for model, made_by, words in (
+        (bert(), CONFIG, "random weights"),
+        (torch.nn.Sequential(bert()), ITSELF, "the weights of the model as it was sent"),
+    ):
+        autotune.tune(built(tmp_path, model=model))
+        of = user_workload(tuning_request("mine", 8), asked[-1][0].pickled)
+        assert of.source == made_by
+        assert _weights_text(of) == words
+    told = [any(note.startswith("random weights: ") for note in brought.notes) for brought, _ in asked]
+    assert told == [True, False]
+
+
+def test_what_inherits_early_stopping_stays_out_of_probes(asked: Asked, tmp_path: Path) -> None:
+    class Patient(EarlyStoppingCallback):
+        pass
+
+    autotune.tune(built(tmp_path, callbacks=[Patient()]))
+    assert "callbacks left out of probes: Patient (it needs evaluations)" in asked[0][0].notes
+
+
+def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_path: Path) -> None:
+    class Quieter(TensorBoardCallback):
+        pass
+
+    mine = [MLflowCallback(), Quieter(), Counting()]
+    trainer = built(tmp_path, callbacks=mine)
+    autotune.tune(trainer)
+    (left,) = [note for note in asked[0][0].notes if note.startswith("callbacks left out of probes")]
+    assert left.count("(it would log every probe as a run)") == 2
+    assert "MLflowCallback" in left
+    assert "Quieter" in left
+    assert [type(one).__name__ for one in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
+    assert extract.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
+
+
+def test_none_that_was_given_in_the_place_of_a_default_is_what_probes_get(asked: Asked, tmp_path: Path) -> None:
+    autotune.tune(built(tmp_path, Scaled, scale=None))
+    parts = UserObjects.opened(asked[0][0].pickled).parts()
+    assert parts["scale"] is None
+    assert "processing_class" not in parts, "the Trainer that had none is given none"
+
+
+def test_values_of_arguments_of_one_s_own_tell_studies_apart_and_are_written_nowhere(
+    asked: Asked, tmp_path: Path
+) -> None:
+    for key in ("secret-1", "secret-1", "secret-2"):
+        args = Keyed(str(tmp_path), use_cpu=True, report_to="none", api_key=key)
+        autotune.tune(Trainer(model=bert(), args=args, train_dataset=Numbers()))
+    first, again, other = (user_workload(tuning_request("mine", 8), brought.pickled) for brought, _ in asked)
+    assert first.own_parts == again.own_parts != other.own_parts
+    assert "Keyed" in first.own_parts
+    assert "secret" not in str(first.to_dict())
+
+
+def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    changes = (
+        lambda model: model,
+        lambda model: model.requires_grad_(True),  # as it was
+        lambda model: model.bert.requires_grad_(False),
+        lambda model: model.set_attn_implementation("eager"),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    )
+    known = []
+    for change in changes:
+        change(trainer.model)
+        autotune.tune(trainer)
+        request = tuning_request("mine", 8)
+        workload = user_workload(request, asked[-1][0].pickled)
+        known.append(study_identity(request, makers.cpu(), workload, makers.space()))
+    assert known[0] == known[1]
+    assert [one["own_model"]["attention"] for one in known] == ["sdpa", "sdpa", "sdpa", "eager", "eager"]
+    apart = known[1:]
+    assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
+    assert len({str(one["model_config"]) for one in known[:4]}) == 1, "all that a config says"
+
+
+@pytest.mark.parametrize(
+    "name", ["train_dataset", "data_collator", "args", "training_args", "base_arguments", "dataset", "model"]
+)
+def test_what_the_trainer_brings_is_not_taken_beside_it(name: str, asked: Asked, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        autotune.tune(built(tmp_path), **{name: "another"})
+    assert asked == []
+
+
+def test_it_is_watched_as_a_search_is(asked: Asked, tmp_path: Path) -> None:
+    autotune.tune(built(tmp_path), watch=True)
+    assert asked[0][1]["watch"] is True
+    assert get_type_hints(autotune.tune)["watch"] == get_type_hints(autotune.search)["watch"]

@@ -1,0 +1,306 @@
+"""Promised against got: a real study verified, and what is said where that cannot be or does not hold."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cli.app import app
+from autotune.commands.result import TuningResult
+from autotune.commands.verify import run
+from autotune.commands.verify.result import verification_lines
+from autotune.commands.verify.run import verify_study
+from autotune.core.environment import Environment
+from autotune.core.errors import AutotuneError, InvalidRequest, NothingFits, StudyInUse
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+from autotune.study import finish
+from tests.commands.verify.test_result import plain
+from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
+
+
+@pytest.fixture(scope="module")
+def study(
+    environment: Environment, workload_of: Callable[..., Workload], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A study of a real model on this machine, named `small`, in a folder `reports`; its speeds are made up."""
+    made = result(
+        [trial(0, 40.0, 300 * MIB, configuration(2, 4), confirmed=40.0)],
+        request=tuning_request("bert-mini", 4, device="cpu", sequence_length=16),
+        workload=workload_of("bert-mini", sequence_length=16),
+        environment=environment,
+    )
+    return made.save(tmp_path_factory.mktemp("verify") / "reports" / "small")
+
+
+@pytest.fixture
+def copied(study: Path, tmp_path: Path) -> Path:
+    """The study as its search left it, free to be changed."""
+    left_out = shutil.ignore_patterns("verification*")
+    return Path(shutil.copytree(study, tmp_path / "reports" / "small", ignore=left_out))
+
+
+@pytest.fixture
+def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was read already: each reading takes a host of its own."""
+    monkeypatch.setattr(run, "examine", lambda device: environment)
+
+
+def command(folder: Path, *words: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of `autotune verify` beside the folder `reports` of the study."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        done = CliRunner().invoke(app, ["verify", *words])
+    finally:
+        os.chdir(before)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+# A real study ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+def test_what_a_search_promised_is_held_against_a_plain_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
+    autotune.search(
+        "bert-mini",
+        4,
+        sequence_length=16,
+        device="cpu",
+        n_trials=1,
+        space="quick",
+        output_dir=str(tmp_path / "reports"),
+        study_name="searched",
+    )
+    code, out, err = command(tmp_path, "searched", "--steps", "5")
+    assert (code, err) == (0, "")
+    assert "than promised, " in out
+    assert "note: " not in out, "the same machine, confirmed, all batches alike"
+
+
+def test_the_answer_of_a_study_is_trained_for_as_many_steps_as_asked(study: Path, known_machine: None) -> None:
+    lines: list[str] = []
+    verification = verify_study(study, steps=5, watch=lines.append)
+    got = verification.got
+    assert verification.promised == TuningResult.load(study).best
+    assert got.outcome is Outcome.COMPLETED
+    assert (len(got.steps), got.untimed_steps) == (5, 1)
+    assert {step.samples for step in got.steps} == {4}
+    assert got.samples_per_second is not None
+    assert got.peak_bytes is not None
+    assert 0 < got.peak_bytes <= ALLOWED
+    assert got.allowed_bytes == ALLOWED
+    assert verification.difference is not None
+    assert len(lines) == 1, "said once, before it starts"
+
+
+def test_it_leaves_its_numbers_order_and_log_in_the_study(study: Path, known_machine: None) -> None:
+    verification = verify_study(study, steps=5)
+    told = read_json(study / "verification.json")
+    assert told == verification.to_dict() | {"step_times_s": [step.seconds for step in verification.got.steps]}
+    assert {path.name for path in (study / "probes" / "verification").iterdir()} == {"order.json", "log.txt"}
+    assert str(study.parent) not in (study / "probes" / "verification" / "order.json").read_text()
+    order = read_json(study / "probes" / "verification" / "order.json")
+    assert order["training_arguments"] == read_json(study / "best_training_arguments.json")
+    assert len(TuningResult.load(study).trials) == 1, "the study itself is as it was"
+
+
+def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> None:
+    assert len(verify_study(study, steps=50, seconds=0.001).got.steps) == 1
+
+
+def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, known_machine: None) -> None:
+    code, out, err = command(study.parent.parent, "small", "--steps", "5")
+    assert (code, err) == (0, "")
+    for words in ("Training the answer for 5 step(s)", "promised", "samples/s", "peak memory", "data wait a step"):
+        assert words in out
+    assert "eld: " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_command_s_json_is_one_object_alone_on_standard_output(study: Path, known_machine: None) -> None:
+    code, out, err = command(study.parent.parent, "reports/small", "--steps", "5", "--json")
+    assert code == 0
+    assert json.loads(out)["timed_steps"] == 5
+    assert err.startswith("Training the answer")
+
+
+def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise(
+    copied: Path, known_machine: None
+) -> None:
+    record = read_json(copied / "request.json")
+    write_json(copied / "request.json", record | {"allowed_bytes": 10 * MIB})
+    code, out, err = command(copied.parent.parent, "small", "--steps", "5")
+    assert (code, err) == (1, "")
+    assert "Not held: out of memory: " in out
+    assert "Traceback" not in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("peak memory"))
+    assert row[2].isdigit()
+    assert row[-2:] == ["-", "-"]
+    assert read_json(copied / "verification.json")["held"] is False
+
+
+def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: None) -> None:
+    known = read_json(copied / "environment.json")
+    write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
+    verification = verify_study(copied, steps=1)
+    assert verification.got.outcome is Outcome.COMPLETED
+    assert len(verification.notes) == 1
+    assert verification.notes[0].startswith("another machine or versions: threads 99, here ")
+    assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
+    assert "note: another machine or versions:" in "\n".join(verification_lines(verification))
+
+
+@pytest.mark.alone
+def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
+        cwd=copied.parent.parent,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "AUTOTUNE_TEST": str(copied)},
+    )
+    log = copied / "probes" / "verification" / "log.txt"
+    until = time.monotonic() + 120
+    while not log.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "Interrupted. The study is kept as it was; run the same command again" in err
+    assert not (copied / "verification.json").exists()
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, str(copied))]
+
+
+def marked(path: Path, mark: str) -> bool:
+    try:
+        return f"AUTOTUNE_TEST={mark}\0".encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+# What cannot be verified ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["small", "--steps", "0"], "whole number from 1 to 100000, not 0"),
+        (["small", "--steps", "-3"], "whole number from 1 to 100000, not -3"),
+        (["small", "--steps", "100001"], "whole number from 1 to 100000, not 100001"),
+        (["small", "--steps", "many"], "--steps must be a whole number, not 'many'"),
+        (["nowhere"], "There is no study in reports/nowhere"),
+        (["small", "--output-dir", "elsewhere"], "There is no study in elsewhere/small"),
+    ],
+)
+def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: str, tmp_path: Path) -> None:
+    result().save(tmp_path / "reports" / "small")
+    code, out, err = command(tmp_path, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
+def test_seconds_that_are_none_are_refused(seconds: float, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="must be above 0"):
+        verify_study(result().save(tmp_path), seconds=seconds)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
+    "no answer": (
+        {"trials": [Trial(0, configuration(), out_of_memory(configuration()))]},
+        NothingFits,
+        "Nothing fits into",
+    ),
+    "the caller's own model": ({"workload": workload(user_objects=True)}, InvalidRequest, "the caller's own code"),
+    "data that is gone": ({"workload": workload(data="gone")}, InvalidRequest, "Run the same search command again"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_study_alone_cannot_train_is_refused_with_advice(what: str, tmp_path: Path) -> None:
+    facts, kind, said = REFUSED[what]
+    folder = result(**facts).save(tmp_path / "reports" / "small")
+    with pytest.raises(kind) as caught:
+        verify_study(folder)
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    code, out, err = command(tmp_path, "small")
+    assert (code, out) == (kind.exit_code, "")
+    assert len(err.strip().splitlines()) == 1
+    assert not (folder / "verification.json").exists()
+
+
+def test_a_study_that_is_being_searched_is_refused(tmp_path: Path) -> None:
+    folder = result().save(tmp_path)
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StudyInUse, match="Another process works on the study"):
+            verify_study(folder)
+
+
+def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    from autotune.probe.device.nvml import visible_cards
+
+    if visible_cards():
+        pytest.skip("this machine has a GPU")
+    folder = result(environment=gpu()).save(tmp_path)
+    with pytest.raises(InvalidRequest, match=r"measured on a plain card\. There is no device cuda:0") as caught:
+        verify_study(folder)
+    assert caught.value.advice == "Verify it on such a machine."
+
+
+def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = result().save(tmp_path)
+    monkeypatch.setattr(run, "examine", lambda device: cpu())
+    monkeypatch.setattr(run, "_trained", lambda *_: plain(40.0))
+    monkeypatch.setattr(run, "write_json", refuse)
+    with pytest.raises(AutotuneError, match="cannot be written: No space left"):
+        verify_study(folder)
+
+
+def refuse(path: Path, data: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+# What is said -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_trained_is_announced_with_its_exact_batch_and_the_time_it_takes() -> None:
+    said = run._announcement(trial(1, 40.0, confirmed=40.0), 500, 125.0)
+    assert " ".join(said.split()) == (
+        "Training the answer for 500 step(s) (about 2 min 5 s): 8 x 6 = 48, checkpointing none, precision fp32, "
+        "optimizer adamw_torch_fused, workers 0, pin_memory no"
+    )
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_what_weakens_the_comparison_is_noted() -> None:
+    unconfirmed = trial(1, 40.0, worst_batch="8 x sample 3, the longest of the data")
+    notes = run._notes(result([trial(0, 10.0), unconfirmed]), cpu())
+    assert any("not confirmed" in note for note in notes)
+    assert any("largest batch" in note for note in notes)
+    assert run._notes(result(), cpu()) == ()

@@ -1,0 +1,56 @@
+"""A configuration's global batch size is exact, or it cannot be built."""
+
+import json
+import random
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from tests.makers import configuration
+
+
+def test_the_global_batch_size_is_exact_wherever_a_configuration_can_be_built() -> None:
+    draw = random.Random(0)
+    built = 0
+    for _ in range(3000):
+        target, micro, ranks = draw.randint(1, 512), draw.randint(1, 64), draw.choice((1, 1, 2, 4, 8))
+        if target % (micro * ranks):
+            with pytest.raises(ValueError, match="does not divide"):
+                Configuration.exact(target, micro, {}, ranks)
+        else:
+            made = Configuration.exact(target, micro, {}, ranks)
+            assert made.global_batch_size == target
+            assert (made.micro_batch_size, made.data_parallel_size) == (micro, ranks)
+            built += 1
+    assert built > 100
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-2, 4, 1), (2.0, 4, 1), ("2", 4, 1)])
+def test_sizes_are_whole_numbers_from_one(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="whole numbers from 1"):
+        Configuration(*sizes)
+
+
+@pytest.mark.parametrize(("target", "micro"), [(48, 0), (48, -4), (0, 4), (-48, 4)])
+def test_no_target_is_met_with_sizes_below_one(target: int, micro: int) -> None:
+    with pytest.raises(ValueError, match="micro-batch"):
+        Configuration.exact(target, micro, {})
+
+
+def test_its_values_name_every_lever_with_the_micro_batch_first() -> None:
+    made = configuration(16, precision="bf16")
+    assert list(made.values) == ["micro_batch_size", "checkpointing", "precision", "optimizer", "workers", "pin_memory"]
+    assert (made.values["micro_batch_size"], made.values["precision"]) == (16, "bf16")
+
+
+def test_it_survives_json_and_can_be_a_key() -> None:
+    made = configuration(16, precision="bf16", pin_memory=True)
+    again = Configuration.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert again == made
+    assert {made: 1}[again] == 1
+
+
+def test_it_reads_as_sizes_and_values() -> None:
+    made = Configuration.exact(48, 4, {"precision": "bf16", "pin_memory": True}, data_parallel_size=2)
+    assert str(made) == "4 x 6 x 2 ranks, precision bf16, pin_memory yes"
+    assert str(Configuration.exact(48, 4, {})) == "4 x 12"

@@ -1,0 +1,32 @@
+"""The tree of errors."""
+
+import pickle
+
+import pytest
+
+from autotune.core import errors
+from autotune.core.errors import AutotuneError, did_you_mean
+
+EVERY = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, AutotuneError)]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_drawing_shows_every_error_with_its_exit_code(kind: type[AutotuneError]) -> None:
+    line = next(line for line in (errors.__doc__ or "").splitlines() if kind.__name__ in line.split()[:3])
+    assert f" {kind.exit_code} " in line
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_an_error_reads_as_message_then_advice_and_travels_between_processes(kind: type[AutotuneError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("It broke.", "Mend it.")))
+    assert type(error) is kind
+    assert str(error) == "It broke. Mend it."
+    assert str(kind("It broke.")) == "It broke."
+
+
+def test_advice_names_the_nearest_word_and_all_there_are() -> None:
+    assert did_you_mean("precison", ["precision", "workers"]) == "Did you mean 'precision'? Known: precision, workers."
+    assert did_you_mean("zzz", ["precision", "workers"]) == "Known: precision, workers."
+    assert did_you_mean(5, []) == "Nothing of that kind is known."
+    assert did_you_mean("word7", [f"word{number}" for number in range(500)]) == "Did you mean 'word7'?"
+    assert did_you_mean("b", ["a", "b", "a"]).endswith("Known: a, b.")

@@ -1,0 +1,236 @@
+"""Exceptions, texts and exit codes, as the libraries really word them, and the outcome that each means."""
+
+import signal
+
+import pyarrow
+import pytest
+import torch
+
+from autotune.core import failures
+from autotune.core.measurement import Outcome
+from tests.probe.failure_texts import OTHER, OUT_OF_MEMORY
+
+MIB, GIB = 2**20, 2**30
+
+
+# The table of texts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
+def test_every_librarys_text_for_no_memory_is_an_out_of_memory(text: str) -> None:
+    failure = failures.from_exception(RuntimeError(text), "backward")
+    assert failure.outcome is Outcome.OUT_OF_MEMORY
+    assert failure.where in ("backward", "data")
+    assert failure.reason
+    assert "\n" not in failure.reason
+    assert len(failure.reason) <= 300
+
+
+@pytest.mark.parametrize("text", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
+def test_the_same_text_is_recognised_at_the_end_of_a_log(text: str) -> None:
+    log = f'probe 3 started\nTraceback (most recent call last):\n  File "train.py", line 1\nRuntimeError: {text}\n'
+    assert failures.from_exit(1, 0, log).outcome is Outcome.OUT_OF_MEMORY
+    assert failures.from_exit(-signal.SIGABRT, 0, log).outcome is Outcome.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("outcome", "text"), OTHER.values(), ids=OTHER)
+def test_texts_that_only_sound_like_it_mean_something_else(outcome: str, text: str) -> None:
+    failure = failures.from_exception(RuntimeError(text), "forward")
+    assert failure.outcome == outcome
+    assert failure.refused_bytes is None
+    assert failures.from_exit(1, 0, f"RuntimeError: {text}\n").outcome == outcome
+
+
+def test_a_full_disk_is_named_as_such() -> None:
+    failure = failures.from_exception(OSError(28, "No space left on device", "output/model.bin"), "build")
+    assert failure.outcome is Outcome.CRASHED
+    assert failure.reason.startswith("the disk is full")
+
+
+def test_an_error_of_the_batches_is_met_in_the_data_whatever_the_stage_was() -> None:
+    for name in ("loader worker, bus error", "torch, shared memory"):
+        assert failures.from_exception(RuntimeError(OUT_OF_MEMORY[name]), "forward").where == "data"
+    worker = RuntimeError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback ...\nValueError: bad")
+    assert failures.from_exception(worker, "forward").where == "data"
+    assert failures.from_exception(RuntimeError(OUT_OF_MEMORY["CUDA allocator"]), "forward").where == "forward"
+
+
+# Classes come first ---------------------------------------------------------------------------------------------
+
+
+def test_torchs_own_class_is_enough_without_a_known_text() -> None:
+    failure = failures.from_exception(torch.OutOfMemoryError("worded as nobody worded it before"), "forward")
+    assert failure == failures.Failure(
+        Outcome.OUT_OF_MEMORY, "OutOfMemoryError: worded as nobody worded it before", "forward"
+    )
+
+
+def test_a_memory_error_without_a_text_is_an_out_of_memory() -> None:
+    assert failures.from_exception(MemoryError(), "build").outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_the_class_wins_over_a_text_that_means_a_crash() -> None:
+    error = MemoryError("the last thing seen was an illegal memory access")
+    assert failures.from_exception(error, "forward").outcome is Outcome.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("inner", [MemoryError("inner"), RuntimeError(OUT_OF_MEMORY["CUDA error, asynchronous"])])
+def test_an_out_of_memory_is_found_under_the_error_that_hides_it(inner: Exception, named: bool) -> None:
+    outer = ValueError("no batch")
+    if named:
+        outer.__cause__ = inner  # raise ... from inner
+    outer.__context__ = inner  # raised while inner was handled
+    assert failures.from_exception(outer, "data").outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert failures.from_exception(one, "build").outcome is Outcome.CRASHED
+
+
+def test_the_libraries_that_are_here_word_it_as_the_table_says() -> None:
+    with pytest.raises(RuntimeError) as by_torch:
+        torch.empty(2**50)
+    failure = failures.from_exception(by_torch.value, "forward")
+    assert (failure.outcome, failure.refused_bytes) == (Outcome.OUT_OF_MEMORY, 2**52)
+
+    with pytest.raises(MemoryError) as by_arrow:
+        pyarrow.allocate_buffer(2**62)
+    failure = failures.from_exception(by_arrow.value, "data")
+    assert (failure.outcome, failure.refused_bytes) == (Outcome.OUT_OF_MEMORY, 2**62)
+
+    import numpy
+
+    with pytest.raises(MemoryError) as by_numpy:
+        numpy.zeros(2**50)
+    failure = failures.from_exception(by_numpy.value, "data")
+    assert (failure.outcome, failure.refused_bytes) == (Outcome.OUT_OF_MEMORY, 2**53)
+
+
+# What was refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("CUDA allocator", 2 * GIB),
+        ("CUDA allocator, earlier wording", int(2.87 * GIB)),
+        ("CUDA allocator under a fraction", 20 * MIB),
+        ("HIP allocator", int(1.5 * GIB)),
+        ("XPU allocator", 4 * GIB),
+        ("MPS", int(292.5 * MIB)),
+        ("MPS, earlier wording", 768 * MIB),
+        ("MPS, small", 256),
+        ("torch on a CPU", 1099511627776),
+        ("torch on a CPU, Windows", 4294967296),
+        ("torch on a CPU, earlier wording", 5 * GIB),
+        ("numpy", 8 * GIB),
+        ("Arrow", 1099511627776),
+        ("Arrow, growing", 4096),
+    ],
+)
+def test_the_refused_bytes_are_read_from_the_text(name: str, refused: int) -> None:
+    assert failures.from_exception(RuntimeError(OUT_OF_MEMORY[name]), "forward").refused_bytes == refused
+
+
+def test_refused_bytes_that_no_text_tells_are_unknown() -> None:
+    assert failures.from_exception(RuntimeError(OUT_OF_MEMORY["cuBLAS"]), "forward").refused_bytes is None
+
+
+# Exit codes and signals -----------------------------------------------------------------------------------------
+
+
+def test_sigkill_is_an_out_of_memory_where_the_kernel_says_so() -> None:
+    failure = failures.from_exit(-signal.SIGKILL, 1, "probe 3 started\n")
+    assert (failure.outcome, failure.where) == (Outcome.OUT_OF_MEMORY, "host")
+
+
+def test_sigkill_without_the_kernels_word_is_a_crash() -> None:
+    failure = failures.from_exit(-signal.SIGKILL, 0, "probe 3 started\n")
+    assert failure.outcome is Outcome.CRASHED
+    assert failure.reason == "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL])
+def test_a_signal_is_named(number: signal.Signals) -> None:
+    failure = failures.from_exit(-number, 0, "")
+    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, f"ended by {number.name}")
+
+
+def test_a_signal_that_has_no_name_keeps_its_number() -> None:
+    assert failures.from_exit(-63, 1, "").reason == "ended by signal 63"
+
+
+def test_success_without_an_answer_is_a_crash() -> None:
+    assert failures.from_exit(0, 0, "all went well\n").outcome is Outcome.CRASHED
+    assert failures.from_exit(0, 0, OUT_OF_MEMORY["CUDA allocator"]).outcome is Outcome.CRASHED
+
+
+def test_an_exit_code_comes_with_the_last_line_of_the_log() -> None:
+    failure = failures.from_exit(3, 0, "first\nValueError: the last word\n\n")
+    assert failure == failures.Failure(Outcome.CRASHED, "ended with exit code 3: ValueError: the last word")
+    assert failures.from_exit(3, 0, "").reason == "ended with exit code 3: no output"
+
+
+WARNING = "/lib/python3/site-packages/x/y.py:88: FutureWarning: `rpc` moves elsewhere.\n  warnings.warn(\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    open(x)\n'
+
+
+def test_a_librarys_warning_is_never_the_reason() -> None:
+    failure = failures.from_exit(1, 0, f"starting\n{TRACEBACK}OSError: no such file\nsee the manual\n{WARNING}")
+    assert failure.reason == "ended with exit code 1: OSError: no such file"
+    assert failures.from_exit(1, 0, f"no licence\n{WARNING}{WARNING}").reason == "ended with exit code 1: no licence"
+    assert failures.from_exit(1, 0, WARNING).reason == "ended with exit code 1: no output"
+
+
+def test_the_relevant_end_of_an_output_begins_with_the_last_traceback() -> None:
+    log = f"{WARNING}{TRACEBACK}KeyError: 'caught'\n{TRACEBACK}{WARNING}OSError: no such file\n"
+    assert failures.relevant_end(log) == f"{TRACEBACK}OSError: no such file"
+    assert failures.relevant_end(f"one\n{WARNING}two\n") == "one\ntwo"
+    assert failures.relevant_end(WARNING) == ""
+
+
+def test_a_signal_after_an_out_of_memory_in_the_log_is_that_out_of_memory() -> None:
+    log = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+    assert failures.from_exit(-signal.SIGABRT, 0, log).outcome is Outcome.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("last", ["MemoryError", "MemoryError: no more", "torch.OutOfMemoryError: worded anew"])
+def test_a_log_that_ends_in_the_class_is_an_out_of_memory(last: str) -> None:
+    assert failures.from_exit(1, 0, f"Traceback (most recent call last):\n  ...\n{last}\n").outcome == "out_of_memory"
+    assert failures.from_exit(1, 0, f"no {last.replace(': ', ' ')} here, ValueError\n").outcome == "crashed"
+
+
+def test_no_rule_reaches_from_one_line_of_a_log_into_another() -> None:
+    log = "NCCL version 2.27.5\nstep 1\ncuDNN error: CUDNN_STATUS_NOT_SUPPORTED\nthe memory of the first run\n"
+    assert failures.from_exit(1, 0, log).outcome is Outcome.CRASHED
+
+
+def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
+    met = failures.from_exception(OSError("401 for hf_abcdefghijklmnopqrst at /home/ann/data/rows.csv"), "data")
+    assert met.reason == "OSError: 401 for (a token) at …/rows.csv"
+    assert failures.from_exit(2, 0, "cannot open /home/ann/x.so\n").reason.endswith("cannot open …/x.so")
+    known = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
+    assert known.reason.endswith("…/a.cu: no kernel image is available for execution")
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
+def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cuda.matmul.allow_tf32):
+        with pytest.raises(RuntimeError) as caught:
+            ask()
+        failure = failures.from_exception(caught.value, "forward")
+        assert failure.outcome is Outcome.UNSUPPORTED
+        assert "TF32" in failure.reason
+
+
+def test_what_flex_attention_refuses_is_unsupported() -> None:
+    from transformers.integrations.flex_attention import flex_attention_forward
+
+    one = torch.zeros(1, 1, 16, 16)
+    with pytest.raises(ValueError, match="dropout") as caught:
+        flex_attention_forward(torch.nn.Module(), one, one, one, None, dropout=0.1)
+    assert failures.from_exception(caught.value, "forward").outcome is Outcome.UNSUPPORTED

@@ -1,0 +1,288 @@
+"""Ctrl-C and SIGTERM, as the process that searches takes them: real signals, in this very process."""
+
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import SearchFailed
+from autotune.core.interrupt import SAID, Terminated, Wish, check, ending_on_signals, patient, statement_of
+from autotune.core.measurement import Measurement
+from autotune.probe import ProbeOptions
+from autotune.probe.replay import ReplayProbe
+from autotune.study.finish import finish
+from autotune.study.loop import open_study, search
+from autotune.study.objective import best_trial
+from autotune.study.plan import Plan, Progress
+from autotune.study.store import read_trial
+from autotune.study.study import Study
+from tests.makers import ALLOWED, MIB, machine, space
+
+
+@pytest.fixture(autouse=True)
+def python_s_own_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# The signals --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
+    wish, said = Wish(), []
+    with patient(wish, said.append):
+        wish.check()
+        press()
+        assert wish.to_stop
+        assert said == [SAID]
+        with pytest.raises(KeyboardInterrupt):
+            wish.check()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+        assert said == [SAID]
+    with pytest.raises(KeyboardInterrupt):
+        press()  # the handler that was there is there again
+
+
+def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
+    wish, said, written = Wish(), list[str](), list[str]()
+
+    def write() -> None:
+        with wish.held_back():
+            press()
+            press()
+            written.append("whole")
+
+    with patient(wish, said.append), pytest.raises(KeyboardInterrupt):
+        write()
+    assert (written, said) == (["whole"], [])
+
+
+def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
+    wish, said = Wish(), list[str]()
+    with patient(wish, said.append):
+        with wish.held_back():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            press()
+    assert said == []
+
+
+def test_a_handler_of_somebody_else_stays_in_charge() -> None:
+    met: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
+    wish = Wish()
+    with patient(wish, met.append):
+        press()
+    assert met == [signal.SIGINT]
+    assert not wish.to_stop
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_outside_the_main_thread_nothing_is_installed() -> None:
+    found = []
+
+    def body() -> None:
+        with patient(Wish(), found.append), ending_on_signals():
+            found.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert found == [(signal.default_int_handler, signal.SIG_DFL)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_command_interrupts_at_once_and_is_told_apart(number: signal.Signals) -> None:
+    with ending_on_signals(), pytest.raises(Terminated) as met:
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert met.value.number == number
+    assert statement_of(met.value) == f"ended by {number.name}"
+    assert statement_of(KeyboardInterrupt()) == "interrupted by the user"
+    Wish().check()  # and is forgotten with the command
+
+
+def test_who_ignores_the_end_of_a_terminal_goes_on_doing_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            Wish().check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class Dying:
+    """Python swallows what is raised while this is deleted: there comes SIGTERM."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def swallowed(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Exceptions that Python swallowed."""
+    met: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: met.append(raised.exc_value))
+    return met
+
+
+def test_a_sigterm_whose_exception_is_swallowed_is_raised_by_the_next_check(swallowed: list[BaseException]) -> None:
+    for callback in (False, True):
+        with ending_on_signals():
+            dying: object = Dying() if not callback else set()
+            watched = weakref.ref(dying, lambda _: signal.raise_signal(signal.SIGTERM)) if callback else None
+            del dying
+            assert isinstance(swallowed[-1], Terminated), watched
+            with pytest.raises(Terminated):
+                check()
+            with pytest.raises(Terminated):
+                Wish().check()
+        check()
+    assert len(swallowed) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Signals) -> None:
+    wish, written = Wish(), list[str]()
+
+    def write() -> None:
+        with wish.held_back():
+            signal.raise_signal(number)
+            written.append("whole")
+
+    with ending_on_signals(), pytest.raises(Terminated):
+        write()
+    assert written == ["whole"]
+
+
+def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own() -> None:
+    wish = Wish()
+    with ending_on_signals():
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+        with wish.held_back():
+            pass
+
+
+def test_a_search_that_failed_is_not_called_interrupted() -> None:
+    crashed = SearchFailed("The baseline crashed: RuntimeError: no such kernel.", "Its log is in a folder.")
+    assert statement_of(crashed) == "the baseline crashed: RuntimeError: no such kernel"
+    assert statement_of(ValueError("of a watch")) == "the search failed with ValueError"
+
+
+# The loop -----------------------------------------------------------------------------------------------------------
+
+
+class Pressing:
+    """A probe beside which somebody presses Ctrl-C, at its nth call from 1; what it measures may be disturbed."""
+
+    def __init__(self, at: int, disturbed: bool = False) -> None:
+        self.inner, self.at, self.disturbed = ReplayProbe(machine), at, disturbed
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        measurement = self.inner(configuration, options)
+        if len(self.inner.asked) == self.at:
+            press()
+        return replace(measurement, observed_doubts=("another process",)) if self.disturbed else measurement
+
+
+def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
+    folder.mkdir(exist_ok=True)
+    plan = Plan(n_trials, "samples_per_second", 1100 * MIB, ALLOWED, sampler="brute-force", confirmation_rounds=rounds)
+    return open_study(folder, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")), plan)
+
+
+def searched(study: Study, probe: Pressing, told: list[Progress]) -> None:
+    search(study, probe, told.append)
+    finish(study, probe, lambda *_: pytest.fail("nothing is trained any more"), "", told.append, False)
+
+
+def stopped(folder: Path, probe: Pressing) -> list[Progress]:
+    """What those who watch are told of a search that ends by Ctrl-C."""
+    study, told = opened(folder), []
+    listening = patient(study.wish, lambda said: told.append(Progress("stopping", (), message=said)))
+    with listening, pytest.raises(KeyboardInterrupt):
+        searched(study, probe, told)
+    return told
+
+
+def test_the_running_probe_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
+    probe = Pressing(at=2)
+    told = stopped(tmp_path, probe)
+    assert [one.kind for one in told] == ["probing", "trial", "probing", "stopping", "trial"]
+    assert len(probe.inner.asked) == 2
+    kept = read_trial(tmp_path / "probes" / "0001", 1)
+    assert kept is not None
+    assert kept == told[-1].trial
+
+
+def test_a_running_round_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
+    probe = Pressing(at=6)
+    told = stopped(tmp_path, probe)
+    assert [one.kind for one in told][-3:] == ["confirming", "stopping", "confirmed"]
+    assert len(probe.inner.asked) == 6
+    rounds = list((tmp_path / "probes").glob("*/confirmation-1"))
+    assert len(rounds) == 2
+    kept = read_trial(rounds[0].parent, int(rounds[0].parent.name))
+    assert kept is not None
+    assert len(kept.confirmations) == 1
+
+
+def test_what_was_disturbed_is_not_measured_again_for_somebody_who_wants_to_go(tmp_path: Path) -> None:
+    probe = Pressing(at=1, disturbed=True)
+    stopped(tmp_path, probe)
+    assert len(probe.inner.asked) == 1
+    patiently = Pressing(at=-1, disturbed=True)
+    search(opened(tmp_path / "other", n_trials=1, rounds=0), patiently)
+    assert len(patiently.inner.asked) == 3
+
+
+def test_no_losses_are_compared_after_a_wish_to_stop_in_the_last_round(tmp_path: Path) -> None:
+    counting = Pressing(at=-1)
+    search(opened(tmp_path / "whole"), counting)
+    last = len(counting.inner.asked)
+    probe = Pressing(at=last)
+    told = stopped(tmp_path / "stopped", probe)
+    assert len(probe.inner.asked) == last
+    assert "finishing" in [one.kind for one in told]
+    assert best_trial(told[-1].trials, "samples_per_second") is not None
+
+
+def test_a_swallowed_sigterm_ends_the_search_after_the_running_probe(
+    tmp_path: Path, swallowed: list[BaseException]
+) -> None:
+    class Terminating(Pressing):
+        def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+            if len(self.inner.asked) == 1:
+                Dying()
+            return super().__call__(configuration, options)
+
+    told: list[Progress] = []
+    with ending_on_signals(), pytest.raises(Terminated):
+        searched(opened(tmp_path), Terminating(at=-1), told)
+    assert len(swallowed) == 1
+    assert [one.number for one in told if one.kind == "trial"] == [0, 1]
+    assert read_trial(tmp_path / "probes" / "0001", 1) == told[-1].trial
+
+
+def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    stopped(tmp_path, Pressing(at=2))
+    again = Pressing(at=1)
+    told = stopped(tmp_path, again)
+    assert told[0].message == "going on with 2 trial(s)"
+    assert [one.number for one in told if one.kind == "probing"] == [2]

@@ -1,0 +1,221 @@
+"""Numbers with their intervals: how often they hold the truth, and what widens them."""
+
+import copy
+import json
+import math
+import pickle
+from statistics import stdev
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from autotune.core.interval import (
+    MEMORY,
+    Interval,
+    foreseen_width,
+    pairs_needed,
+    quotient_interval,
+    ratio_interval,
+    student_t_975,
+)
+
+RUNS = 4000
+
+
+def noise(runs: int, steps: int, hurst: float, seed: int) -> np.ndarray:
+    """[runs, steps] of fractional Gaussian noise of variance 1, exact: by Cholesky's factor of its covariance.
+
+    Autocovariance (|k+1|^2H - 2|k|^2H + |k-1|^2H) / 2: Beran, Statistics for Long-Memory Processes, section 2.3.
+    """
+    lag = np.arange(steps, dtype=float)
+    covariance = ((lag + 1) ** (2 * hurst) - 2 * lag ** (2 * hurst) + np.abs(lag - 1) ** (2 * hurst)) / 2
+    places = np.arange(steps)
+    factor = np.linalg.cholesky(covariance[np.abs(places[:, None] - places[None, :])])
+    drawn = np.random.default_rng(seed).standard_normal((runs, steps))
+    return drawn @ factor.T  # type: ignore[no-any-return]
+
+
+def coverage(times: np.ndarray, truth: float, **options: float) -> float:
+    """The share of rows of step times (8 samples each) whose interval holds the true speed."""
+    held = 0
+    for row in times:
+        interval = ratio_interval([8] * len(row), list(row), **options)
+        held += interval.low <= truth <= interval.high
+    return held / len(times)
+
+
+# A rate over steps ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("steps", "spread"), [(3, 0.02), (5, 0.05), (8, 0.2), (24, 0.05), (24, 0.3)])
+def test_the_interval_of_independent_numbers_holds_the_truth_in_95_of_100_cases(steps: int, spread: float) -> None:
+    times = np.maximum(0.01, 1 + spread * noise(RUNS, steps, 0.5, steps))
+    assert 0.93 <= coverage(times, 8.0, memory=0.5) <= 0.97
+
+
+@pytest.mark.parametrize("steps", [5, 8, 24])
+@pytest.mark.parametrize("spread", [0.01, 0.05])
+def test_the_interval_of_neighbouring_steps_holds_the_truth_though_their_noise_has_a_long_memory(
+    steps: int, spread: float
+) -> None:
+    times = 1 + spread * noise(RUNS, steps, MEMORY, steps)
+    assert 0.92 <= coverage(times, 8.0) <= 0.98
+
+
+@pytest.mark.parametrize("steps", [5, 8, 24])
+def test_taken_for_independent_neighbouring_steps_would_promise_too_much(steps: int) -> None:
+    times = 1 + 0.05 * noise(RUNS, steps, MEMORY, steps)
+    assert coverage(times, 8.0, memory=0.5) < 0.75
+
+
+def test_the_noise_of_these_tests_is_what_it_says() -> None:
+    drawn = noise(20_000, 8, MEMORY, 1)
+    assert drawn.var() == pytest.approx(1.0, abs=0.02)
+    # The mean of n numbers with long memory has the variance n^(2H - 2).
+    assert drawn.mean(axis=1).var() == pytest.approx(8 ** (2 * MEMORY - 2), rel=0.05)
+
+
+def test_with_a_memory_of_a_half_it_is_the_textbook_s_interval() -> None:
+    times = [1.0, 1.1, 0.9, 1.05, 0.97, 0.98]
+    interval = ratio_interval([8] * 6, times, memory=0.5)
+    low, high = stats.t.interval(0.95, 5, np.mean(times), stats.sem(times))
+    assert interval == pytest.approx(8 / np.mean(times))
+    assert interval.high - interval.low == pytest.approx(interval * (high - low) / np.mean(times), rel=0.01)
+
+
+def test_the_longer_the_memory_the_wider_the_interval_and_the_less_do_further_steps_narrow_it() -> None:
+    def width(steps: int, memory: float) -> float:
+        return ratio_interval([8] * steps, [1.1, 0.9] * (steps // 2), memory).relative_width
+
+    widths = [width(8, memory) for memory in (0.5, 0.7, 0.87, 0.95)]
+    assert widths == sorted(widths)
+    assert width(8, 0.5) / width(32, 0.5) > 1.4 * width(8, 0.87) / width(32, 0.87) > 1.4
+
+
+def test_steps_of_different_size_share_one_speed() -> None:
+    counts = [int(count) for count in np.random.default_rng(1).integers(4, 40, 30)]
+    interval = ratio_interval(counts, [count / 16 for count in counts])
+    assert interval == pytest.approx(16)
+    assert interval.high - interval.low < 1e-6
+
+
+@pytest.mark.parametrize("factor", [0.001, 1000.0])
+def test_an_interval_does_not_depend_on_the_units(factor: float) -> None:
+    counts, times = [8, 9, 7, 8], [1.0, 1.2, 0.9, 0.95]
+    one, other = ratio_interval(counts, times), ratio_interval(counts, [factor * time for time in times])
+    assert other * factor == pytest.approx(float(one))
+    assert other.relative_width == pytest.approx(one.relative_width)
+
+
+def test_one_step_alone_has_an_endless_interval() -> None:
+    interval = ratio_interval([8], [2.0])
+    assert (interval.value, interval.low, interval.high) == (4.0, 0.0, math.inf)
+
+
+def test_the_interval_never_goes_below_nothing() -> None:
+    assert ratio_interval([8, 8], [0.1, 10.0]).low == 0.0
+
+
+# What further steps would bring ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [0.5, MEMORY])
+@pytest.mark.parametrize(("steps", "more"), [(2, 4), (4, 4), (6, 18), (10, 0)])
+def test_the_width_foreseen_is_the_width_that_so_many_steps_of_the_same_spread_have(
+    steps: int, more: int, memory: float
+) -> None:
+    def alternating(count: int) -> Interval:
+        """Steps whose sample standard deviation is 0.01 whatever their number."""
+        apart = 0.01 * math.sqrt((count - 1) / count)
+        return ratio_interval([8] * count, [1 + apart, 1 - apart] * (count // 2), memory)
+
+    foreseen = foreseen_width(alternating(steps), steps, more, memory)
+    assert foreseen == pytest.approx(alternating(steps + more).relative_width)
+
+
+def test_steps_without_spread_are_foreseen_to_stay_so() -> None:
+    assert foreseen_width(ratio_interval([8] * 5, [1.0] * 5), 5, 19) == 0.0
+
+
+# A quotient of pairs --------------------------------------------------------------------------------------------
+
+
+def test_what_slows_both_of_a_pair_cancels() -> None:
+    weather = [1.0, 0.5, 0.8, 0.3]
+    interval = quotient_interval([30 * one for one in weather], [20 * one for one in weather])
+    assert interval == pytest.approx(1.5)
+    assert interval.high - interval.low < 1e-9
+
+
+def test_the_interval_of_a_quotient_is_that_of_its_logarithms() -> None:
+    above, below = [10.0, 11.0, 12.0], [5.0, 6.0, 5.5]
+    logarithms = np.log(above) - np.log(below)
+    low, high = np.exp(stats.t.interval(0.95, 2, logarithms.mean(), stats.sem(logarithms)))
+    interval = quotient_interval(above, below)
+    assert interval == pytest.approx(np.exp(logarithms.mean()))
+    assert (interval.low, interval.high) == (pytest.approx(low, rel=0.001), pytest.approx(high, rel=0.001))
+    turned = quotient_interval(below, above)
+    assert (turned.low, turned.high) == (pytest.approx(1 / interval.high), pytest.approx(1 / interval.low))
+
+
+def test_the_interval_of_a_quotient_holds_the_truth_in_95_of_100_cases() -> None:
+    drawn = np.random.default_rng(3)
+    held = 0
+    for _ in range(RUNS):
+        weather = drawn.uniform(0.5, 1.0, 4)
+        interval = quotient_interval(
+            list(30 * weather * np.exp(0.02 * drawn.standard_normal(4))),
+            list(20 * weather * np.exp(0.02 * drawn.standard_normal(4))),
+        )
+        held += interval.low <= 1.5 <= interval.high
+    assert 0.93 <= held / RUNS <= 0.97
+
+
+def test_one_pair_alone_has_an_endless_interval_and_an_unpaired_number_is_refused() -> None:
+    interval = quotient_interval([3.0], [2.0])
+    assert (interval.value, interval.low, interval.high) == (pytest.approx(1.5), 0.0, math.inf)
+    with pytest.raises(ValueError, match="zip"):
+        quotient_interval([1.0, 2.0], [1.0])
+
+
+# Small things ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 23, 59, 500])
+def test_student_s_quantile_is_right_within_one_percent(degrees: int) -> None:
+    assert student_t_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=0.01)
+
+
+def test_an_interval_is_a_number() -> None:
+    speed = Interval(4.0, 3.5, 4.5)
+    assert speed + 1 == 5
+    assert speed == 4.0
+    assert f"{speed:.2f}" == "4.00"
+    assert max([Interval(1.0, 0, 2), speed]).high == 4.5
+    assert speed.relative_width == pytest.approx(0.25)
+    assert json.dumps(speed) == "4.0"
+    assert Interval(0.0, 0.0, 1.0).relative_width == math.inf
+
+
+@pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, copy.copy])
+def test_an_interval_keeps_its_ends_when_copied(again: object) -> None:
+    made = again(Interval(4.0, 3.5, 4.5))  # type: ignore[operator]
+    assert (type(made), made.value, made.low, made.high) == (Interval, 4.0, 3.5, 4.5)
+
+
+@pytest.mark.parametrize("pairs", [3, 4, 6])
+def test_the_pairs_needed_are_the_first_whose_interval_holds_1_no_more(pairs: int) -> None:
+    above = [1.0, 1.5, 1.1, 1.4, 0.95, 1.3][:pairs]
+    told = quotient_interval(above, [1.0] * pairs)
+    needed = pairs_needed(told, pairs, 100)
+    assert needed is not None
+    deviation = stdev(math.log(one) for one in above)
+    lows = {n: math.log(told) - student_t_975(n - 1) * deviation / math.sqrt(n) for n in (needed - 1, needed)}
+    assert lows[needed] > 0
+    assert lows[needed - 1] <= 0 or needed == pairs
+    assert pairs_needed(told, pairs, needed - 1) is None
+
+
+def test_of_a_single_pair_nothing_can_be_foreseen() -> None:
+    assert pairs_needed(quotient_interval([2.0], [1.0]), 1, 100) is None

@@ -1,0 +1,78 @@
+"""Why a search has no answer: the cause, its exit code, and the advice that fits it."""
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.errors import AutotuneError, NothingFits, SearchFailed
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.no_answer import why_no_answer
+from autotune.core.trial import Trial
+from autotune.report.summary import headline
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, trial
+
+
+def error_of(*measurements: Measurement) -> AutotuneError:
+    trials = [Trial(number, configuration(8, workers=number), one) for number, one in enumerate(measurements)]
+    return why_no_answer(trials, ALLOWED)
+
+
+LACKING = out_of_memory(configuration())
+
+
+def test_only_memory_is_called_nothing_fits_and_the_leanest_is_named() -> None:
+    leaner = replace(LACKING, held_bytes=1009 * MIB, refused_bytes=1 * MIB)
+    error = error_of(replace(LACKING, held_bytes=3000 * MIB), leaner, ended(Outcome.UNSUPPORTED))
+    assert isinstance(error, NothingFits)
+    assert error.exit_code == 3
+    assert "wanted at least 1010 MiB" in error.message
+    assert "--memory-limit" in error.written[1]
+
+
+def test_what_completed_above_what_is_allowed_lacks_memory_too() -> None:
+    above = replace(completed(peak_bytes=1200 * MIB), allowed_bytes=ALLOWED)
+    assert not above.feasible
+    error = error_of(above, LACKING)
+    assert isinstance(error, NothingFits)
+    assert "wanted at least 1001 MiB" in error.message
+
+
+@pytest.mark.parametrize(
+    ("outcome", "advice"),
+    [
+        (Outcome.TIMED_OUT, "--probe-timeout"),
+        (Outcome.UNSUPPORTED, "--fix"),
+        (Outcome.MISCONFIGURED, "became"),
+        (Outcome.CRASHED, "--fresh"),
+        (Outcome.NON_FINITE_LOSS, "learning rate"),
+    ],
+)
+def test_a_baseline_that_ends_otherwise_is_the_cause_and_never_nothing_fits(outcome: Outcome, advice: str) -> None:
+    error = error_of(ended(outcome, reason="precision fp16 became fp32"), LACKING, LACKING)
+    assert isinstance(error, SearchFailed)
+    assert error.exit_code == 1
+    assert "your own settings" in error.message
+    assert "precision fp16 became fp32" in error.message
+    assert "2 ran out of memory" in error.message
+    assert advice in error.written[1]
+    assert "--memory-limit" not in error.written[1]
+
+
+def test_a_trial_that_fitted_and_did_not_end_is_the_cause_where_the_baseline_lacks_memory() -> None:
+    error = error_of(LACKING, ended(Outcome.TIMED_OUT, reason="not done after 60 s"))
+    assert isinstance(error, SearchFailed)
+    assert "trial 1 (" in error.message
+    assert "--probe-timeout" in error.written[1]
+
+
+def test_before_any_trial_and_where_all_are_barred_it_is_said_so() -> None:
+    assert why_no_answer([], ALLOWED).exit_code == 1
+    barred = why_no_answer([replace(trial(), barred="its loss differs")], ALLOWED)
+    assert (barred.exit_code, "--allow-loss-difference" in barred.written[1]) == (1, True)
+
+
+def test_the_report_s_headline_and_the_result_say_the_same() -> None:
+    late = result([Trial(0, configuration(), ended(Outcome.TIMED_OUT, reason="not done after 60 s"))])
+    assert "timed out: not done after 60 s" in headline(late.facts())
+    with pytest.raises(SearchFailed, match="not done after 60 s"):
+        late.best  # noqa: B018

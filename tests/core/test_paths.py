@@ -1,0 +1,27 @@
+"""What is handed on names no place of the machine and holds no token."""
+
+import pytest
+
+from autotune.core.paths import named, scrubbed
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ("FileNotFoundError: '/home/ann/data/rows.csv'", "FileNotFoundError: '…/rows.csv'"),
+        ("in /opt/venv/lib/python3.11/site-packages/torch/nn/linear.py", "in torch/nn/linear.py"),
+        ("401 for sk-abcdefghijklmnopqrst", "401 for (a token)"),
+        ("12 samples/s at https://example.org/a/b/c", "12 samples/s at https://example.org/a/b/c"),
+    ],
+)
+def test_of_paths_the_last_part_is_left_and_tokens_are_masked(written: str, left: str) -> None:
+    assert scrubbed(written) == left
+    assert scrubbed(left) == left
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("/home/ann/models/mine", "mine"), ("org/model", "org/model"), ("models/mine", "models/mine"), ("", "")],
+)
+def test_only_an_absolute_path_is_cut_to_its_name(place: str, name: str) -> None:
+    assert named(place) == name

@@ -1,0 +1,131 @@
+"""One step and its parts: composed from the micro-steps that were run, and always adding up."""
+
+import random
+
+import pytest
+
+from autotune.core.step import DRIFT, Step, drift
+from tests.makers import step
+
+SEEDS = range(60)
+
+
+def ran(chance: random.Random, run: int) -> Step:
+    """A step of so many micro-steps, each with times of its own, as a stopwatch would note it."""
+    times = [(chance.uniform(0.1, 2), chance.uniform(0.1, 3), chance.uniform(0, 0.1)) for _ in range(run)]
+    wait, optimizer, rest = chance.uniform(0, 1), chance.uniform(0.01, 1), chance.uniform(0, 0.2)
+    whole = [sum(parts) for parts in times]
+    between = times[1:-1]
+    samples = chance.randint(1, 64) * run
+    return Step(
+        seconds=wait + sum(whole) + optimizer + rest,
+        data_wait_s=wait,
+        first_s=whole[0] if run > 1 else 0.0,
+        middle_s=sum(whole[1:-1]) / len(between) if between else 0.0,
+        last_s=whole[-1] + optimizer,
+        optimizer_s=optimizer,
+        samples=samples,
+        tokens=7 * samples,
+        forward_s=sum(forward for forward, _, _ in times),
+        backward_s=sum(backward for _, backward, _ in times),
+        middle_forward_s=sum(parts[0] for parts in between) / len(between) if between else 0.0,
+        middle_backward_s=sum(parts[1] for parts in between) / len(between) if between else 0.0,
+        non_padding_tokens=5 * samples,
+    )
+
+
+def parts(one: Step) -> float:
+    return one.data_wait_s + one.forward_s + one.backward_s + one.optimizer_s + one.overhead_s
+
+
+def test_a_step_of_three_micro_steps_becomes_one_of_many() -> None:
+    ran = step(
+        10.0,
+        data_wait_s=0.6,
+        first_s=2.0,
+        middle_s=3.0,
+        last_s=4.4,
+        optimizer_s=1.0,
+        samples=12,
+        tokens=120,
+        non_padding_tokens=90,
+    )
+    made = ran.composed(3, 8)
+    # first + 6 x middle + last, and waiting batch by batch
+    assert made.seconds == pytest.approx(0.6 / 3 * 8 + 2.0 + 6 * 3.0 + 4.4)
+    assert made.data_wait_s == pytest.approx(1.6)
+    assert made.optimizer_s == 1.0
+    assert (made.samples, made.tokens, made.non_padding_tokens) == (32, 320, 240)
+
+
+def test_forward_and_backward_grow_by_the_middle_ones() -> None:
+    ran = step(
+        12.0, first_s=3.0, middle_s=4.0, last_s=5.0, forward_s=4.0, backward_s=7.0, middle_forward_s=1.5,
+        middle_backward_s=2.5,
+    )  # fmt: skip
+    made = ran.composed(3, 10)
+    assert made.forward_s == pytest.approx(4.0 + 7 * 1.5)
+    assert made.backward_s == pytest.approx(7.0 + 7 * 2.5)
+    assert made.overhead_s == pytest.approx(1.0)
+
+
+def test_what_the_trainer_does_once_a_step_stays_once() -> None:
+    overhead = 0.5
+    ran = step(2.0 + 3.0 + 4.0 + overhead, first_s=2.0, middle_s=3.0, last_s=4.0, samples=3)
+    assert ran.composed(3, 4).seconds == pytest.approx(2.0 + 2 * 3.0 + 4.0 + overhead)
+
+
+def test_a_step_that_ran_as_asked_stays_as_it_is() -> None:
+    ran = step(3.0, first_s=1.0, last_s=2.0)
+    assert ran.composed(2, 2) is ran
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_parts_of_a_step_always_add_up_to_its_seconds(seed: int) -> None:
+    chance = random.Random(seed)
+    run = chance.randint(1, 5)
+    one = ran(chance, run)
+    assert parts(one) == pytest.approx(one.seconds)
+    if run >= 3:
+        made = one.composed(run, run + chance.randint(0, 60))
+        assert parts(made) == pytest.approx(made.seconds)
+        assert made.overhead_s >= one.overhead_s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_composing_further_is_composing_at_once(seed: int) -> None:
+    chance = random.Random(seed)
+    one = ran(chance, 3)
+    between, asked = 3 + chance.randint(0, 20), 30 + chance.randint(0, 30)
+    twice, once = one.composed(3, between).composed(between, asked), one.composed(3, asked)
+    assert twice.seconds == pytest.approx(once.seconds)
+    assert (twice.samples, twice.tokens) == (once.samples, once.tokens)
+    assert twice.overhead_s == pytest.approx(once.overhead_s)
+
+
+def test_parts_that_overlap_leave_no_negative_rest() -> None:
+    assert step(1.0, forward_s=0.7, backward_s=0.6).overhead_s == 0.0
+
+
+# Drift ----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_that_grow_slower_or_faster_have_drifted() -> None:
+    before, after = [step(1.0 + 0.001 * n) for n in range(8)], [step(1.3 + 0.001 * n) for n in range(8)]
+    assert drift([*before, *after]) == pytest.approx(1 / 1.3 - 1, rel=0.01)
+    assert drift([*after, *before]) == pytest.approx(0.3, rel=0.01)
+
+
+def test_a_small_change_one_within_chance_or_few_steps_are_no_drift() -> None:
+    steady = [step(1.0 + 0.001 * n) for n in range(8)]
+    small = [step((1.0 + DRIFT / 2) * (1.0 + 0.001 * n)) for n in range(8)]
+    assert drift([*steady, *small]) == 0.0
+    restless = [step(0.5 + n % 2) for n in range(7)]
+    assert drift([*restless, *[step(1.2 * one.seconds) for one in restless]]) == 0.0
+    assert drift([step(1.0)] * 3 + [step(2.0)] * 4) == 0.0
+    assert drift([]) == 0.0
+
+
+def test_steps_that_are_slower_for_being_longer_have_not_drifted() -> None:
+    short, long = ([step(seconds, tokens=int(100 * seconds))] * 8 for seconds in (1.0, 2.0))
+    assert drift([*short, *long]) == 0.0

@@ -1,0 +1,70 @@
+"""A trial: its probe, its confirmations, and which of them counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.measurement import Outcome
+from tests.makers import MIB, completed, configuration, ended, trial
+
+
+def test_without_confirmation_the_probe_counts() -> None:
+    one = trial(0, 10.0)
+    assert one.final is one.measurement
+    assert one.feasible
+    assert not one.confirmed
+    assert one.samples_per_second == pytest.approx(10.0)
+
+
+def test_a_confirmed_trial_counts_as_all_its_rounds_together() -> None:
+    of = configuration()
+    one = replace(trial(0, 10.0, of=of), confirmations=(completed(of, 8.0), completed(of, 8.0, spread=0.02)))
+    assert one.confirmed
+    assert one.samples_per_second == pytest.approx(8.0, rel=0.001)
+    assert len(one.final.steps) == 12
+
+
+def test_from_three_rounds_on_a_confirmed_trial_is_as_certain_as_its_rounds_agree() -> None:
+    of = configuration()
+    agreeing = replace(trial(0, of=of), confirmations=(completed(of, 8.0, spread=0.1),) * 3)
+    differing = replace(trial(0, of=of), confirmations=tuple(completed(of, one) for one in (8.0, 9.0, 10.0)))
+    assert agreeing.final.rounds == differing.final.rounds == (6, 6, 6)
+    assert agreeing.samples_per_second.relative_width < 0.01  # type: ignore[union-attr]
+    assert differing.samples_per_second.relative_width > 0.3  # type: ignore[union-attr]
+
+
+def test_a_trial_is_barred_only_where_something_says_why() -> None:
+    assert trial(0).barred == ""
+    barred = replace(trial(1), barred="its loss differs from the baseline's")
+    assert barred.feasible, "it fits; it only cannot win"
+    assert barred.samples_per_second == pytest.approx(10.0)
+
+
+def test_a_round_that_needed_the_allocator_s_second_try_does_not_fit() -> None:
+    of = configuration()
+    one = replace(trial(0, of=of), confirmations=(completed(of), completed(of, allocator_retries=1)))
+    assert not one.feasible
+    assert not one.confirmed
+
+
+def test_a_round_that_failed_is_what_counts() -> None:
+    of = configuration()
+    failure = ended(Outcome.OUT_OF_MEMORY)
+    one = replace(trial(0, of=of), confirmations=(completed(of), failure))
+    assert one.final is failure
+    assert not one.confirmed
+    assert not one.feasible
+    assert one.samples_per_second is None
+
+
+def test_the_peak_is_the_highest_of_all_its_probes() -> None:
+    of = configuration()
+    probes = (completed(of, peak_bytes=700 * MIB), completed(of, peak_bytes=600 * MIB))
+    assert replace(trial(0, peak_bytes=500 * MIB), confirmations=probes).peak_bytes == 700 * MIB
+    assert trial(0, peak_bytes=500 * MIB).peak_bytes == 500 * MIB
+    assert replace(trial(0), measurement=ended(Outcome.CRASHED)).peak_bytes is None
+
+
+def test_what_it_took_is_the_sum_of_its_probe_and_its_rounds() -> None:
+    assert trial(0, probe_seconds=61.0).probe_seconds == 61.0
+    assert trial(0, confirmed=10.0, probe_seconds=61.0).probe_seconds == 183.0

@@ -1,0 +1,126 @@
+"""Tapes by hand: what a step of few layers says of one with many, and of any micro-batch size."""
+
+import pytest
+
+from autotune.memory.envelope import Line, peak_lines, straight
+from autotune.memory.trace import (
+    ACTIVATIONS,
+    FIRST,
+    GRADIENTS,
+    KINDS,
+    TEMPORARY,
+    NotPeriodic,
+    Segment,
+    Tape,
+    Tensor,
+    between,
+    repeated,
+)
+
+
+def layered(layers: int, sizes: tuple[int, ...] = ()) -> Tape:
+    """Each layer makes an output that its own backward frees, and a gradient; a head's loss lives in between."""
+    sizes = sizes or (10,) * layers
+    tensors = [Tensor(size, 2, ACTIVATIONS) for size in sizes]
+    loss = len(tensors)
+    tensors.append(Tensor(1, 0, TEMPORARY))
+    segments = [Segment(FIRST, 0, layer, False, (layer,)) for layer in range(layers)]
+    segments.append(Segment(FIRST, None, 0, False, (loss,)))
+    for layer in reversed(range(layers)):
+        gradient = len(tensors)
+        tensors.append(Tensor(5, 0, GRADIENTS))
+        segments.append(Segment(FIRST, 0, layer, True, (gradient, ~layer)))
+    segments.append(Segment(FIRST, None, 0, False, (~loss,)))
+    return Tape(tuple(tensors), tuple(segments))
+
+
+@pytest.mark.parametrize("layers", [4, 5, 12])
+def test_three_layers_repeated_are_the_tape_of_many(layers: int) -> None:
+    assert repeated(layered(3), [layers]) == layered(layers)
+
+
+@pytest.mark.parametrize("layers", [6, 9])
+def test_five_layers_repeated_are_too_where_the_first_one_differs(layers: int) -> None:
+    rest = (10,) * (layers - 1)
+    assert repeated(layered(5, (99, 10, 10, 10, 10)), [layers]) == layered(layers, (99, *rest))
+
+
+def test_as_many_layers_as_were_traced_change_nothing() -> None:
+    assert repeated(layered(3), [3]) is not None
+    assert repeated(layered(3), [3]) == layered(3)
+
+
+def passing_on(first: int) -> Tape:
+    """Each layer frees the output of the one before it."""
+    tensors = tuple(Tensor(size, 0, TEMPORARY) for size in (first, 10, 10))
+    events = ((0,), (1, ~0), (2, ~1))
+    return Tape(tensors, tuple(Segment(FIRST, 0, place, False, one) for place, one in enumerate(events)))
+
+
+def test_each_copy_frees_what_its_own_neighbour_made() -> None:
+    long = repeated(passing_on(10), [5])
+    assert list(long.events(FIRST)) == [0, 1, ~0, 2, ~1, 3, ~2, 4, ~3]
+
+
+def test_a_neighbour_s_tensor_of_another_size_is_refused() -> None:
+    with pytest.raises(NotPeriodic, match="not as large"):
+        repeated(passing_on(11), [5])
+
+
+def test_a_middle_layer_that_frees_what_is_no_layer_s_is_refused() -> None:
+    segments = (
+        Segment(FIRST, None, 0, False, (0,)),
+        Segment(FIRST, 0, 0, False, ()),
+        Segment(FIRST, 0, 1, False, (~0,)),
+        Segment(FIRST, 0, 2, False, ()),
+    )
+    with pytest.raises(NotPeriodic, match="no layer's"):
+        repeated(Tape((Tensor(1, 0, TEMPORARY),), segments), [4])
+
+
+def test_layers_that_do_not_follow_each_other_are_refused() -> None:
+    segments = tuple(Segment(FIRST, 0, layer, False, ()) for layer in (0, 2, 1))
+    with pytest.raises(NotPeriodic, match="follow each other"):
+        repeated(Tape((), segments), [4])
+
+
+def at(size: int) -> Tape:
+    tape = layered(3)
+    return Tape(tuple(Tensor(one.bytes_at(size), 0, one.kind) for one in tape.tensors), tape.segments)
+
+
+def test_two_sizes_tell_the_line_through_every_size() -> None:
+    line = between(at(2), 2, at(3), 3)
+    assert line == layered(3)
+    assert [one.bytes_at(7) for one in line.tensors] == [one.fixed for one in at(7).tensors]
+
+
+def test_other_events_at_another_size_are_no_line() -> None:
+    assert between(at(2), 2, layered(4), 3) is None
+
+
+def test_the_lines_hold_the_peak_at_every_size() -> None:
+    # A moment with much that is fixed, one with much of each sample, one between that is never the highest.
+    moments = ((100, 0), (10, 30), (20, 10), (60, 15))
+    tensors = tuple(Tensor(fixed, slope, TEMPORARY) for fixed, slope in moments)
+    events = tuple(event for place in range(len(moments)) for event in (place, ~place))
+    lines = peak_lines(Tape(tensors, (Segment(FIRST, None, 0, False, events),)))[FIRST]
+    assert len(lines) == 3
+    for size in range(1, 30):
+        assert max(line.total_at(size) for line in lines) == max(fixed + slope * size for fixed, slope in moments)
+
+
+def test_a_line_says_what_the_bytes_are_for() -> None:
+    line = max(peak_lines(layered(3))[FIRST], key=lambda one: one.total_at(1))
+    split = dict(zip(KINDS, line.bytes_at(1), strict=True))
+    assert split[ACTIVATIONS] == 3 * 12
+    assert split[TEMPORARY] == 1
+    assert split[GRADIENTS] == 5
+
+
+def test_peaks_of_one_and_two_layers_are_extended_in_straight_lines() -> None:
+    def known(layers: int, size: int) -> tuple[int, int, Line]:
+        return layers, size, Line((0, 0, 0, 100 + layers * (7 + 3 * size) + 2 * size, 0), (0,) * 5)
+
+    line = straight([known(layers, size) for layers in (1, 2) for size in (2, 3)], 32)
+    assert line.total_at(5) == pytest.approx(100 + 32 * (7 + 15) + 10)

@@ -1,0 +1,432 @@
+"""What went on around the timed steps: on machines made of files, and on this one with real work beside it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.core.environment import Environment
+from autotune.probe.device import machine as surroundings
+from autotune.probe.device.machine import (
+    CLOCKS_READ,
+    SWAPPED_BYTES,
+    MachineReading,
+    Meanwhile,
+    Surroundings,
+    read_machine,
+)
+from autotune.probe.device.telemetry import CardReading
+from tests.makers import cpu, gpu
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Machine:
+    """A machine's files in a folder, its clock, and our own work on it, all as the test sets them."""
+
+    def __init__(self, folder: Path, cores: int) -> None:
+        self.proc, self.cpus = folder / "proc", folder / "cpus"
+        self.now, self.ours_s = 1000.0, 7.0
+        self.busy_s, self.stolen_s = [100.0] * cores, [10.0] * cores
+        self.swapped_pages = 40
+        self.proc.mkdir()
+        self.write()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def write(self) -> None:
+        lines = [f"cpu{core} {self._ticks(core)}" for core in range(len(self.busy_s))]
+        (self.proc / "stat").write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5 0 1", "ctxt 9", ""]))
+        swapped = f"nr_free_pages 5\npswpin {self.swapped_pages // 4}\npswpout {self.swapped_pages * 3 // 4}\n"
+        (self.proc / "vmstat").write_text(swapped)
+
+    def _ticks(self, core: int) -> str:
+        fifth = round(self.busy_s[core] * TICK / 5)  # user, nice, system, interrupts and theirs later
+        idle, waiting, guest = 123456, 789, 4 * fifth
+        parts = (fifth, fifth, fifth, idle, waiting, fifth, fifth, round(self.stolen_s[core] * TICK), guest, guest)
+        return " ".join(map(str, parts))
+
+    def passes(self, seconds: float, ours_s: float = 0.0, work_s: float = 0.0, stolen_s: float = 0.0) -> None:
+        """Time goes by, in which the cores together worked (ours included) and were stolen so long."""
+        self.now += seconds
+        self.ours_s += ours_s
+        self.busy_s = [busy + work_s / len(self.busy_s) for busy in self.busy_s]
+        self.stolen_s = [stolen + stolen_s / len(self.stolen_s) for stolen in self.stolen_s]
+        self.write()
+
+    def tells(self, core: int, name: str, value: int | str) -> None:
+        path = self.cpus / f"cpu{core}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+
+
+def machine_of(monkeypatch: pytest.MonkeyPatch, folder: Path, cores: int, own: set[int] | None = None) -> Machine:
+    machine = Machine(folder, cores)
+    monkeypatch.setattr(surroundings, "PROC", machine.proc)
+    monkeypatch.setattr(surroundings, "CPUS", machine.cpus)
+    monkeypatch.setattr(surroundings, "time", machine)
+    monkeypatch.setattr(surroundings, "_our_seconds", lambda: machine.ours_s)
+    monkeypatch.setattr(surroundings, "_own_cores", lambda: frozenset(range(cores) if own is None else own))
+    return machine
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """A machine of four cores, all ours to use."""
+    return machine_of(monkeypatch, tmp_path, 4)
+
+
+def begun(environment: Environment | None = None) -> Surroundings:
+    watched = Surroundings(environment or cpu())
+    watched.start()
+    return watched
+
+
+def doubts_after(watched: Surroundings) -> tuple[str, ...]:
+    watched.stop()
+    return watched.doubts()
+
+
+# A busy machine -------------------------------------------------------------------------------------------------
+
+
+def test_foreign_work_on_the_cores_is_doubted_by_its_cores(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=15.0, work_s=28.0)
+    assert doubts_after(watched) == ("other processes used 1.3 cores meanwhile",)
+    assert watched.facts() == {"foreign_cores": 1.3, "stolen_cores": 0.0, "swapped_bytes": 0}
+
+
+@pytest.mark.parametrize(("foreign_s", "doubted"), [(0.0, False), (2.4, False), (2.6, True)])
+def test_a_quarter_of_a_core_is_bearable(machine: Machine, foreign_s: float, doubted: bool) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=20.0, work_s=20.0 + foreign_s)
+    assert bool(doubts_after(watched)) is doubted
+
+
+def test_work_that_the_kernel_counts_for_us_later_is_not_below_nothing(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=20.0, work_s=19.0)
+    assert doubts_after(watched) == ()
+    assert watched.facts()["foreign_cores"] == 0.0
+
+
+def test_what_the_hypervisor_takes_is_foreign_and_named_where_it_is_most(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=10.0, work_s=11.0, stolen_s=8.0)
+    assert doubts_after(watched) == ("the hypervisor gave 0.8 cores of this machine to others",)
+    assert (watched.facts()["foreign_cores"], watched.facts()["stolen_cores"]) == (0.9, 0.8)
+
+
+def test_the_hypervisor_and_other_processes_are_both_named_where_both_weigh(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=10.0, work_s=15.0, stolen_s=8.0)
+    assert doubts_after(watched) == (
+        "the hypervisor gave 0.8 cores of this machine to others",
+        "other processes used 0.5 cores meanwhile",
+    )
+
+
+def test_where_the_hypervisor_takes_little_it_counts_with_the_others(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(10.0, ours_s=10.0, work_s=18.0, stolen_s=4.0)
+    assert doubts_after(watched) == ("other processes used 1.2 cores meanwhile",)
+
+
+def test_beside_a_gpu_only_a_machine_that_is_half_taken_is_doubted(machine: Machine) -> None:
+    watched = begun(gpu())
+    machine.passes(10.0, ours_s=10.0, work_s=29.0)
+    assert doubts_after(watched) == ()
+    assert watched.facts()["foreign_cores"] == 1.9
+    machine.passes(10.0, ours_s=10.0, work_s=32.0)
+    assert doubts_after(watched) == ("other processes used 2.0 cores meanwhile",)
+
+
+def test_too_short_a_time_tells_nothing_of_others(machine: Machine) -> None:
+    watched = begun()
+    machine.passes(0.4, work_s=1.6)
+    assert doubts_after(watched) == ()
+    assert "foreign_cores" not in watched.facts()
+
+
+def test_work_on_cores_that_we_may_not_use_is_no_foreign_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = machine_of(monkeypatch, tmp_path, 4, own={1, 2})
+    watched = begun()
+    machine.busy_s[0] += 10.0
+    machine.busy_s[2] += 6.0
+    machine.passes(10.0)
+    assert doubts_after(watched) == ("other processes used 0.6 cores meanwhile",)
+
+
+def test_where_a_container_numbers_its_cores_anew_all_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = machine_of(monkeypatch, tmp_path, 4, own={3, 4, 5, 6})
+    watched = begun()
+    machine.busy_s[0] += 6.0
+    machine.passes(10.0)
+    assert doubts_after(watched) == ("other processes used 0.6 cores meanwhile",)
+
+
+# Swap -----------------------------------------------------------------------------------------------------------
+
+
+def test_swapping_in_and_out_is_doubted_from_a_mebibyte_on(machine: Machine) -> None:
+    watched = begun()
+    machine.swapped_pages += SWAPPED_BYTES // PAGE
+    machine.passes(10.0)
+    assert doubts_after(watched) == ()
+    assert watched.facts()["swapped_bytes"] == SWAPPED_BYTES
+    machine.swapped_pages += 11 * 2**20 // PAGE
+    machine.passes(10.0)
+    assert doubts_after(watched) == ("the machine swapped 12 MiB meanwhile",)
+
+
+# Clocks and heat ------------------------------------------------------------------------------------------------
+
+
+def test_the_cores_clocks_are_told_as_their_mean(machine: Machine) -> None:
+    for core, mhz in enumerate((3000, 3200, 3400, 3600)):
+        machine.tells(core, "cpufreq/scaling_cur_freq", mhz * 1000)
+        machine.tells(core, "cpufreq/cpuinfo_max_freq", 4_000_000)
+    watched = begun()
+    machine.tells(0, "cpufreq/scaling_cur_freq", 2_000_000)
+    machine.passes(10.0)
+    assert doubts_after(watched) == ()
+    told = {name: value for name, value in watched.facts().items() if name.startswith("cpu")}
+    assert told == {"cpu_mhz_at_start": 3300, "cpu_mhz": 3050, "cpu_max_mhz": 4000}
+
+
+def test_a_clock_that_falls_by_more_than_a_tenth_is_doubted(machine: Machine) -> None:
+    machine.tells(0, "cpufreq/scaling_cur_freq", 3_000_000)
+    watched = begun()
+    machine.tells(0, "cpufreq/scaling_cur_freq", 2_600_000)
+    assert doubts_after(watched) == ("the CPU's clock fell from 3000 to 2600 MHz meanwhile",)
+
+
+def test_beside_a_gpu_the_cores_clocks_are_not_asked_for(machine: Machine) -> None:
+    machine.tells(0, "cpufreq/scaling_cur_freq", 3_000_000)
+    watched = begun(gpu())
+    machine.tells(0, "cpufreq/scaling_cur_freq", 800_000)
+    assert doubts_after(watched) == ()
+    assert "cpu_mhz" not in watched.facts()
+
+
+@pytest.mark.parametrize("environment", [cpu(), gpu()], ids=["cpu", "gpu"])
+def test_throttling_for_heat_is_counted_once_for_all_cores(machine: Machine, environment: Environment) -> None:
+    for core in range(4):
+        machine.tells(core, "thermal_throttle/core_throttle_count", 5)
+        machine.tells(core, "thermal_throttle/package_throttle_count", 100)
+    watched = begun(environment)
+    assert doubts_after(watched) == ()
+    assert watched.facts()["cpu_heat_throttles"] == 0
+    machine.tells(1, "thermal_throttle/core_throttle_count", 6)
+    for core in range(4):
+        machine.tells(core, "thermal_throttle/package_throttle_count", 103)
+    assert doubts_after(watched) == ("the CPU was throttled for heat 3 time(s)",)
+    assert watched.facts()["cpu_heat_throttles"] == 3
+
+
+def test_of_many_cores_a_few_are_asked_for_their_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = machine_of(monkeypatch, tmp_path, 100)
+    for core in range(100):
+        machine.tells(core, "thermal_throttle/core_throttle_count", 0)
+    asked = read_machine(frozenset(range(100))).heat_throttles
+    assert 4 <= len(asked) <= CLOCKS_READ
+    assert {int(name.split()[0]) // 50 for name in asked} == {0, 1}
+
+
+@pytest.mark.parametrize("text", ["", "<unknown>", "0"])
+def test_a_clock_that_the_kernel_does_not_know_is_unknown(machine: Machine, text: str) -> None:
+    machine.tells(0, "cpufreq/scaling_cur_freq", text)
+    watched = begun()
+    watched.stop()
+    assert "cpu_mhz" not in watched.facts()
+
+
+# What is unknown, and what fails --------------------------------------------------------------------------------
+
+
+def test_where_the_kernel_tells_nothing_nothing_is_known_or_doubted(machine: Machine) -> None:
+    for name in ("stat", "vmstat"):
+        (machine.proc / name).unlink()
+    watched = begun()
+    machine.now += 10
+    assert doubts_after(watched) == ()
+    assert watched.facts() == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "cpu0\n", "cpu0 1 2 3\n", "cpu0 a b c d e f g h i j\n", "\n\n", "cpux 1\n", "cpu  1 2 3 4 5 6 7 8 9 10\n"],
+)
+def test_files_of_another_shape_are_unknown(machine: Machine, text: str) -> None:
+    (machine.proc / "stat").write_text(text)
+    (machine.proc / "vmstat").write_text(text)
+    watched = begun()
+    machine.now += 10
+    assert doubts_after(watched) == ()
+    assert watched.facts() == {}
+
+
+@pytest.mark.parametrize("environment", [cpu(), gpu()], ids=["cpu", "gpu"])
+def test_before_the_timed_steps_and_until_their_end_nothing_is_doubted(
+    machine: Machine, environment: Environment
+) -> None:
+    watched = Surroundings(environment)
+    assert (watched.facts(), watched.doubts(), watched.joules) == ({}, (), None)
+    watched.start()
+    machine.passes(10.0, work_s=40.0)
+    assert (watched.facts(), watched.doubts(), watched.joules) == ({}, (), None)
+
+
+def test_an_end_without_a_beginning_tells_nothing(machine: Machine) -> None:
+    watched = Surroundings(cpu())
+    assert doubts_after(watched) == ()
+    assert watched.facts() == {}
+
+
+def test_a_reading_that_fails_in_any_way_ends_no_probe(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> float:
+        raise MemoryError
+
+    watched = begun()
+    monkeypatch.setattr(surroundings, "_our_seconds", failing)
+    assert doubts_after(watched) == ()
+    watched.start()
+    assert watched.joules is None
+
+
+def test_a_machine_that_was_not_read_twice_is_not_compared() -> None:
+    known = MachineReading(clock_s=5.0, busy_s=1.0, stolen_s=0.0, ours_s=1.0, swapped_bytes=4, cpu_mhz=3000.0)
+    for pair in (Meanwhile(MachineReading(), known), Meanwhile(known, MachineReading(clock_s=9.0))):
+        assert pair.foreign_cores is None
+        assert pair.stolen_cores is None
+        assert pair.swapped_bytes is None
+        assert pair.heat_throttles is None
+        assert pair.doubts(on_cpu=True) == []
+
+
+# With a card ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> list[CardReading]:
+    """What the card will say, one reading after the other."""
+    readings: list[CardReading] = []
+
+    def reader(uuid: str | None) -> object:
+        return CardReading if uuid is None else lambda: readings.pop(0)
+
+    monkeypatch.setattr(surroundings, "card_reader", reader)
+    return readings
+
+
+def test_a_gpu_s_facts_doubts_and_joules_stand_beside_the_machine_s(machine: Machine, card: list[CardReading]) -> None:
+    card.append(CardReading(energy_j=1000.0, sm_clock_mhz=1900, temperature_c=50, slowdown_temperature_c=90))
+    card.append(CardReading(energy_j=4000.0, sm_clock_mhz=1500, temperature_c=89, slowdown_temperature_c=90))
+    watched = begun(gpu())
+    machine.passes(5.0, work_s=15.0)
+    assert doubts_after(watched) == (
+        "other processes used 3.0 cores meanwhile",
+        "the card's SM clock fell from 1900 to 1500 MHz meanwhile",
+        "the card was at 89 °C, and slows down from 90 °C",
+    )
+    assert watched.joules == 3000.0
+    facts = watched.facts()
+    assert (facts["foreign_cores"], facts["sm_clock_mhz"], facts["sm_clock_mhz_at_start"]) == (3.0, 1500, 1900)
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_energy_needs_a_second(machine: Machine, card: list[CardReading]) -> None:
+    card.extend(CardReading(energy_j=joules) for joules in (1000.0, 1600.0, 1700.0))
+    watched = begun(gpu())
+    machine.passes(0.9)
+    watched.stop()
+    assert watched.joules is None
+    machine.passes(0.2)
+    watched.stop()
+    assert watched.joules == 700.0
+
+
+def test_a_cpu_has_no_card_to_ask(machine: Machine, card: list[CardReading]) -> None:
+    watched = begun(cpu())
+    machine.passes(10.0)
+    assert doubts_after(watched) == ()
+    assert watched.joules is None
+
+
+# This machine ---------------------------------------------------------------------------------------------------
+
+BURN = "import sys, time\nend = time.monotonic() + 60\nwhile time.process_time() < {seconds} and time.monotonic() < end: pass"
+APART = """
+import subprocess, sys
+quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+print(subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True, **quiet).pid)
+"""
+
+
+@pytest.fixture
+def stranger() -> Iterator[psutil.Process]:
+    """A process that works on one core, in a session of its own and nobody's child."""
+    command = [sys.executable, "-c", APART, BURN.format(seconds=30)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    process = psutil.Process(int(told.stdout))
+    yield process
+    process.send_signal(signal.SIGKILL)
+
+
+def used_s(process: psutil.Process) -> float:
+    return process.cpu_times().user + process.cpu_times().system
+
+
+def test_a_stranger_s_work_on_this_machine_is_seen(stranger: psutil.Process) -> None:
+    watched = Surroundings(cpu())
+    begun_s, before = time.perf_counter(), used_s(stranger)
+    watched.start()
+    while used_s(stranger) < before + 1.0:
+        time.sleep(0.05)
+    watched.stop()
+    cores = watched.facts()["foreign_cores"]
+    assert cores * (time.perf_counter() - begun_s) > 0.6
+    assert any(f"{cores:.1f} cores" in doubt for doubt in watched.doubts()) or watched.facts()["stolen_cores"] > 0
+
+
+def test_our_own_processes_work_is_ours_while_they_live_and_after() -> None:
+    before = read_machine(frozenset()).ours_s
+    assert before is not None
+    with subprocess.Popen([sys.executable, "-c", BURN.format(seconds=30)]) as child:
+        living = psutil.Process(child.pid)
+        while used_s(living) < 0.5:
+            time.sleep(0.05)
+        meanwhile = read_machine(frozenset()).ours_s
+        child.kill()
+    after = read_machine(frozenset()).ours_s
+    assert meanwhile is not None
+    assert after is not None
+    assert before + 0.5 <= meanwhile <= after + 0.1
+
+
+def test_this_machine_tells_what_its_kernel_knows() -> None:
+    own = surroundings._own_cores()
+    assert own >= os.sched_getaffinity(0)
+    reading = read_machine(own)
+    assert reading.cores >= len(own)
+    assert reading.busy_s is not None
+    assert reading.busy_s > 0
+    assert reading.stolen_s is not None
+    assert reading.swapped_bytes is not None
+    assert reading.cpu_mhz is None or any(surroundings.CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    watched = Surroundings(cpu())
+    watched.start()
+    watched.stop()
+    facts = watched.facts()
+    assert json.loads(json.dumps(facts)) == facts
+    assert None not in facts.values()

@@ -1,0 +1,151 @@
+"""Ending processes and clearing shared memory away: ours all, others' never."""
+
+import _multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.probe.process import cleanup
+from tests.probe.processes import alive, becomes_true
+
+SHARED = Path("/dev/shm")
+
+
+@pytest.fixture
+def left() -> Iterator[list[Path]]:
+    """Files that a test puts into shared memory; gone afterwards."""
+    paths: list[Path] = []
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def made(left: list[Path], name: str) -> str:
+    path = SHARED / name
+    path.write_bytes(b"left behind")
+    left.append(path)
+    return name
+
+
+@pytest.mark.parametrize("pattern", ["torch_{}_1_2", "psm_{}", "sem.mp-{}", "pym-{}-x", "sem.loky-{}", "nccl-{}"])
+def test_what_libraries_leave_in_shared_memory_is_removed(left: list[Path], pattern: str) -> None:
+    before = cleanup.shared_memory()
+    name = made(left, pattern.format(os.getpid()))
+    assert name in cleanup.remove_left_shared_memory(before)
+    assert not (SHARED / name).exists()
+
+
+def test_what_was_there_before_stays(left: list[Path]) -> None:
+    name = made(left, f"psm_{os.getpid()}")
+    assert name not in cleanup.remove_left_shared_memory(cleanup.shared_memory())
+    assert (SHARED / name).exists()
+
+
+def test_what_bears_no_librarys_name_stays(left: list[Path]) -> None:
+    before = cleanup.shared_memory()
+    name = made(left, f"somebodys-own-{os.getpid()}")
+    assert name not in cleanup.remove_left_shared_memory(before)
+    assert (SHARED / name).exists()
+
+
+def test_what_a_living_process_maps_or_holds_open_stays(left: list[Path]) -> None:
+    before = cleanup.shared_memory()
+    block = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        held = made(left, f"torch_{os.getpid()}_3_4")
+        with (SHARED / held).open("rb"):
+            removed = cleanup.remove_left_shared_memory(before)
+            assert block.name not in removed
+            assert held not in removed
+        assert held in cleanup.remove_left_shared_memory(before)
+    finally:
+        block.close()
+        block.unlink()
+
+
+def test_a_semaphore_in_use_stays_though_it_is_mapped_under_the_name_it_was_born_with() -> None:
+    before = cleanup.shared_memory()
+    name = f"mp-held-{os.getpid()}"
+    semaphore = _multiprocessing.SemLock(1, 1, 1, f"/{name}", False)
+    try:
+        assert f"sem.{name}" not in cleanup.remove_left_shared_memory(before)
+        assert (SHARED / f"sem.{name}").exists()
+        assert semaphore.acquire()
+    finally:
+        _multiprocessing.sem_unlink(f"/{name}")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_what_belongs_to_another_user_stays(left: list[Path]) -> None:
+    before = cleanup.shared_memory()
+    name = made(left, f"psm_{os.getpid()}")
+    os.chown(SHARED / name, 65534, 65534)
+    assert name not in cleanup.remove_left_shared_memory(before)
+
+
+def test_everything_with_the_mark_is_ended_and_nothing_else() -> None:
+    token = f"token-of-{os.getpid()}"
+    marked_environment = {**os.environ, cleanup.MARK: token}
+    marked = subprocess.Popen(["/bin/sleep", "1000"], env=marked_environment, start_new_session=True)
+    other = subprocess.Popen(["/bin/sleep", "1000"], env={**os.environ, cleanup.MARK: "another"})
+    script = "import subprocess; print(subprocess.Popen(['/bin/sleep', '1000'], env={}).pid, flush=True); input()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env=marked_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin
+    assert parent.stdout
+    unmarked = int(parent.stdout.readline())
+    try:
+        cleanup.end_marked(token)
+        assert not alive(marked.pid)
+        assert not alive(parent.pid)
+        assert not alive(unmarked), "started by a marked process, with an environment of its own"
+        assert alive(other.pid)
+        assert alive(os.getpid())
+    finally:
+        for process in (marked, other, parent):
+            process.kill()
+            process.wait()
+        parent.stdin.close()
+        parent.stdout.close()
+
+
+def test_ending_what_is_not_there_returns_at_once() -> None:
+    cleanup.end_marked("a token that nobody carries")
+
+
+def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
+    # In a process of its own: it may end everything below itself.
+    script = (
+        "import ctypes, os, subprocess, time\nfrom autotune.probe import sweep\n"
+        "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
+        f"note = {str(tmp_path / 'pids')!r}\n"
+        "shell = f'setsid sleep 1000 & echo $! >> {note}; sleep 1000 & echo $! >> {note}; exit 0'\n"
+        "subprocess.run(['/bin/sh', '-c', shell], check=True)\n"
+        "stopped = subprocess.Popen(['/bin/sleep', '1000']); os.kill(stopped.pid, 19)\n"
+        "open(note, 'a').write(str(stopped.pid))\n"
+        "killed = sweep.end_descendants()\n"
+        "assert killed == 3, killed\n"
+        "assert sweep.end_descendants() == 0\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=60)
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 3
+    assert becomes_true(lambda: not any(alive(pid) for pid in pids), 5.0)
+
+
+def test_a_zombie_does_not_keep_the_sweep_waiting() -> None:
+    zombie = subprocess.Popen(["/bin/true"], env={**os.environ, cleanup.MARK: "a zombie's"})
+    assert becomes_true(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 10.0)
+    begun = time.monotonic()
+    cleanup.end_marked("a zombie's", seconds=30.0)
+    assert time.monotonic() - begun < 15.0
+    zombie.wait()

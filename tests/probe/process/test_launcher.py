@@ -1,0 +1,516 @@
+"""The parent's side: what becomes of a host that dies, of a parent that dies, and of answers on their way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, ProbeHostFailed, StorageFailed, TimeIsOver
+from autotune.core.io import read_json
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.time_limit import TimeLimit
+from autotune.core.workload import Workload
+from autotune.probe import ProbeOptions, runner
+from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing
+from autotune.probe.process import launcher
+from autotune.probe.process.answers import read_answer
+from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
+from autotune.probe.runner import LiveProbe
+from autotune.workload.model.pickling import sent
+from tests.probe import misbehaviours
+from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
+from tests.probe.processes import alive, becomes_true, marked, token_of
+
+GONE_S = 10.0
+"""Within this everything below a killed process has to be gone."""
+
+OBJECTS = sent({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
+
+
+@pytest.fixture(scope="module")
+def bad_host() -> Iterator[ProbeHost]:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture
+def probe(bad_host: ProbeHost, environment: Environment, tmp_path: Path) -> LiveProbe:
+    """A LiveProbe of the tiny model of `misbehaviours`, which behaves itself."""
+    return LiveProbe(
+        bad_host,
+        environment,
+        CALLERS,
+        {},
+        allowed_bytes=500 * MIB,
+        folder=lambda number, confirmation: tmp_path / f"{number:04d}-{confirmation}",
+        timings=(QUICK, QUICK),
+    )
+
+
+def told(folder: Path, name: str) -> object:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+# Killed ---------------------------------------------------------------------------------------------------------
+
+PARENT = textwrap.dedent(
+    """
+    import json, sys
+    from pathlib import Path
+    from autotune.environment import Environment
+    from autotune.probe.launcher import ProbeHost
+    from tests.probe.process.test_launcher import OBJECTS
+    from tests.probe.probes import make_order
+
+    folder = Path(sys.argv[1])
+    environment = Environment.from_dict(json.loads(sys.argv[2]))
+    host = ProbeHost(OBJECTS)
+    host.start()
+    (folder / "host").write_text(str(host.pid))
+    host.run(make_order(folder, environment, "everything", deadline_s=600.0))
+    """
+)
+
+
+def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), json.dumps(environment.to_dict())],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    try:
+        assert becomes_true((tmp_path / "ready").exists, 120.0)
+        host = int((tmp_path / "host").read_text())
+        token, scratch = token_of(host), Path(psutil.Process(host).environ()["TMPDIR"])
+        assert len(marked(token)) >= 3, "the host, the probe and its grandchild"
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token), GONE_S)
+    below = [int(str(told(tmp_path, name))) for name in ("ready", "grandchild", "bare")]
+    assert becomes_true(lambda: not any(map(alive, (host, *below))), GONE_S)
+    assert becomes_true(lambda: not scratch.exists(), GONE_S)
+    made = told(tmp_path, "shared")
+    assert isinstance(made, list)
+    assert made
+    assert not set(made) & set(os.listdir("/dev/shm"))
+
+
+def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> threading.Thread:
+    """A thread that waits for something to become true, kills, waits until it is no longer so, and so on."""
+
+    def body() -> None:
+        for _ in range(times):
+            if becomes_true(when, 60.0):
+                kill()
+                becomes_true(lambda: not when(), 10.0)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    return thread
+
+
+def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_nothing(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "REPEATS", 0)
+    bad, good, hosts = tmp_path / "bad", tmp_path / "good", list[int]()
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        token, scratch = token_of(host.pid or 0), Path(psutil.Process(host.pid).environ()["TMPDIR"])
+
+        def kill() -> None:
+            hosts.append(host.pid or 0)
+            (bad / "ready").rename(bad / "was-ready")
+            os.kill(hosts[-1], signal.SIGKILL)
+
+        killer = killing(kill, lambda: (bad / "ready").exists(), 1)
+        measurement = measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
+        killer.join()
+        assert measurement.outcome is Outcome.CRASHED
+        assert "the process that starts probes" in measurement.reason
+        assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in measurement.reason
+        assert host.pid is None
+        assert not marked(token)
+        below = [int(str(told(bad, name))) for name in ("was-ready", "grandchild", "bare")]
+        assert becomes_true(lambda: not any(map(alive, below)), GONE_S), [(p, alive(p)) for p in below]
+        made = told(bad, "shared")
+        assert isinstance(made, list)
+        assert not set(made) & set(os.listdir("/dev/shm"))
+        assert not scratch.exists()
+        assert measured(host, make_order(good, environment)).outcome is Outcome.COMPLETED
+        last = host.pid
+        assert last not in (None, *hosts)
+    assert not alive(last or 0)
+
+
+@pytest.mark.parametrize("victim", ["host", "child", "supervisor"])
+def test_a_probe_that_something_else_kills_is_done_again(environment: Environment, tmp_path: Path, victim: str) -> None:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+
+        def kill() -> None:
+            below = psutil.Process(host.pid)
+            process = {"host": below, "child": below.children()[-1:], "supervisor": below.parent()}[victim]
+            for one in process if isinstance(process, list) else [process]:
+                one.kill()
+
+        running = lambda: bool(host.pid and alive(host.pid) and psutil.Process(host.pid).children())  # noqa: E731
+        killer = killing(kill, running, 1)
+        measurement = measured(host, make_order(tmp_path, environment))
+        killer.join()
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.repeated_because == ("killed from outside",)
+
+
+STARTING = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from autotune.probe.launcher import ProbeHost
+
+    host = ProbeHost()
+    Path(sys.argv[1]).write_text(host._token)
+    host.start()
+    """
+)
+
+
+def starting(tmp_path: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """A process that starts a host, and the host's token, before the host is ready."""
+    (tmp_path / "temporary").mkdir()
+    script, token = tmp_path / "parent.py", tmp_path / "token"
+    script.write_text(STARTING)
+    paths = {"PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path / "temporary")}
+    parent = subprocess.Popen([sys.executable, str(script), str(token)], env={**os.environ, **paths})
+    assert becomes_true(lambda: token.exists() and len(token.read_text()) == 16, 60.0)
+    return parent, token.read_text()
+
+
+def test_a_parent_killed_while_its_host_imports_leaves_nothing(tmp_path: Path) -> None:
+    parent, token = starting(tmp_path)
+    try:
+        importing = lambda: any("libtorch" in maps_of(pid) for pid in marked(token))  # noqa: E731
+        assert becomes_true(importing, 120.0)
+        assert list((tmp_path / "temporary").iterdir())
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token) and not list((tmp_path / "temporary").iterdir()), 2.0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_parent_killed_before_its_host_runs_leaves_nothing(tmp_path: Path, processes: int) -> None:
+    parent, token = starting(tmp_path)
+    try:
+        assert becomes_true(lambda: len(marked(token)) >= processes, 60.0)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert becomes_true(lambda: not marked(token), 5.0)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def maps_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_host_killed_while_it_imports_is_said_to_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "transformers.py").write_text(
+        "import os, warnings\nwarnings.warn('moved elsewhere', FutureWarning)\nos.kill(os.getpid(), 9)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ProbeHost() as host, pytest.raises(ProbeHostFailed) as met:
+        host.start()
+    assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in met.value.message
+    assert "Warning" not in str(met.value)
+
+
+def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: ProbeHost, tmp_path: Path) -> None:
+    order = Order(kind="capabilities", folder=str(tmp_path), deadline_s=60.0, request={"device": "cpu"})
+    host.scratch_folder()
+    first, killed = psutil.Process(host.pid), list[int]()
+
+    def kill() -> None:
+        killed.extend(child.pid for child in first.children())
+        psutil.Process(killed[-1]).kill()
+
+    killer = killing(kill, lambda: bool({child.pid for child in first.children()} - {*killed}), 1 + REPEATS)
+    with pytest.raises(ProbeHostFailed, match="Reading the device failed: ended by SIGKILL") as met:
+        host.ask(order)
+    killer.join()
+    assert "Warning" not in str(met.value)
+
+
+def test_a_host_that_hangs_is_ended_like_a_dead_one(
+    bad_host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "GRACE_S", 0.5)
+    monkeypatch.setattr(launcher, "CLOSE_S", 0.5)
+    first = bad_host.pid
+    assert first is not None
+    psutil.Process(first).suspend()
+    measurement = measured(bad_host, make_order(tmp_path, environment, deadline_s=0.5))
+    assert (measurement.outcome, measurement.reason) == (
+        Outcome.CRASHED,
+        "the process that starts probes does not answer",
+    )
+    assert not alive(first)
+
+
+def test_an_interrupted_order_takes_its_host_along(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
+        token = token_of(host.pid or 0)
+
+        def interrupted(seconds: float) -> None:
+            assert becomes_true((tmp_path / "ready").exists, 60.0)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(host, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            host.run(make_order(tmp_path, environment, "hang"))
+        assert not marked(token), "its late answer would be taken for the next order's"
+        monkeypatch.undo()
+
+
+def test_closing_a_host_leaves_no_process_and_no_folder() -> None:
+    host = ProbeHost()
+    host.start()
+    pid = host.pid
+    assert pid is not None
+    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
+    assert scratch.parent == Path(tempfile.gettempdir())
+    host.close()
+    assert host.pid is None
+    assert not alive(pid)
+    assert not scratch.exists()
+    host.close()
+
+
+# Orders and answers ---------------------------------------------------------------------------------------------
+
+
+def test_an_order_survives_its_way_to_the_child(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment, "hang", asked=configuration(2, 3), allowed_bytes=MIB, number=7)
+    on_disk = json.loads(json.dumps(order.to_dict()))
+    assert "folder" not in on_disk, "a report folder may move"
+    assert Order.from_dict(on_disk, tmp_path) == order
+
+
+def test_an_answer_after_the_deadline_does_not_count(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment, asked=configuration(2, 3), allowed_bytes=MIB, deadline_s=3.0)
+    (tmp_path / CHILD_ANSWER).write_text(
+        '{"outcome": "crashed", "reason": "too late", "steps": [], "observed_doubts": []}'
+    )
+    exited = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
+    assert read_answer(order, exited).reason == "too late"
+    late = read_answer(order, {"ended": "timed out", "code": None, "seconds": 3.1, "kernel_oom_kills": 0})
+    assert (late.outcome, late.reason, late.probe_seconds) == (Outcome.TIMED_OUT, "not done after 3 s", 3.1)
+    assert (late.accumulation_steps, late.accumulation_steps_run, late.allowed_bytes) == (3, 3, MIB)
+
+
+def test_the_kernels_counter_makes_a_killed_worker_an_out_of_memory(environment: Environment, tmp_path: Path) -> None:
+    order = make_order(tmp_path, environment)
+    (tmp_path / CHILD_ANSWER).write_text(
+        '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_doubts": []}'
+    )
+    (tmp_path / LOG).write_text("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n")
+    account = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
+    assert read_answer(order, account).outcome is Outcome.CRASHED
+    witnessed = read_answer(order, {**account, "kernel_oom_kills": 1})
+    assert (witnessed.outcome, witnessed.where) == (Outcome.OUT_OF_MEMORY, "data")
+
+
+def test_a_childs_own_error_is_raised_with_its_advice(host: ProbeHost, tmp_path: Path) -> None:
+    request = replace(tuning_request("bert-mini", 4), model="no-such-model-anywhere")
+    order = Order(
+        kind="prepare",
+        folder=str(tmp_path),
+        deadline_s=60.0,
+        request={"request": request.to_dict(), "cache": str(tmp_path / "cache")},
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        host.ask(order)
+    assert "no-such-model-anywhere" in caught.value.message
+    assert caught.value.advice
+
+
+def test_reading_that_dies_shows_the_end_of_its_output(bad_host: ProbeHost, tmp_path: Path) -> None:
+    request = {"request": {"model": "bert-mini"}, "cache": str(tmp_path)}
+    with pytest.raises(ProbeHostFailed) as caught:
+        bad_host.ask(Order(kind="prepare", folder=str(tmp_path), deadline_s=60.0, request=request))
+    assert caught.value.message.startswith("Reading the model and data failed: ended with exit code 1: TypeError")
+    assert "Traceback" in caught.value.advice
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(
+    host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(StorageFailed, match="cannot be written"):
+        host.run(make_order(tmp_path / "a-file" / "0001", environment))
+    assert not list(tmp_path.glob("**/.*")), "nothing is written half"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_nothing_is_left_half_written_on_a_full_disk(tmp_path: Path) -> None:
+    from autotune.core.io import write_json
+
+    (tmp_path / f".{ORDER}.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_json(tmp_path / ORDER, {"kind": "probe"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reaches"),
+    [
+        ("HOME", True),
+        ("OMP_NUM_THREADS", True),
+        ("CUDA_VISIBLE_DEVICES", True),
+        ("RANKED_BY", True),
+        ("ACCELERATE_MIXED_PRECISION", False),
+        ("ACCELERATE_USE_FSDP", False),
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", False),
+        ("NVIDIA_TF32_OVERRIDE", False),
+        ("RANK", False),
+        ("LOCAL_RANK", False),
+        ("WORLD_SIZE", False),
+        ("LOCAL_WORLD_SIZE", False),
+    ],
+)
+def test_what_reaches_a_probe_of_the_callers_variables(name: str, reaches: bool) -> None:
+    assert (name in inherited({name: "1"})) is reaches
+
+
+# LiveProbe ------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: LiveProbe) -> None:
+    asked = configuration(2, 6)
+    search = probe(asked, ProbeOptions(number=1, deadline_s=60.0))
+    confirmed = probe(asked, ProbeOptions(number=1, deadline_s=60.0, confirmation=1))
+    for measurement, run in ((search, 3), (confirmed, 6)):
+        assert measurement.outcome is Outcome.COMPLETED
+        assert (measurement.accumulation_steps, measurement.accumulation_steps_run) == (6, run)
+        assert {step.samples for step in measurement.steps} == {2 * run}
+        assert {step.samples for step in measurement.composed_steps} == {12}
+        assert all(step.middle_s > 0 for step in measurement.steps)
+
+
+@pytest.mark.parametrize(("accumulation", "run"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+def test_short_accumulation_is_run_as_it_is(probe: LiveProbe, accumulation: int, run: int) -> None:
+    measurement = probe(configuration(2, accumulation), ProbeOptions(number=accumulation, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.accumulation_steps_run == run
+    first, middle = measurement.steps[0].first_s, measurement.steps[0].middle_s
+    assert (first > 0, middle > 0) == (run >= 2, run >= 3)
+
+
+def test_where_workers_do_not_keep_up_every_micro_step_is_run(
+    probe: LiveProbe, environment: Environment, tmp_path: Path
+) -> None:
+    slow = replace(CALLERS, name="slow data")
+    asked = configuration(2, 4, workers=1)
+    patient = LiveProbe(**{**vars(probe), "workload": slow})
+    with pytest.MonkeyPatch.context() as patch:
+        # The tiny model computes for a millisecond: one worker cannot have six batches ready in that time.
+        patch.setattr(runner, "READY_SHARE", 0.0)
+        measurement = patient(asked, ProbeOptions(number=1, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert measurement.accumulation_steps_run == 4
+    assert read_json(tmp_path / "0001-0" / ANSWER)["accumulation_steps_run"] == 4
+
+
+def test_the_measurement_lies_on_disk_as_it_was_returned(probe: LiveProbe, tmp_path: Path) -> None:
+    measurement = probe(configuration(), ProbeOptions(number=3, deadline_s=60.0))
+    folder = tmp_path / "0003-0"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([ORDER, ANSWER, LOG])
+    assert read_json(folder / ANSWER) == json.loads(json.dumps(measurement.to_dict()))
+    assert "TOKEN" not in (folder / ORDER).read_text()
+
+
+def test_a_foreign_process_on_the_device_is_a_doubt(probe: LiveProbe) -> None:
+    quiet = LiveProbe(**{**vars(probe), "device_used": lambda: (1000, [])})
+    assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_doubts == ()
+    answers = iter([(1000, []), (1000, []), (1000, ["blender (4711)"])])
+    shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
+    measurement = shared(configuration(), ProbeOptions(number=2, deadline_s=60.0))
+    assert measurement.observed_doubts == ("another process on the device: blender (4711)",)
+
+
+def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None:
+    used = iter([1000 * MIB, 9000 * MIB, 9000 * MIB, 5000 * MIB, 1010 * MIB, 1010 * MIB])
+    asked: list[int] = []
+
+    def device_used() -> tuple[int, list[str]]:
+        asked.append(next(used))
+        return asked[-1], []
+
+    waiting = LiveProbe(**{**vars(probe), "device_used": device_used})
+    assert waiting(configuration(), ProbeOptions(number=1, deadline_s=60.0)).outcome is Outcome.COMPLETED
+    assert asked[-1] == 1010 * MIB
+
+
+def test_tokens_are_counted_padding_included(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    probe = LiveProbe(
+        host,
+        environment,
+        workload,
+        {},
+        allowed_bytes=2000 * MIB,
+        folder=lambda number, confirmation: tmp_path / str(number),
+        objective="tokens_per_second",
+        timings=(QUICK, Timing()),
+    )
+    measurement = probe(configuration(2, 6), ProbeOptions(number=1, deadline_s=60.0))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert {(step.samples, step.tokens) for step in measurement.steps} == {(6, 6 * 16)}
+    assert {(step.samples, step.tokens) for step in measurement.composed_steps} == {(12, 12 * 16)}
+    speed, tokens = measurement.samples_per_second, measurement.tokens_per_second
+    assert speed is not None
+    assert tokens is not None
+    assert float(tokens) == pytest.approx(16 * float(speed))
+
+
+# A limited time -------------------------------------------------------------------------------------------------
+
+
+def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
+    order = Order(kind="capabilities", folder=str(tmp_path / "order"), deadline_s=300.0, request={"device": "cpu"})
+    with ProbeHost() as host:
+        host.start()
+        host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
+        begun = time.monotonic()
+        with pytest.raises(TimeIsOver, match="timeout="):
+            host.ask(order)
+        assert time.monotonic() - begun < 10
+    with ProbeHost() as slow:
+        slow.time_limit = TimeLimit(0.1)
+        with pytest.raises(TimeIsOver):
+            slow.start()
+        assert slow.pid is None

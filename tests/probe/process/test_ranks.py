@@ -1,0 +1,308 @@
+"""Several ranks of one probe, as real processes: they train as one, and whatever one of them meets the probe meets."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.failures import Failure
+from autotune.core.interval import Interval
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.sanity import Rehearsal
+from autotune.probe.order import Timing
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.ranks import LastStep, decisive, together, value_together, variables
+from autotune.workload.model.pickling import sent
+from tests.makers import MIB, completed, step
+from tests.probe import ranked
+from tests.probe.probes import LEVERS, make_order, measured
+from tests.probe.processes import marked, token_of
+
+KILLED = "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
+DEADLINE_S = 90.0
+AT_ONCE_S = 5.0
+"""How soon after one rank failed the probe is over, on a busy machine: far from the deadline."""
+
+Run = Callable[..., Measurement]
+
+
+def on_ranks(ranks: int, micro: int = 4, global_batch_size: int = 8, **levers: Any) -> Configuration:
+    return Configuration.exact(global_batch_size, micro, {**LEVERS, "data_parallel_size": ranks, **levers})
+
+
+@pytest.fixture(scope="module")
+def ranked_host() -> Iterator[ProbeHost]:
+    objects = {
+        "model_init": ranked.model_init,
+        "train_dataset": ranked.Numbered(),
+        "trainer_class": ranked.TellingTrainer,
+    }
+    with ProbeHost(sent(objects)) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture
+def run(ranked_host: ProbeHost, environment: Environment, tmp_path: Path) -> Iterator[Run]:
+    """`run(configuration, "be killed", rank=1)`: its measurement; afterwards nothing of any rank may be left."""
+    host = ranked_host
+    assert host.pid is not None
+    pid, token = host.pid, token_of(host.pid)
+    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
+    files, scratch_files, shared = (
+        len(os.listdir(f"/proc/{pid}/fd")),
+        set(scratch.iterdir()),
+        set(os.listdir("/dev/shm")),
+    )
+
+    def run(asked: Configuration, behaviour: str = "", rank: int = 1, **fields: Any) -> Measurement:
+        told = {"deadline_s": DEADLINE_S, "variables": {"FAILING_RANK": str(rank)}, **fields}
+        cores = replace(environment, cpu_count=max(2, environment.cpu_count))
+        return measured(host, make_order(tmp_path, cores, behaviour, asked=asked, **told))
+
+    yield run
+    assert host.pid == pid, "the host survives whatever its children do"
+    assert sorted(marked(token)) == sorted([psutil.Process(pid).ppid(), pid])
+    assert not psutil.Process(pid).children()
+    assert set(scratch.iterdir()) == scratch_files
+    assert len(os.listdir(f"/proc/{pid}/fd")) == files
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared if name.startswith("torch_")}
+
+
+def told_by(folder: Path, rank: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / f"rank-{rank}").read_text())
+    return facts
+
+
+# They train as one ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("micro", "accumulation"), [(4, 1), (1, 4)])
+def test_two_ranks_see_the_global_batch_once_and_step_with_its_gradient(
+    run: Run, tmp_path: Path, micro: int, accumulation: int
+) -> None:
+    measurement = run(on_ranks(2, micro))
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    first, second = told_by(tmp_path, "0"), told_by(tmp_path, "1")
+    alone = run(on_ranks(1, 8))
+    assert alone.outcome is Outcome.COMPLETED, alone.reason
+    whole = told_by(tmp_path, "alone")
+    assert first["global_steps"] == second["global_steps"], "no rank stops alone"
+    assert len(first["steps"]) == len(second["steps"]) >= 4
+    for one, other, both in zip(first["steps"], second["steps"], whole["steps"], strict=False):
+        assert len(one["samples"]) == len(other["samples"]) == micro * accumulation == 4
+        assert len({*one["samples"], *other["samples"]}) == 8, "eight different samples a step"
+        assert {*one["samples"], *other["samples"]} == set(both["samples"]), "those that one process would take"
+        assert one["gradient"] == other["gradient"], "synchronised"
+        assert one["gradient"] == pytest.approx(both["gradient"], abs=1e-5), "the whole batch's gradient"
+
+
+def test_what_ranks_measure_counts_the_samples_of_all(run: Run) -> None:
+    measurement = run(on_ranks(2, 4))
+    assert (measurement.data_parallel_size, {step.samples for step in measurement.steps}) == (2, {4})
+    assert measurement.settings["data_parallel_size"] == 2
+    assert measurement.settings["micro_batch_size"] == 4
+    seconds = sum(step.seconds for step in measurement.steps)
+    assert measurement.samples_per_second == pytest.approx(8 * len(measurement.steps) / seconds)
+
+
+def test_a_rank_is_what_torchrun_makes_it_and_has_its_part_of_the_threads(
+    run: Run, tmp_path: Path, environment: Environment
+) -> None:
+    run(on_ranks(2))
+    for rank in (0, 1):
+        facts = told_by(tmp_path, str(rank))
+        told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        assert facts["variables"] == told
+        assert facts["backend"] == "gloo"
+        assert facts["threads"] == max(1, environment.threads // 2)
+
+
+def test_composed_accumulation_counts_all_ranks_too(run: Run, tmp_path: Path) -> None:
+    measurement = run(on_ranks(2, 1, 16), accumulation_steps_run=3)
+    assert (measurement.accumulation_steps, measurement.accumulation_steps_run) == (8, 3)
+    assert {len(step["samples"]) for step in told_by(tmp_path, "1")["steps"]} == {3}
+    seconds = measurement.step_time_s
+    assert seconds is not None
+    assert measurement.samples_per_second == pytest.approx(16 / seconds, rel=1e-6)
+
+
+def test_a_hopeless_probe_of_several_ranks_ends_early_and_together(run: Run, tmp_path: Path) -> None:
+    long = Timing(untimed_least=1, untimed_most=1, timed_least=30, timed_most=50, seconds=60.0)
+    measurement = run(on_ranks(2), timing=long, best_so_far=Interval(1e9, 1e9, 1e9))
+    assert (measurement.outcome, measurement.ended_early) == (Outcome.COMPLETED, True)
+    assert told_by(tmp_path, "0")["global_steps"] == told_by(tmp_path, "1")["global_steps"] < 30
+
+
+def test_the_hungriest_rank_gives_the_peak(run: Run) -> None:
+    plain = run(on_ranks(2))
+    held = run(on_ranks(2), "hold memory", rank=1)
+    assert held.outcome is Outcome.COMPLETED
+    assert held.peak_bytes is not None
+    assert plain.peak_bytes is not None
+    assert held.peak_bytes > plain.peak_bytes + 200 * MIB
+
+
+def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    told = {"kind": "numerics", "request": {"steps": 4, "seed": 0}, "deadline_s": DEADLINE_S}
+    losses = []
+    for ranks, micro in ((2, 2), (1, 8)):
+        order = make_order(tmp_path, environment, asked=on_ranks(ranks, micro), **told)
+        value, failure = ranked_host.attempt(order)
+        assert failure is None, failure
+        losses.append(value["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(tmp_path, environment, asked=on_ranks(2), kind="rehearsal", deadline_s=DEADLINE_S)
+    value, failure = ranked_host.attempt(order)
+    assert failure is None, failure
+    rehearsal = Rehearsal.from_dict(value)
+    assert not rehearsal.problems
+    assert rehearsal.eval_batch_size == 8
+    assert rehearsal.checkpoint_bytes
+
+
+def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
+    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(
+        tmp_path,
+        environment,
+        "be killed",
+        asked=on_ranks(2),
+        kind="numerics",
+        request={"steps": 4, "seed": 0},
+        variables={"FAILING_RANK": "1"},
+        deadline_s=DEADLINE_S,
+    )
+    value, failure = ranked_host.attempt(order)
+    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    assert value is None
+    assert failure is not None
+    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, f"rank 1: {KILLED}")
+    assert ended < AT_ONCE_S
+
+
+# One of them fails ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_out_of_memory_is_an_out_of_memory_at_once(run: Run, tmp_path: Path, rank: int) -> None:
+    measurement = run(on_ranks(2), "take memory", rank=rank, allowed_bytes=500 * MIB)
+    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, measurement.reason
+    assert measurement.reason.startswith(f"rank {rank}: ")
+    assert measurement.where == "forward"
+    assert measurement.refused_bytes == 1024 * MIB
+    assert measurement.held_bytes is not None
+    assert measurement.fits > 0
+    assert measurement.data_parallel_size == 2
+    assert ended < AT_ONCE_S
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_that_is_killed_is_a_crash_that_names_it_at_once(run: Run, tmp_path: Path, rank: int) -> None:
+    measurement = run(on_ranks(2), "be killed", rank=rank)
+    ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
+    assert (measurement.outcome, measurement.reason) == (Outcome.CRASHED, f"rank {rank}: {KILLED}")
+    assert ended < AT_ONCE_S
+
+
+def test_one_rank_that_raises_is_told_with_its_traceback(run: Run) -> None:
+    measurement = run(on_ranks(2), "raise", rank=1)
+    assert measurement.outcome is Outcome.CRASHED
+    assert measurement.reason.startswith(("rank 1: RuntimeError: this rank is not amused", "rank 0: "))
+    assert "this rank is not amused" in measurement.log_tail
+
+
+def test_one_rank_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
+    begun = time.monotonic()
+    measurement = run(on_ranks(2), "hang", rank=1, deadline_s=20.0)
+    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 20 s")
+    assert time.monotonic() - begun < 20.0 + 6.0
+
+
+# Without processes ----------------------------------------------------------------------------------------------
+
+
+def test_all_ranks_stop_after_the_step_that_the_first_one_announces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_MEETING", str(tmp_path))
+    first, second = LastStep(), LastStep()
+    assert not second.reached(5)
+    assert first.announce(5) is False, "the others may be a moment ahead or behind"
+    assert not second.reached(5)
+    assert second.reached(6)
+    assert first.reached(6)
+
+
+def test_a_process_alone_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTOTUNE_MEETING", raising=False)
+    assert LastStep().announce(5) is True
+    assert not LastStep().reached(6)
+
+
+def ended(outcome: Outcome, reason: str = "") -> Failure:
+    return Failure(outcome, reason)
+
+
+def test_the_gravest_end_decides_and_among_equals_the_first() -> None:
+    done, lost, full = ended(Outcome.COMPLETED), ended(Outcome.CRASHED), ended(Outcome.OUT_OF_MEMORY)
+    assert decisive([lost, full]) == 1
+    assert decisive([done, lost]) == 1
+    assert decisive([lost, lost]) == 0
+    assert decisive([ended(Outcome.MISCONFIGURED), ended(Outcome.NON_FINITE_LOSS), lost]) == 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:51428: Connection reset by peer",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:51428",
+        "DistBackendError: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_a_rank_that_lost_its_connection_does_not_hide_the_one_that_ended(said: str) -> None:
+    left, killed = ended(Outcome.CRASHED, said), ended(Outcome.CRASHED, "ended by SIGKILL")
+    assert decisive([left, killed]) == 1
+    assert decisive([killed, left]) == 0
+    assert decisive([left, left]) == 0
+
+
+def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_doubts_and_joules() -> None:
+    one = replace(completed(peak_bytes=400 * MIB), joules=10.0, observed_doubts=("hot",), stage_peak_bytes={"build": 1})
+    two = replace(completed(peak_bytes=450 * MIB), joules=11.0, observed_doubts=("hot", "busy"), steps=(step(9.0),))
+    both = together([one, two])
+    assert both.steps == one.steps
+    assert (both.peak_bytes, both.joules, both.observed_doubts) == (450 * MIB, 21.0, ("hot", "busy"))
+    assert both.stage_peak_bytes == {"build": 1}
+    assert together([one, replace(two, joules=None)]).joules is None
+
+
+def test_losses_are_the_mean_of_the_ranks_and_peaks_the_highest() -> None:
+    curves = [{"losses": [1.0, 2.0], "skipped_steps": 0}, {"losses": [3.0, "nan"], "skipped_steps": 0}]
+    assert value_together("numerics", curves) == {"losses": [2.0, "nan"], "skipped_steps": 0}
+    told = [{"peak_bytes": {"training": 5}, "problems": []}, {"peak_bytes": {"training": 7}, "problems": ["x"]}]
+    assert value_together("rehearsal", told) == {"peak_bytes": {"training": 7}, "problems": ["x"]}
+
+
+def test_ranks_meet_on_the_loopback(tmp_path: Path) -> None:
+    told = variables(1, 4, 12345, tmp_path)
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.1", "12345")
+    assert (told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("1", "1", "4", "4")

@@ -1,0 +1,343 @@
+"""Traces on tensors without storage are what a real training on the CPU allocates, and know any number of layers."""
+
+import dataclasses
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from autotune.core.workload import Workload
+from autotune.memory.envelope import peak_lines
+from autotune.memory.trace import FIRST, FURTHER, Tape, between, repeated
+from autotune.probe.trace.layers import Repeats, find_repeats
+from autotune.probe.trace.step import Subject, _weights, trace_step
+from autotune.space.settings import LEVERS
+from autotune.workload.model.build import choose_task, config_of, model_outline, plain_config, read_config
+from autotune.workload.model.builtin import BUILT_IN
+from autotune.workload.read import _fit_task
+from tests.makers import cpu
+
+QUICK = ("fp32", "checkpointed in bf16")
+"""Ways of training where each takes a second or more."""
+
+SMALL = {
+    "vocab_size": 160,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+}
+SMALL |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT2 = {
+    "vocab_size": 160,
+    "n_embd": 32,
+    "n_head": 4,
+    "n_layer": 6,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+T5 = {"vocab_size": 160, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 6, "num_decoder_layers": 5}
+BART = {"vocab_size": 160, "d_model": 32, "encoder_layers": 6, "decoder_layers": 5, "encoder_attention_heads": 4}
+BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
+VIT = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32}
+MODELS: dict[str, dict[str, Any]] = {
+    "bert": SMALL,
+    "electra": {**SMALL, "embedding_size": 32},
+    "distilbert": {
+        "vocab_size": 160,
+        "dim": 32,
+        "n_heads": 4,
+        "n_layers": 6,
+        "hidden_dim": 64,
+        "max_position_embeddings": 64,
+    },
+    "gpt2": GPT2,
+    "gpt_neox": SMALL,
+    "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "llama": {**SMALL, "num_key_value_heads": 2},
+    "gemma": {**SMALL, "num_key_value_heads": 2, "head_dim": 8},
+    "qwen2": {**SMALL, "num_key_value_heads": 2},
+    "t5": {**T5, "pad_token_id": 0, "decoder_start_token_id": 0},
+    "bart": {**BART, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
+    "vit": {**VIT, "patch_size": 8, "num_labels": 5},
+    "mixtral": {**SMALL, "num_key_value_heads": 2, "num_local_experts": 4},
+}
+WAYS = {
+    "fp32": {},
+    "bf16": {"bf16": True},
+    "checkpointed": {"activation_checkpointing": True},
+    "checkpointed in bf16": {"bf16": True, "activation_checkpointing": True},
+}
+
+
+MINIS = [name for name in BUILT_IN if name.endswith("-mini")]
+
+
+def workload_of(name: str, task: str | None = None, **more: Any) -> Workload:
+    return fitted(name, AutoConfig.for_model(name, **{**MODELS[name], **more}), task)
+
+
+def fitted(name: str, config: Any, task: str | None = None) -> Workload:
+    """The workload of 24 tokens that such a config makes."""
+    task = choose_task(config, task)
+    _fit_task(config, task)
+    tokens = None if task == "image-classification" else 24
+    return Workload(name=name, task=task, model_config=plain_config(config), sequence_length=tokens)
+
+
+def subject_of(workload: Workload) -> Subject:
+    config = config_of(workload)
+    return Subject(workload, config, model_outline(config, workload.task), (2, 3), padded=False, on_cuda=False)
+
+
+def real_batch(subject: Subject, size: int) -> dict[str, Any]:
+    return {name: torch.stack([one] * size) for name, one in subject.sample.items()}
+
+
+def peaks(tape: Tape) -> dict[str, float]:
+    """Phase -> the most bytes that lived."""
+    return {phase: max(line.total_at(2) for line in lines) for phase, lines in peak_lines(tape).items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(name: str) -> None:
+    subject = subject_of(workload_of(name))
+    config = subject.repeats.config(subject.config, 2)
+    for way in WAYS if name == "bert" else QUICK:
+        asked = {"training_arguments": WAYS[way]}
+        fake = Tape.from_dict(subject._tape(asked, 2, 2))
+        real = Tape.from_dict(trace_step(subject.workload, config, real_batch(subject, 2), asked, Repeats()))
+        for phase, most in peaks(real).items():
+            # torch's shape function for a layer norm of bfloat16 with float32 weights gives its statistics 16 bits, the
+            # CPU's kernel writes 32: two numbers a token.
+            allowed = 0 if way in ("fp32", "checkpointed") else 3 * 2 * 2 * 24 * 2
+            assert abs(peaks(fake)[phase] - most) <= allowed, way
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("bert", "masked-lm"),
+        ("bert", "causal-lm"),
+        ("bert", "sequence-classification"),
+        ("bert", "token-classification"),
+        ("bert", "question-answering"),
+        ("gpt2", "sequence-classification"),
+    ],
+)
+def test_the_step_of_a_task_is_traced_and_has_the_bytes_of_a_real_one(name: str, task: str) -> None:
+    as_a_real_one(workload_of(name, task))
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_the_step_of_a_small_built_in_model_is_traced_and_has_the_bytes_of_a_real_one(name: str) -> None:
+    as_a_real_one(fitted(name, read_config(name, False)[0]))
+
+
+def as_a_real_one(workload: Workload) -> None:
+    """Traced without storage, with few layers where that is possible, to the bytes of a step of all layers on the CPU."""
+    subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[str]()
+    told = subject.step(asked, notes)
+    assert notes == []
+    few = Tape.from_dict(told["tapes"][2])
+    fake = few if told["whole"] else repeated(few, subject.repeats.counts)
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    # Experts go another way without storage: where each one's tokens end, a number of 4 bytes, is held a moment longer.
+    ends = 4 * subject.config.num_hidden_layers * getattr(subject.config, "num_experts", 0)
+    for phase, most in peaks(real).items():
+        assert abs(peaks(fake)[phase] - most) <= ends
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated(name: str) -> None:
+    subject = subject_of(workload_of(name, **({"attn_implementation": "eager"})))
+    asked = {"training_arguments": {}, "model_arguments": {"attn_implementation": "eager"}}
+    batch = real_batch(subject, 2)
+    tracked = Tape.from_dict(trace_step(subject.workload, subject.config, batch, asked, Repeats()))
+    gc.collect()
+    seen = profiled_peaks(subject, batch, asked)
+    told = max(peaks(tracked).values())
+    assert abs(seen - told) / told < 0.01
+
+
+def profiled_peaks(subject: Subject, batch: dict[str, Any], asked: dict[str, Any]) -> int:
+    """The most bytes that torch's allocator gave out above those before the first micro-step."""
+    from autotune.workload.model.build import build_model
+
+    model = build_model(subject.workload, subject.config, model_arguments=asked["model_arguments"])
+    model.config.use_cache = False
+
+    def loss() -> Any:
+        return model(**batch)["loss"]
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        for _ in range(2):
+            (loss() / 2).backward()
+    live = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            most = max(most, live)
+    return most
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bart"))]
+)
+def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) -> None:
+    subject = subject_of(workload_of(name))
+    assert subject.repeats.places
+    for way in QUICK if name == "llama" else QUICK[1:]:
+        asked = {"training_arguments": WAYS[way]}
+        told = subject.step(asked, [])
+        assert not told["whole"]
+        long = repeated(Tape.from_dict(told["tapes"][2]), subject.repeats.counts)
+        whole = Tape.from_dict(subject._tape(asked, 2))
+        assert long.tensors == whole.tensors, way
+        assert list(long.events(FIRST)) == list(whole.events(FIRST)), way
+        assert list(long.events(FURTHER)) == list(whole.events(FURTHER)), way
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
+def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
+    subject = subject_of(workload_of(name))
+    for way in QUICK:
+        asked = {"training_arguments": WAYS[way]}
+        line = between(*(one for size in (2, 3) for one in (Tape.from_dict(subject._tape(asked, size, 2)), size)))
+        assert line is not None
+        seven = Tape.from_dict(subject._tape(asked, 7, 2))
+        for phase, lines in peak_lines(line).items():
+            assert max(one.total_at(7) for one in lines) == max(one.total_at(7) for one in peak_lines(seven)[phase])
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("bert", (6,)), ("gpt2", (6,)), ("distilbert", (6,)), ("t5", (6, 5)), ("bart", (6, 5)), ("vit", (6,))],
+)
+def test_the_field_that_says_how_many_layers_there_are_is_found(name: str, counts: tuple[int, ...]) -> None:
+    workload = workload_of(name)
+    config = config_of(workload)
+    found = find_repeats(config, model_outline(config, workload.task), workload.task)
+    assert found.counts == counts
+    short = model_outline(found.config(config, 3), workload.task)
+    assert [len(one) for one in found.lists(short)] == [3] * len(counts)
+
+
+def test_a_number_that_only_happens_to_be_the_same_is_not_taken_for_layers() -> None:
+    workload = workload_of("bert", num_attention_heads=8, num_hidden_layers=8, hidden_size=64)
+    config = config_of(workload)
+    found = find_repeats(config, model_outline(config, workload.task), workload.task)
+    assert [name for _, name, _ in found.fields] == ["num_hidden_layers"]
+
+
+def test_layers_of_different_kinds_are_traced_all() -> None:
+    config = AutoConfig.for_model("gemma3_text", **{**MODELS["gemma"], "sliding_window": 8, "num_hidden_layers": 12})
+    workload = Workload(name="gemma3", task="causal-lm", model_config=plain_config(config), sequence_length=24)
+    assert subject_of(workload).repeats == Repeats()
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "own"),
+    [
+        ("mixtral", None, {"experts_implementation": "eager"}),
+        ("t5", "sequence-classification", {}),  # it looks where each sample ends
+    ],
+)
+def test_what_cannot_be_traced_without_storage_is_traced_on_real_tensors_and_says_so(
+    name: str, task: str | None, own: dict[str, str]
+) -> None:
+    subject = subject_of(workload_of(name, task))
+    notes: list[str] = []
+    told = subject.step({"training_arguments": {}, "model_arguments": own}, notes)
+    assert "error" not in told
+    assert {layers for layers, *_ in told["peaks"]} == {1, 2}
+    assert "real tensors" in notes[0]
+
+
+def test_what_cannot_be_traced_at_all_says_why() -> None:
+    subject = subject_of(workload_of("bert"))
+    told = subject.step({"training_arguments": {}, "model_arguments": {"attn_implementation": "none such"}}, [])
+    assert "none such" in told["error"]
+
+
+def test_a_config_that_has_checkpointing_on_is_traced_without_it_where_nobody_asks() -> None:
+    plain = workload_of("bert")
+    checkpointed = dataclasses.replace(plain, model_config={**plain.model_config, "gradient_checkpointing": True})
+    tapes = [Tape.from_dict(subject_of(one)._tape({"training_arguments": {}}, 2)) for one in (plain, checkpointed)]
+    assert peaks(tapes[0]) == peaks(tapes[1])
+
+
+def asked_for(**levers: str) -> dict[str, Any]:
+    """Training and model arguments of these levers' values, as an order of this kind has them."""
+    settings = [LEVERS[name].apply(value, cpu()) for name, value in levers.items()]
+    return {
+        "training_arguments": {name: one for known in settings for name, one in known.training_arguments.items()},
+        "model_arguments": {name: one for known in settings for name, one in known.model_arguments.items()},
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("value", ["every_2nd", "every_3rd", "full_reentrant"])
+def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
+    subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
+    told = subject.step(asked, [])
+    fake = Tape.from_dict(subject._tape(asked, 2))
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    assert peaks(fake) == peaks(real)
+    assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
+
+
+def test_the_fewer_layers_forget_the_more_is_held() -> None:
+    subject = subject_of(workload_of("bert"))
+    most = [
+        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
+        for value in ("none", "every_3rd", "every_2nd", "full")
+    ]
+    assert most == sorted(most, reverse=True)
+    assert len(set(most)) == len(most)
+
+
+def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
+    subject = subject_of(workload_of("bert"))
+    full, offload = (
+        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2))) for value in ("full", "offload")
+    )
+    layers, held = subject.config.num_hidden_layers, 4 * 2 * 24 * 32
+    assert offload[FIRST] <= full[FIRST]
+    assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None:
+    subject, asked = subject_of(workload_of(name)), asked_for(precision="bf16_weights", checkpointing="none")
+    told = subject.step(asked, [])
+    whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
+    assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))
+    assert "weights" not in whole
+    fake = Tape.from_dict(subject._tape(asked, 2))
+    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    for phase, most in peaks(real).items():
+        assert peaks(fake)[phase] == most
+        assert 1.3 * most < peaks(Tape.from_dict(subject._tape(asked_for(precision="fp32"), 2)))[phase]
+
+
+def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) -> None:
+    from autotune.probe.order import Order
+    from autotune.probe.trace import step
+
+    request = {
+        "steps": [{"training_arguments": {}}],
+        "updates": [{"optim": name} for name in ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "nothing")],
+        "on_cuda": False,
+    }
+    workload = workload_of("bert")
+    answer = step.run(
+        Order(kind="trace", folder=str(tmp_path), deadline_s=60, workload=workload, request=request), b"", tmp_path
+    )
+    assert set(answer["steps"][0]["tapes"]) == {1, 2, 3}
+    assert [("tape" in one) for one in answer["updates"]] == [True, True, True, True, False]
+    assert sum(answer["weights"]) > 4 * 32 * 160

@@ -1,0 +1,143 @@
+"""When a probe has seen enough: settled first, then timed until further steps would tell no more."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.interval import Interval, foreseen_width, ratio_interval
+from autotune.probe.device.telemetry import JOULES_LEAST_S
+from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, CUDA_PROBE, Timing, timings
+from autotune.probe.train.adaptive import HOPELESS_LEAST, SETTLED, settled, verdict
+
+TIMING = Timing(untimed_least=3, untimed_most=8, timed_least=5, timed_most=24, target=0.02, seconds=20.0)
+FAST = Interval(100.0, 99.0, 101.0)
+
+
+def interval(value: float, width: float) -> Interval:
+    """An interval of this relative full width."""
+    return Interval(value, value * (1 - width / 2), value * (1 + width / 2))
+
+
+# Untimed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("untimed_s", "enough"),
+    [
+        ([1.0], False),
+        ([1.0, 1.0], False),
+        ([9.0, 1.0, 1.0], True),
+        ([9.0, 1.0, 1.09], True),
+        ([9.0, 1.0, 0.91], True),
+        ([1.0, 1.0, 2.0], False),
+        ([1.0, 1.0, 0.5], False),
+        ([9.0, 6.0, 4.0], False),
+        ([9.0, 1.3, 1.0, 1.0], False),
+        ([9.0, 1.3, 1.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 2.0], False),
+        ([1.0, 1.0, 1.0, 2.0, 1.05], True),
+    ],
+)
+def test_untimed_steps_end_with_one_like_those_before_it_neither_slower_nor_faster(
+    untimed_s: list[float], enough: bool
+) -> None:
+    assert settled(untimed_s, TIMING) is enough
+
+
+@pytest.mark.parametrize("first", [0.01, 1.0, 50.0])
+def test_the_first_step_is_no_standard(first: float) -> None:
+    assert settled([first, 1.0, 1.0 + SETTLED - 0.001], TIMING)
+    assert not settled([first, 1.0, 1.0 + SETTLED + 0.001], TIMING)
+
+
+def test_steps_that_never_settle_end_at_their_most() -> None:
+    growing = [1.5**n for n in range(12)]
+    lengths = [n for n in range(1, 13) if settled(growing[:n], TIMING)]
+    assert lengths[0] == TIMING.untimed_most
+
+
+def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() -> None:
+    assert settled([1.0], replace(TIMING, untimed_least=1))
+    assert settled([1.0], replace(TIMING, untimed_least=1, untimed_most=1))
+    assert settled([1.0, 9.0], replace(TIMING, untimed_least=2))
+    assert not settled([1.0, 9.0], TIMING)
+
+
+# Timed ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_speed_known_well_enough_is_enough_from_the_least_on() -> None:
+    known = interval(10.0, 2 * TIMING.target)
+    assert verdict(known, TIMING.timed_least - 1, 1.0, TIMING, None) == "go on"
+    assert verdict(known, TIMING.timed_least, 1.0, TIMING, None) == "enough"
+
+
+def test_a_probe_goes_on_while_further_steps_can_give_the_interval_aimed_at() -> None:
+    wide = interval(10.0, 0.06)
+    assert foreseen_width(wide, 5, 19) <= 2 * TIMING.target < wide.relative_width
+    assert verdict(wide, 5, 1.0, TIMING, None) == "go on"
+    assert verdict(wide, 24, 1.0, TIMING, None) == "enough"
+
+
+def test_a_probe_ends_where_all_the_steps_allowed_would_not_give_the_interval_aimed_at() -> None:
+    hopelessly_wide = interval(10.0, 0.5)
+    assert foreseen_width(hopelessly_wide, 5, 19) > 2 * TIMING.target
+    assert verdict(hopelessly_wide, 5, 1.0, TIMING, None) == "enough"
+    assert verdict(hopelessly_wide, 4, 1.0, TIMING, None) == "go on", "the least is the least"
+
+
+@pytest.mark.parametrize(("steps", "said"), [(1, "go on"), (2, "go on"), (3, "enough"), (4, "enough")])
+def test_a_probe_ends_when_its_seconds_are_over_but_not_before_three_steps(steps: int, said: str) -> None:
+    assert verdict(interval(10.0, 0.06), steps, TIMING.seconds + 0.1, TIMING, None) == said
+
+
+def test_a_probe_wholly_below_the_best_is_hopeless_from_three_steps_on() -> None:
+    slow = Interval(50.0, 40.0, 60.0)
+    assert HOPELESS_LEAST == 3
+    assert verdict(slow, 2, 1.0, TIMING, FAST) == "go on"
+    assert verdict(slow, 3, 1.0, TIMING, FAST) == "hopeless"
+    assert verdict(slow, 3, 1.0, TIMING, None) == "go on"
+    assert verdict(slow, 24, 99.0, TIMING, FAST) == "hopeless", "it may not win, however long it was measured"
+
+
+def test_a_probe_whose_interval_reaches_the_best_is_not_hopeless() -> None:
+    assert verdict(Interval(50.0, 1.0, 99.0), 3, 1.0, TIMING, FAST) == "go on"
+    assert verdict(Interval(200.0, 190.0, 210.0), 3, 1.0, TIMING, FAST) == "go on"
+
+
+@pytest.mark.parametrize("timing", [TIMING, CONFIRMATION])
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.01, 0.03, 0.3])
+def test_every_probe_ends_between_its_least_and_its_most(timing: Timing, spread: float) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        seconds: list[float] = []
+        said = "go on"
+        while said == "go on":
+            seconds.append(0.1 * max(0.1, chance.gauss(1.0, spread)))
+            speed = ratio_interval([8] * len(seconds), seconds)
+            said = verdict(speed, len(seconds), sum(seconds), timing, None)
+        assert said == "enough"
+        assert timing.timed_least <= len(seconds) <= timing.timed_most
+        if spread in (0.0, 0.3):
+            assert len(seconds) == timing.timed_least
+
+
+# Seconds --------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_not() -> None:
+    assert timings(is_cpu=False) == (CUDA_PROBE, CUDA_CONFIRMATION)
+    assert not settled([9.0, *[0.05] * 29], CUDA_PROBE)
+    assert settled([9.0, *[0.05] * 30], CUDA_PROBE)
+    known = interval(10.0, 0.001)
+    assert verdict(known, 50, 0.99, CUDA_PROBE, None) == "go on"
+    assert verdict(known, 50, 1.0, CUDA_PROBE, None) == "enough"
+    assert verdict(known, 4, 9.0, CUDA_PROBE, None) == "go on", "the least is the least"
+    probe, confirmation = timings(is_cpu=True)
+    assert settled([0.1, 0.05, 0.05], probe)
+    assert verdict(known, confirmation.timed_least, 0.5, confirmation, None) == "enough"
+
+
+def test_on_a_gpu_every_probe_that_may_win_is_long_enough_for_the_energy_counter() -> None:
+    assert all(timing.timed_seconds_least >= JOULES_LEAST_S for timing in timings(is_cpu=False))

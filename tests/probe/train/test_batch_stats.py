@@ -1,0 +1,73 @@
+"""Samples, tokens and bytes of micro-batches, counted exactly."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import BatchEncoding
+
+from autotune.probe.train.batch_stats import Counted, count
+
+
+def texts(samples: int, tokens: int, padding: int = 0) -> dict[str, torch.Tensor]:
+    ids = torch.ones(samples, tokens, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    mask[:, tokens - padding :] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_sample_and_token_of_every_micro_batch_is_counted_once(seed: int) -> None:
+    chance = random.Random(seed)
+    shapes = []
+    for _ in range(chance.randint(1, 8)):
+        tokens = chance.randint(1, 40)
+        shapes.append((chance.randint(1, 9), tokens, chance.randint(0, tokens)))
+    counted = count([texts(*shape) for shape in shapes])
+    assert counted.samples == sum(samples for samples, _, _ in shapes)
+    assert counted.tokens == sum(samples * tokens for samples, tokens, _ in shapes)
+    assert counted.non_padding_tokens == sum(samples * (tokens - padding) for samples, tokens, padding in shapes)
+    assert counted.largest_bytes == max(3 * 8 * samples * tokens for samples, tokens, _ in shapes)
+
+
+def test_without_a_mask_of_the_same_shape_every_token_counts() -> None:
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    assert count([{"input_ids": ids}]).non_padding_tokens == 10
+    packed = {"input_ids": ids, "attention_mask": torch.zeros(2, 1, 5, 5)}
+    assert count([packed]).non_padding_tokens == 10
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
+def test_a_mask_of_any_kind_is_read(kind: torch.dtype) -> None:
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).to(kind)
+    counted = count([{"input_ids": torch.ones(2, 3, dtype=torch.int64), "attention_mask": mask}])
+    assert counted.non_padding_tokens == 3
+
+
+def test_images_have_samples_and_bytes_and_no_tokens() -> None:
+    batch = {"pixel_values": torch.ones(4, 3, 8, 8), "labels": torch.ones(4, dtype=torch.int64)}
+    assert count([batch, batch]) == Counted(8, 0, 0, 4 * 3 * 64 * 4 + 4 * 8)
+
+
+def test_the_encoder_s_side_of_a_translation_is_what_is_counted() -> None:
+    batch = texts(2, 7, 3) | {"labels": torch.ones(2, 100, dtype=torch.int64)}
+    assert (count([batch]).tokens, count([batch]).non_padding_tokens) == (14, 8)
+
+
+def test_a_tokenizer_s_own_kind_of_batch_is_counted_like_a_dict() -> None:
+    assert count([BatchEncoding(texts(3, 5, 1))]) == count([texts(3, 5, 1)])
+
+
+@pytest.mark.parametrize("strange", ["a text", 7, SimpleNamespace(), torch.ones(3), {"names": ["a", "b"]}, {}])
+def test_a_batch_that_does_not_show_its_samples_leaves_them_unknown(strange: Any) -> None:
+    assert count([strange]).samples is None
+    assert count([texts(2, 3), strange]).samples is None
+    assert count([strange, texts(2, 3)]).samples is None
+    assert count([strange, texts(2, 3)]).tokens == 6
+
+
+def test_of_no_micro_batch_there_is_nothing() -> None:
+    assert count([]) == Counted(0, 0, 0, 0)
+    assert count([]).non_padding_tokens == 0

@@ -1,0 +1,58 @@
+"""Which callbacks go from one Trainer to another."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, ProgressCallback
+from transformers.integrations import TensorBoardCallback
+
+from autotune.probe.train.callbacks import add_callbacks, drop_trackers, is_tracker, take_callbacks
+from tests.trainers import Counting, Logged, Scaled, Told, built
+
+
+def kinds(trainer: Any) -> list[type]:
+    return [type(one) for one in trainer.callback_handler.callbacks]
+
+
+def test_a_callback_that_the_class_adds_is_there_once(tmp_path: Path) -> None:
+    trainer = built(tmp_path, Scaled)
+    mine = Counting()
+    add_callbacks(trainer, [Told(trainer), mine])
+    assert kinds(trainer).count(Told) == 1
+    assert trainer.callback_handler.callbacks[-1] is mine
+
+
+def test_what_was_removed_from_one_trainer_does_not_come_back_in_the_other(tmp_path: Path) -> None:
+    mine = Counting()
+    source = built(tmp_path, Scaled, callbacks=[mine], fields={"report_to": "tensorboard"})
+    usual = kinds(source)
+    for kind in (TensorBoardCallback, ProgressCallback, PrinterCallback):
+        source.remove_callback(kind)
+    trainer = built(tmp_path, Scaled, fields={"report_to": "tensorboard"})
+    take_callbacks(trainer, source)
+    gone = (TensorBoardCallback, ProgressCallback, PrinterCallback)
+    assert kinds(trainer) == [kind for kind in usual if kind not in gone]
+    assert mine in trainer.callback_handler.callbacks
+    told = [one for one in trainer.callback_handler.callbacks if isinstance(one, Told)]
+    assert [one.trainer for one in told] == [trainer], "what the class makes by itself holds its own Trainer"
+    source.remove_callback(Told)
+    take_callbacks(trainer, source)
+    assert Told not in kinds(trainer)
+
+
+def test_a_second_callback_of_a_class_goes_along_in_its_place(tmp_path: Path) -> None:
+    mine = ProgressCallback(max_str_len=7)
+    source = built(tmp_path, callbacks=[mine, Counting()])
+    trainer = built(tmp_path)
+    take_callbacks(trainer, source)
+    assert kinds(trainer) == kinds(source)
+    assert kinds(source).count(ProgressCallback) == 2
+
+
+def test_trackers_are_taken_off_and_nothing_else(tmp_path: Path) -> None:
+    trainer = built(tmp_path, Logged, callbacks=[Counting()])
+    before = kinds(trainer)
+    assert TensorBoardCallback in before
+    drop_trackers(trainer)
+    assert kinds(trainer) == [one for one in before if one is not TensorBoardCallback]
+    assert not any(map(is_tracker, trainer.callback_handler.callbacks))

@@ -1,0 +1,67 @@
+"""What a running training shows of the process that it runs in: TF32 by whichever interface torch has."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.probe.train import read_back
+
+
+class Clashing:
+    """As torch from 2.9 on, where its two interfaces disagree: the older one refuses to answer."""
+
+    def __init__(self, fp32_precision: str) -> None:
+        self.fp32_precision = fp32_precision
+
+    @property
+    def allow_tf32(self) -> bool:
+        raise RuntimeError("you have used a mix of the legacy and new APIs")
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A torch whose device is awake, with backends to fill in."""
+    made = SimpleNamespace(cuda=SimpleNamespace(), cudnn=SimpleNamespace())
+    awake = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setattr(read_back, "torch", SimpleNamespace(backends=made, cuda=awake))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("matmul", "on"),
+    [
+        (SimpleNamespace(fp32_precision="tf32", allow_tf32=False), True),
+        (SimpleNamespace(fp32_precision="ieee", allow_tf32=True), False),
+        (SimpleNamespace(fp32_precision="none", allow_tf32=True), True),
+        (SimpleNamespace(fp32_precision="none", allow_tf32=False), False),
+        (SimpleNamespace(allow_tf32=True), True),
+        (SimpleNamespace(allow_tf32=False), False),
+        (SimpleNamespace(), False),
+        (Clashing("tf32"), True),
+        (Clashing("ieee"), False),
+        (Clashing("none"), False),
+    ],
+)
+def test_tf32_is_read_by_whichever_interface_torch_has(backends: SimpleNamespace, matmul: Any, on: bool) -> None:
+    backends.cuda.matmul = matmul
+    assert read_back._tf32() is on
+
+
+@pytest.mark.parametrize(("asked", "on"), [("ieee", False), ("tf32", True)])
+def test_convolutions_that_keep_tf32_by_themselves_are_no_other_precision(
+    backends: SimpleNamespace, asked: str, on: bool
+) -> None:
+    backends.fp32_precision, backends.cuda.matmul = asked, Clashing(asked)
+    backends.cudnn.fp32_precision, backends.cudnn.conv = asked, Clashing("tf32")
+    assert read_back._tf32() is on
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
+@pytest.mark.parametrize(("asked", "on"), [("ieee", False), ("tf32", True)])
+def test_what_training_arguments_switch_is_read_of_this_torch(
+    monkeypatch: pytest.MonkeyPatch, asked: str, on: bool
+) -> None:
+    monkeypatch.setattr(torch.backends, "fp32_precision", asked)
+    assert read_back._tf32() is on

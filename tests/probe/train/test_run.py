@@ -1,0 +1,395 @@
+"""Real trainings of tiny models: what was asked is what ran, and every way to fail is told apart."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.core.environment import Environment
+from autotune.core.interval import Interval
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.workload import Workload
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.train.callbacks import is_tracker
+from autotune.probe.train.run import arguments_of, data_order, most_steps, trainer_of
+from autotune.probe.train.timer import Stopwatch
+from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
+from autotune.workload.model.pickling import sent
+from autotune.workload.model.user_objects import UserObjects
+from tests.probe import misbehaviours
+from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
+from tests.trainers import Logged, Numbers, bert
+
+Train = Callable[..., Measurement]
+
+
+@pytest.fixture(scope="module")
+def own_host() -> Iterator[ProbeHost]:
+    """A host with a caller's own model, data and Trainer class."""
+    objects = {
+        "model_init": misbehaviours.model_init,
+        "train_dataset": misbehaviours.Samples(),
+        "trainer_class": misbehaviours.OwnTrainer,
+    }
+    with ProbeHost(sent(objects)) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture
+def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Train:
+    """`own("nan")`: trains the caller's model with its OwnTrainer, which does so."""
+
+    def train(behaviour: str = "", **fields: Any) -> Measurement:
+        return measured(own_host, make_order(tmp_path, environment, behaviour, **fields))
+
+    return train
+
+
+@pytest.fixture
+def gpt2(host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path) -> Train:
+    """`gpt2(asked)`: trains a small GPT-2 on 16 random tokens a sample."""
+
+    def train(**fields: Any) -> Measurement:
+        workload = workload_of("gpt2-mini", sequence_length=16)
+        return measured(host, make_order(tmp_path, environment, **{"workload": workload, **fields}))
+
+    return train
+
+
+def own_trainer(tmp_path: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((tmp_path / "trainer").read_text(encoding="utf-8"))
+    return told
+
+
+# As asked -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lever", "value"),
+    [
+        ("checkpointing", "none"),
+        ("checkpointing", "full"),
+        ("checkpointing", "every_2nd"),
+        ("checkpointing", "full_reentrant"),
+        ("precision", "bf16"),
+        ("precision", "bf16_weights"),
+        ("optimizer", "adamw_torch"),
+        ("optimizer", "adamw_torch_fused"),
+        ("optimizer", "adamw_bnb_8bit"),
+        ("optimizer", "adafactor"),
+        ("optimizer", "sgd"),
+        ("workers", 0),
+        ("workers", 2),
+        ("attention", "eager"),
+        ("attention", "sdpa"),
+        ("threads", 1),
+        ("threads", 2),
+    ],
+)
+def test_every_value_that_a_cpu_knows_is_really_trained_with(
+    gpt2: Train, environment: Environment, lever: str, value: Any
+) -> None:
+    known = {"optimizer": environment.optimizers, "precision": environment.precisions}.get(lever, {})
+    if reason := known.get(value):
+        pytest.skip(reason)
+    asked = configuration(2, 2, **{lever: value})
+    measurement = gpt2(asked=asked)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert dict(measurement.settings) == dict(measurement.asked) == asked.values
+    assert {step.samples for step in measurement.steps} == {4}
+    assert {step.tokens for step in measurement.steps} == {64}
+    for step in measurement.steps:
+        assert step.seconds >= step.data_wait_s + step.first_s + step.last_s - 1e-6
+        parts = step.data_wait_s + step.forward_s + step.backward_s + step.optimizer_s + step.overhead_s
+        assert parts == pytest.approx(step.seconds)
+        assert min(step.forward_s, step.backward_s, step.optimizer_s) > 0
+        assert step.non_padding_tokens == step.tokens
+    assert measurement.samples_per_second is not None
+    assert measurement.peak_bytes is not None
+    assert measurement.peak_bytes > 0
+
+
+@pytest.mark.parametrize(("lever", "value"), [("prefetch_factor", 4), ("persistent_workers", True)])
+def test_what_workers_do_is_really_set_and_left_out_without_them(gpt2: Train, lever: str, value: Any) -> None:
+    with_workers, without = (gpt2(asked=configuration(2, 2, workers=workers, **{lever: value})) for workers in (2, 0))
+    assert with_workers.outcome is without.outcome is Outcome.COMPLETED, without.reason
+    assert with_workers.settings[lever] == value
+    assert without.settings[lever] is None
+
+
+@pytest.mark.parametrize("behaviour", ["", "facts"])
+def test_a_callers_own_model_data_and_trainer_are_what_is_trained(own: Train, tmp_path: Path, behaviour: str) -> None:
+    measurement = own(behaviour, asked=configuration(8, 3))
+    assert measurement.outcome is Outcome.COMPLETED
+    assert own_trainer(tmp_path)["steps"] == measurement.untimed_steps + len(measurement.steps)
+
+
+def test_a_config_saved_with_checkpointing_does_not_switch_it_on_behind_the_arguments(
+    gpt2: Train, workload_of: Callable[..., Workload]
+) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    saved = replace(workload, model_config={**workload.model_config, "gradient_checkpointing": True})
+    measurement = gpt2(workload=saved, asked=configuration(2, checkpointing="none"))
+    assert (measurement.outcome, measurement.settings["checkpointing"]) == (Outcome.COMPLETED, "none")
+
+
+def test_what_a_probe_never_does_is_switched_off_whatever_the_arguments_say(own: Train, tmp_path: Path) -> None:
+    base = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "eval_on_start": True,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "logging_steps": 1,
+        "logging_strategy": "steps",
+        "report_to": "all",
+        "push_to_hub": True,
+        "load_best_model_at_end": True,
+        "resume_from_checkpoint": "no-such-checkpoint",
+        "auto_find_batch_size": True,
+        "num_train_epochs": 7,
+        "max_steps": 100000,
+        "learning_rate": 0.125,
+    }
+    measurement = own(base=base)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    trainer = own_trainer(tmp_path)
+    arguments = trainer["arguments"]
+    assert arguments["learning_rate"] == 0.125, "what it learns stays the caller's"
+    assert trainer["steps"] == measurement.untimed_steps + len(measurement.steps)
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        assert arguments[name] == "no"
+    for name in ("push_to_hub", "load_best_model_at_end", "eval_on_start", "auto_find_batch_size"):
+        assert arguments[name] is False
+    assert arguments["report_to"] in ([], "none", ["none"])
+    assert arguments["resume_from_checkpoint"] is None
+
+
+@pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "cosine"])
+def test_a_schedule_that_needs_evaluations_becomes_constant(own: Train, tmp_path: Path, scheduler: str) -> None:
+    base = {"lr_scheduler_type": scheduler, "metric_for_best_model": "loss"}
+    measurement = own(base=base)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    kind = own_trainer(tmp_path)["arguments"]["lr_scheduler_type"]
+    assert kind == ("constant" if scheduler == "reduce_lr_on_plateau" else "cosine")
+
+
+def test_a_trainer_that_logs_to_a_tracker_by_itself_trains_without_it(environment: Environment, tmp_path: Path) -> None:
+    objects = {
+        "model_init": misbehaviours.model_init,
+        "train_dataset": misbehaviours.Samples(),
+        "trainer_class": Logged,
+    }
+    order = make_order(tmp_path, environment)
+    arguments = arguments_of(order, b"", tmp_path, most_steps(order))
+    trainer = trainer_of(order, UserObjects.opened(sent(objects)), arguments)
+    assert type(trainer) is Logged
+    assert not any(map(is_tracker, trainer.callback_handler.callbacks))
+
+
+@pytest.mark.parametrize("value", ["none", "full"])
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_a_model_whose_checkpointing_was_switched_on_by_hand_trains_as_asked(
+    environment: Environment, tmp_path: Path, value: str
+) -> None:
+    def model_init() -> Any:
+        model = bert()
+        model.gradient_checkpointing_enable()
+        return model
+
+    order = make_order(tmp_path, environment, asked=configuration(checkpointing=value))
+    objects = UserObjects.opened(sent({"model_init": model_init, "train_dataset": Numbers()}))
+    trainer = trainer_of(order, objects, arguments_of(order, b"", tmp_path, most_steps(order)))
+    assert trainer.model.is_gradient_checkpointing == (value == "full")
+
+
+# Which samples --------------------------------------------------------------------------------------------------
+
+
+def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
+    """The samples, as their tokens without padding, in the order in which a probe's Trainer takes them after the worst.
+
+    Its micro-steps learn nothing: which samples they are given does not depend on that.
+    """
+    trainer = trainer_of(order, UserObjects(), arguments_of(order, b"", folder, most_steps(order), **data_order(order)))
+    trainer.training_step = lambda model, inputs, *_: torch.zeros(())
+    fetch, seen = trainer.get_batch_samples, []
+
+    def noting(*args: Any) -> Any:
+        fetched, items = fetch(*args)
+        seen.append(fetched)
+        return fetched, items
+
+    trainer.get_batch_samples = noting
+    memory: Any = SimpleNamespace(enter=lambda stage: None)
+    Stopwatch(order, memory).attach(trainer, worst_batch(order, trainer))
+    trainer.train()
+    told = []
+    for batch in (batch for step in seen[WORST_STEPS:] for batch in step):
+        # What a masked model is to guess stands in the labels.
+        ids = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+        for row, mask in zip(ids, batch["attention_mask"], strict=True):
+            told.append(tuple(row[mask.bool()].tolist()))
+    return told
+
+
+@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini"])
+def test_all_configurations_of_one_global_batch_see_the_same_samples_in_the_same_order(
+    model: str, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    lines = [f"{'word ' * (number % 7)}number {number}" for number in range(50)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    dataset = str(tmp_path / "lines.txt")
+    workload = workload_of(model, dataset=dataset, sequence_length=24, global_batch_size=8)
+    assert workload.longest
+
+    def seen(micro: int, optimizer: str = "adamw_torch", **fields: Any) -> list[tuple[int, ...]]:
+        asked = configuration(micro, 8 // micro, optimizer=optimizer)
+        known = {"accumulation_steps_run": min(8 // micro, 3), "workload": workload, "asked": asked}
+        return samples_trained_on(make_order(tmp_path, environment, **known | fields), tmp_path)
+
+    whole = seen(8)
+    assert len(whole) == 4 * 8
+    assert len(set(whole)) > 16
+    longer = replace(QUICK, untimed_least=2, untimed_most=20)
+    every = (seen(4), seen(2), seen(1), seen(1, accumulation_steps_run=8), seen(4, "sgd"), seen(4, timing=longer))
+    for samples in every:
+        assert len(samples) >= 12
+        length = min(len(samples), len(whole))
+        assert samples[:length] == whole[:length]
+    first, again, second = seen(8, confirmation=1), seen(2, confirmation=1), seen(8, confirmation=2)
+    assert again == first[: len(again)], "in a round as well"
+    assert len({tuple(one) for one in (whole, first, second)}) == 3, "each round draws others"
+
+
+# Out of memory --------------------------------------------------------------------------------------------------
+
+
+def test_a_training_held_to_too_little_runs_out_of_memory_and_says_where(gpt2: Train) -> None:
+    met: list[Measurement] = []
+    for allowed in (5, 15, 30, 60, 90, 400):
+        measurement = gpt2(asked=configuration(16), allowed_bytes=allowed * MIB)
+        assert measurement.outcome in (Outcome.OUT_OF_MEMORY, Outcome.COMPLETED), measurement.reason
+        assert measurement.allowed_bytes == allowed * MIB
+        if measurement.outcome is Outcome.OUT_OF_MEMORY:
+            assert measurement.where in ("build", "data", "forward", "backward", "optimizer")
+            assert measurement.held_bytes is not None
+            assert 0 <= measurement.held_bytes <= allowed * MIB
+            assert measurement.fits >= 0.01
+            assert "memory" in measurement.reason.lower()
+        else:
+            assert measurement.feasible
+            assert measurement.peak_bytes is not None
+            assert measurement.peak_bytes <= allowed * MIB
+        met.append(measurement)
+    ends = [measurement.outcome for measurement in met]
+    assert ends == sorted(ends, reverse=True), "more memory never fits less"
+    assert (ends[0], ends[-1]) == (Outcome.OUT_OF_MEMORY, Outcome.COMPLETED)
+    assert met[0].where == "build"
+    assert len({measurement.where for measurement in met if measurement.where}) >= 2
+    refused = [measurement.refused_bytes for measurement in met if measurement.outcome is Outcome.OUT_OF_MEMORY]
+    assert any(refused)
+    for measurement in met:
+        if measurement.refused_bytes and measurement.held_bytes:
+            assert measurement.held_bytes + measurement.refused_bytes > (measurement.allowed_bytes or 0) * 0.75
+
+
+@pytest.mark.parametrize("allowed", [1, 20, 38, 50, 62])
+def test_an_optimizers_library_that_does_not_fit_is_an_out_of_memory_too(
+    gpt2: Train, environment: Environment, allowed: int
+) -> None:
+    if reason := environment.optimizers["adamw_bnb_8bit"]:
+        pytest.skip(reason)
+    asked = configuration(16, optimizer="adamw_bnb_8bit", workers=1)
+    measurement = gpt2(asked=asked, allowed_bytes=allowed * MIB, deadline_s=20.0)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.where
+
+
+def test_the_finder_of_batch_sizes_does_not_hide_an_out_of_memory(gpt2: Train) -> None:
+    measurement = gpt2(asked=configuration(16), base={"auto_find_batch_size": True}, allowed_bytes=60 * MIB)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_the_limit_is_the_training_processes_alone(own: Train) -> None:
+    # Each sample takes 120 MiB while it is made, in the worker or in the training process.
+    in_worker = own("take memory", asked=configuration(workers=1), allowed_bytes=80 * MIB)
+    assert in_worker.outcome is Outcome.COMPLETED, in_worker.reason
+    in_training = own("take memory", asked=configuration(workers=0), allowed_bytes=80 * MIB)
+    assert (in_training.outcome, in_training.where) == (Outcome.OUT_OF_MEMORY, "data")
+
+
+def test_an_out_of_memory_of_the_optimizer_is_the_optimizers(own: Train) -> None:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    measurement = own("raise in optimizer", asked=configuration(optimizer="sgd"), variables={"BEHAVIOUR_TEXT": text})
+    assert (measurement.outcome, measurement.where) == (Outcome.OUT_OF_MEMORY, "optimizer")
+
+
+# Other ends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden by the Trainer", "logged as it is"])
+def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train, hidden: bool) -> None:
+    measurement = own("nan", asked=configuration(4, 2, logging_nan_inf_filter=hidden))
+    assert measurement.settings["logging_nan_inf_filter"] is hidden
+    assert (measurement.outcome, measurement.where) == (Outcome.NON_FINITE_LOSS, "forward")
+    assert measurement.samples_per_second is None
+    assert not measurement.feasible
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "levers", "said"),
+    [
+        ("twice the batch", {}, "micro_batch_size 4 became 8"),
+        ("own optimizer", {"optimizer": "adamw_torch"}, "optimizer adamw_torch became sgd"),
+        ("own precision", {"precision": "fp32"}, "precision fp32 became bf16"),
+        ("", {"precision": "fp16"}, "precision fp16 became fp32"),
+        ("", {"pin_memory": True}, "pin_memory True became False"),
+    ],
+)
+def test_a_training_that_runs_otherwise_than_asked_is_no_measurement(
+    own: Train, behaviour: str, levers: dict[str, Any], said: str
+) -> None:
+    measurement = own(behaviour, asked=configuration(**levers))
+    assert (measurement.outcome, measurement.reason) == (Outcome.MISCONFIGURED, said)
+    assert not measurement.feasible
+    assert dict(measurement.settings) != dict(measurement.asked)
+
+
+@pytest.mark.parametrize("levers", [{"checkpointing": "full"}, {"precision": "tf32"}])
+def test_what_model_or_device_cannot_do_is_unsupported(own: Train, levers: dict[str, Any]) -> None:
+    measurement = own(asked=configuration(**levers))
+    assert (measurement.outcome, measurement.where) == (Outcome.UNSUPPORTED, "build")
+    assert measurement.reason
+
+
+def test_a_training_that_is_too_slow_is_timed_out(own: Train) -> None:
+    measurement = own("slow", deadline_s=1.5)
+    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 2 s")
+
+
+def test_a_training_that_ends_without_a_timed_step_crashed(own: Train) -> None:
+    measurement = own("train nothing")
+    assert measurement.outcome is Outcome.CRASHED
+    assert measurement.reason == "the training ended without a timed step"
+
+
+def test_a_crash_keeps_its_reason_its_place_and_the_logs_tail(own: Train) -> None:
+    measurement = own("raise in backward", variables={"BEHAVIOUR_TEXT": "something else altogether"})
+    assert (measurement.outcome, measurement.where) == (Outcome.CRASHED, "backward")
+    assert measurement.reason == "RuntimeError: something else altogether"
+    assert "something else altogether" in measurement.log_tail
+
+
+def test_a_hopeless_probe_ends_itself(own: Train) -> None:
+    timing = replace(QUICK, timed_most=6)
+    measurement = own(best_so_far=Interval(1e9, 0.9e9, 1.1e9), timing=timing)
+    assert (measurement.outcome, measurement.ended_early, len(measurement.steps)) == (Outcome.COMPLETED, True, 3)
+    assert not own(best_so_far=Interval(1e-9, 0.9e-9, 1.1e-9), timing=timing).ended_early

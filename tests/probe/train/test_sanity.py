@@ -1,0 +1,266 @@
+"""Real rehearsals of tiny models: one evaluation batch, one checkpoint, and every way in which they can fail."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+from autotune.core.environment import Environment
+from autotune.core.failures import Failure
+from autotune.core.measurement import Outcome
+from autotune.core.sanity import Rehearsal
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.train import sanity
+from autotune.probe.train.memory_limit import memory_of
+from autotune.probe.train.worst_batch import WorstBatch, feed
+from autotune.workload.model.pickling import sent
+from tests.probe import misbehaviours
+from tests.probe.probes import CALLERS, MIB, configuration, make_order
+
+Rehearse = Callable[..., Rehearsal]
+FULL = shutil._ntuple_diskusage(100, 99, 1)
+
+
+class Tied(misbehaviours.Tiny):
+    """Two layers with one weight, which the Trainer cannot save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second.weight = self.first.weight
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """64 samples that can only be run through."""
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = misbehaviours.Samples()
+        return (samples[place] for place in range(len(samples)))
+
+
+class EvaluatingTrainer(Trainer):
+    """Fails in its evaluation as it is told to."""
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if misbehaviours.behaviour() == "evaluation fails":
+            raise RuntimeError(os.environ["BEHAVIOUR_TEXT"])
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
+
+def model_init() -> torch.nn.Module:
+    if misbehaviours.behaviour() == "disk full":
+        shutil.disk_usage = lambda _: FULL
+    return Tied() if misbehaviours.behaviour() == "tied" else misbehaviours.Tiny()
+
+
+OBJECTS = {"model_init": model_init, "train_dataset": misbehaviours.Samples(), "trainer_class": EvaluatingTrainer}
+
+
+@pytest.fixture(scope="module")
+def own_host() -> Iterator[ProbeHost]:
+    with ProbeHost(sent(OBJECTS)) as host:
+        yield host
+
+
+def came_to(answer: tuple[Any, Failure | None]) -> Rehearsal:
+    value, failure = answer
+    assert failure is None
+    return Rehearsal.from_dict(value)
+
+
+@pytest.fixture
+def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Rehearse:
+    """`own("tied")`: rehearses a caller's own tiny model, which does so."""
+
+    def rehearse(behaviour: str = "", **fields: Any) -> Rehearsal:
+        order = make_order(tmp_path, environment, behaviour, **{"kind": "rehearsal", **fields})
+        return came_to(own_host.attempt(order))
+
+    return rehearse
+
+
+@pytest.fixture
+def prepared(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Rehearse:
+    """`prepared("gpt2-mini")`: rehearses a tiny model on synthetic samples."""
+
+    def rehearse(model: str, **fields: Any) -> Rehearsal:
+        workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
+        order = make_order(tmp_path, environment, **{"kind": "rehearsal", "workload": workload, **fields})
+        return came_to(host.attempt(order))
+
+    return rehearse
+
+
+# As a real run does it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["bert-mini", "gpt2-mini", "vit-mini"])
+def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_settings(
+    prepared: Rehearse, workload_of: Callable[..., Workload], model: str
+) -> None:
+    rehearsal = prepared(model, asked=configuration(4, 2, workers=1))
+    assert rehearsal.problems == ()
+    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (8, (8,))
+    assert rehearsal.eval_seconds is not None
+    assert rehearsal.eval_seconds > 0
+    workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
+    least = 3 * workload.parameter_bytes  # weights, and AdamW's two averages of their gradients
+    assert rehearsal.checkpoint_bytes is not None
+    assert least < rehearsal.checkpoint_bytes < 1.1 * least + MIB
+    assert rehearsal.checkpoint_seconds is not None
+    assert set(rehearsal.peak_bytes) == {"training", "evaluation", "saving"}
+    assert min(rehearsal.peak_bytes.values()) > 0
+    assert [line.partition(":")[0] for line in rehearsal.lines()] == ["evaluation", "checkpoint"]
+
+
+def test_the_evaluation_batch_that_the_answer_leaves_is_the_one_that_is_checked(own: Rehearse) -> None:
+    assert own(base={"per_device_eval_batch_size": 100}).eval_batch_size == 100
+    assert own(asked=configuration(2)).eval_batch_size == TrainingArguments.per_device_eval_batch_size == 8
+
+
+def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared: Rehearse) -> None:
+    whole, bare = prepared("gpt2-mini"), prepared("gpt2-mini", base={"save_only_model": True})
+    assert whole.checkpoint_bytes is not None
+    assert bare.checkpoint_bytes is not None
+    assert bare.checkpoint_bytes < whole.checkpoint_bytes / 2
+
+
+def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environment, tmp_path: Path) -> None:
+    with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
+        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+    assert rehearsal.problems == ()
+    assert rehearsal.eval_batch_size == 8
+
+
+def test_nothing_is_left_of_it(environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("BEHAVIOUR", "")
+    order = make_order(tmp_path, environment, kind="rehearsal", process_environment={})
+    rehearsal = Rehearsal.from_dict(sanity.run(order, sent(OBJECTS), scratch))
+    assert rehearsal.checkpoint_bytes
+    assert list(scratch.iterdir()) == []
+
+
+# What does not fit ----------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_that_does_not_fit_is_halved_until_it_does(prepared: Rehearse) -> None:
+    limit = 310 * MIB
+    rehearsal = prepared("gpt2-mini", base={"per_device_eval_batch_size": 4096}, allowed_bytes=limit)
+    assert rehearsal.problems == ()
+    tried = rehearsal.eval_batches_tried
+    assert len(tried) > 1
+    assert tried == tuple(4096 // 2**time for time in range(len(tried)))
+    assert rehearsal.eval_batch_size == tried[-1]
+    assert rehearsal.peak_bytes["evaluation"] < limit
+    assert rehearsal.checkpoint_bytes
+
+
+def test_what_failed_before_takes_nothing_from_what_is_tried_next(prepared: Rehearse) -> None:
+    found = prepared("gpt2-mini", base={"per_device_eval_batch_size": 4096}, allowed_bytes=310 * MIB).eval_batch_size
+    assert found is not None
+    at_once = prepared("gpt2-mini", base={"per_device_eval_batch_size": 2 * found}, allowed_bytes=310 * MIB)
+    assert at_once.eval_batches_tried == (2 * found, found)
+
+
+def test_persistent_workers_do_not_hold_on_to_the_batch_size_that_failed(prepared: Rehearse) -> None:
+    base = {"per_device_eval_batch_size": 4096, "dataloader_persistent_workers": True}
+    rehearsal = prepared("gpt2-mini", asked=configuration(workers=1), base=base, allowed_bytes=310 * MIB)
+    assert rehearsal.problems == ()
+    assert rehearsal.eval_batch_size == rehearsal.eval_batches_tried[-1] < 4096
+
+
+def test_not_even_one_sample_ends_the_halving_and_the_checkpoint_is_made_all_the_same(own: Rehearse) -> None:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": text})
+    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (None, (8, 4, 2, 1))
+    assert rehearsal.lines()[0] == "evaluation: out of memory even with 1 sample"
+    assert rehearsal.checkpoint_bytes
+
+
+def test_an_evaluation_that_fails_otherwise_is_not_halved(own: Rehearse) -> None:
+    rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": "no such column"})
+    assert rehearsal.eval_batches_tried == (8,)
+    problem = rehearsal.problem("evaluation")
+    assert problem is not None
+    assert (problem.outcome, problem.reason) == (Outcome.CRASHED, "RuntimeError: no such column")
+    assert rehearsal.checkpoint_bytes
+
+
+def test_a_full_disk_leaves_the_checkpoint_untried_and_says_so(own: Rehearse) -> None:
+    rehearsal = own("disk full")
+    assert (rehearsal.checkpoint_bytes, rehearsal.problems) == (None, ())
+    assert rehearsal.lines()[-1].startswith("checkpoint: not tried: ")
+    assert rehearsal.lines()[-1].endswith(" that the disk has free")
+
+
+def test_a_model_that_cannot_be_saved_is_the_checkpoints_problem(own: Rehearse) -> None:
+    rehearsal = own("tied")
+    assert rehearsal.eval_batch_size == 8
+    assert [(one.where, one.outcome) for one in rehearsal.problems] == [("saving", Outcome.CRASHED)]
+    assert rehearsal.lines()[-1].startswith("checkpoint: crashed: RuntimeError")
+
+
+def test_a_training_that_does_not_fit_is_neither_evaluated_nor_saved(prepared: Rehearse) -> None:
+    rehearsal = prepared("gpt2-mini", allowed_bytes=30 * MIB)
+    assert [(one.where, one.outcome) for one in rehearsal.problems] == [("training", Outcome.OUT_OF_MEMORY)]
+    assert (rehearsal.eval_batches_tried, rehearsal.checkpoint_bytes) == ((), None)
+    assert len(rehearsal.lines()) == 1
+
+
+# Its parts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_tried_up_to_5_gb_and_half_of_the_free_disk() -> None:
+    gigabyte = 10**9
+    assert sanity.too_large(5 * gigabyte, 10 * gigabyte) == ""
+    assert sanity.too_large(31 * gigabyte, 400 * gigabyte) == "31 GB would be more than 5 GB"
+    half = "4 GB would be more than half of the 7 GB that the disk has free"
+    assert sanity.too_large(4 * gigabyte, 7 * gigabyte) == half
+
+
+def test_the_longest_samples_are_evaluated_and_any_where_all_are_alike(
+    environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(tmp_path, environment, workload=replace(CALLERS, longest=(7, 3)))
+    assert list(sanity.eval_samples(order, list(range(10)), 5)) == [7, 3, 7, 3, 7]
+    alike = replace(order, workload=CALLERS)
+    assert list(sanity.eval_samples(alike, list(range(3)), 5)) == [0, 1, 2, 0, 1]
+    assert len(sanity.eval_samples(alike, [], 5)) == 0
+    assert sanity.eval_samples(alike, (place for place in range(2)), 5) == [0, 1]
+
+
+def test_steps_that_loss_scaling_left_out_do_not_count(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order(tmp_path, environment)
+    rehearser = sanity.Rehearser(order, memory_of(order), tmp_path)
+    accelerator = SimpleNamespace(optimizer_step_was_skipped=True)
+    rehearser.attach(SimpleNamespace(accelerator=accelerator, add_callback=lambda _: None))
+    monkeypatch.setattr(rehearser, "_evaluate", lambda: None)
+    monkeypatch.setattr(sanity, "checkpoint_size", lambda _: 1)
+    control = SimpleNamespace(should_training_stop=False)
+    stopped = []
+    for step, skipped in enumerate([True, True, False, False], 1):
+        accelerator.optimizer_step_was_skipped = skipped
+        rehearser.on_step_end(None, SimpleNamespace(global_step=step, max_steps=8), control)
+        stopped.append(control.should_training_stop)
+    assert stopped == [False, False, False, True]
+
+
+def test_the_worst_batch_is_fed_for_so_many_steps_and_no_more() -> None:
+    trainer = SimpleNamespace(get_batch_samples=lambda batches, number, device: [next(batches) for _ in range(number)])
+    feed(trainer, WorstBatch({"x": torch.ones(1)}, ""), 1)
+    loader = iter("abcd")
+    assert trainer.get_batch_samples(loader, 2, "cpu") == [{"x": torch.ones(1)}] * 2
+    assert trainer.get_batch_samples(loader, 2, "cpu") == ["a", "b"]

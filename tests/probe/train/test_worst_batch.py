@@ -1,0 +1,195 @@
+"""The batch that needs the most memory: found in the data, trained on first, and timed never."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.core.environment import Environment
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.workload import Workload
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
+from autotune.workload.model.pickling import sent
+from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
+
+STAGES = ["build", "data", "forward", "backward", "optimizer"]
+LONG = 200
+"""Place of the one long line among the short ones."""
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 short lines and one that is a hundred times as long."""
+    words = [f"line {number} of few words\n" for number in range(400)]
+    words.insert(LONG, "word " * 1000 + "\n")
+    path = tmp_path_factory.mktemp("lines") / "lines.txt"
+    path.write_text("".join(words), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def real(workload_of: Callable[..., Workload], lines: Path) -> Workload:
+    """A small GPT-2 on these lines, cut at 192 tokens."""
+    return workload_of("gpt2-mini", dataset=str(lines), sequence_length=192)
+
+
+@pytest.fixture
+def train(host: ProbeHost, environment: Environment, tmp_path: Path) -> Callable[..., Measurement]:
+    def training(workload: Workload, micro: int, accumulation: int = 1, **fields: Any) -> Measurement:
+        asked = configuration(micro, accumulation)
+        measurement = measured(host, make_order(tmp_path, environment, workload=workload, asked=asked, **fields))
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        return measurement
+
+    return training
+
+
+# Real probes ----------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_that_of_the_longest_sample_and_time_that_of_the_ordinary_ones(
+    train: Callable[..., Measurement], real: Workload
+) -> None:
+    assert real.longest == (LONG,)
+    worst = train(real, 4)
+    usual = train(replace(real, longest=()), 4)
+    assert worst.worst_batch == f"4 x sample {LONG}, the longest of the data"
+    assert usual.worst_batch == ""
+    assert worst.untimed_steps == usual.untimed_steps + WORST_STEPS
+    assert [step.tokens for step in worst.steps] == [step.tokens for step in usual.steps]
+    assert [step.non_padding_tokens for step in worst.steps] == [step.non_padding_tokens for step in usual.steps]
+    assert max(step.tokens for step in worst.steps) < 4 * 64, "the long line is not among the timed ones"
+    assert worst.micro_batch_bytes == 3 * 8 * 4 * 192 > usual.micro_batch_bytes
+    assert worst.peak_bytes is not None
+    assert usual.peak_bytes is not None
+    # The logits alone: 4 samples x 170 more tokens x the vocabulary x 4 bytes, and more of the like.
+    logits = 4 * 170 * int(real.model_config["vocab_size"]) * 4
+    assert worst.peak_bytes > usual.peak_bytes + logits
+    for measurement in (worst, usual):
+        assert list(measurement.stage_peak_bytes) == STAGES
+        assert measurement.peak_bytes is not None
+        assert 0 < max(measurement.stage_peak_bytes.values()) <= measurement.peak_bytes
+    assert worst.stage_peak_bytes["forward"] > usual.stage_peak_bytes["forward"] + logits
+
+
+def test_a_limit_that_only_the_longest_sample_breaks_is_broken(
+    host: ProbeHost, environment: Environment, real: Workload, train: Callable[..., Measurement], tmp_path: Path
+) -> None:
+    usual = train(replace(real, longest=()), 16)
+    allowed = (usual.peak_bytes or 0) + 40 * MIB
+    order = make_order(tmp_path, environment, workload=real, asked=configuration(16), allowed_bytes=allowed)
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY, "the ordinary batches alone would have fitted"
+    assert measurement.where in ("forward", "backward")
+    assert measurement.steps == ()
+
+
+def test_random_samples_have_no_worst(train: Callable[..., Measurement], workload_of: Callable[..., Workload]) -> None:
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    assert workload.longest == ()
+    measurement = train(workload, 2)
+    assert (measurement.worst_batch, measurement.untimed_steps) == ("", QUICK.untimed_least)
+    assert list(measurement.stage_peak_bytes) == STAGES, "any batch is the worst"
+
+
+class Ragged(torch.utils.data.Dataset):
+    """Sixty rows of 8 numbers and, at 33, one of 20,000 numbers a column."""
+
+    def __len__(self) -> int:
+        return 61
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        rows = 20_000 if index == 33 else 1
+        return {"x": torch.ones(rows, 8), "labels": torch.ones(1)}
+
+
+class Summing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"loss": (self.linear(x).mean() - 1).square()}
+
+
+def padded(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    rows = [sample["x"] for sample in samples]
+    return {
+        "x": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "labels": torch.stack([sample["labels"] for sample in samples]),
+    }
+
+
+@pytest.fixture(scope="module")
+def own_host() -> Iterator[ProbeHost]:
+    objects = {"model_init": Summing, "train_dataset": Ragged(), "data_collator": padded}
+    with ProbeHost(sent(objects)) as host:
+        yield host
+
+
+def test_a_caller_s_own_collator_makes_the_worst_batch_of_its_largest_sample(
+    own_host: ProbeHost, environment: Environment, tmp_path: Path
+) -> None:
+    order = make_order(tmp_path, environment, workload=replace(CALLERS, longest=(33,)), asked=configuration(4))
+    measurement = measured(own_host, order)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.worst_batch == "4 x sample 33, the longest of the data"
+    assert measurement.micro_batch_bytes == 4 * 20_000 * 8 * 4 + 4 * 4
+
+
+# How it is made -------------------------------------------------------------------------------------------------
+
+
+def order(longest: tuple[int, ...], micro: int) -> Order:
+    workload = Workload(name="some", task="causal-lm", longest=longest)
+    return Order(kind="probe", folder="", deadline_s=1.0, workload=workload, configuration=configuration(micro))
+
+
+def trainer_on(dataset: list[Any]) -> Any:
+    """A Trainer's loader whose collator keeps the samples as they are."""
+    loader = SimpleNamespace(dataset=dataset, collate_fn=list)
+    return SimpleNamespace(get_train_dataloader=lambda: loader)
+
+
+@pytest.mark.parametrize(
+    ("longest", "micro", "samples", "named"),
+    [
+        ((2,), 1, "c", "1 x sample 2"),
+        ((2,), 3, "ccc", "3 x sample 2"),
+        ((2, 0), 1, "c", "1 x sample 2"),
+        ((2, 0), 2, "ca", "2 x sample 2 and 0"),
+        ((2, 0), 5, "cacac", "5 x sample 2 and 0"),
+        ((3, 1, 0), 4, "dbad", "4 x sample 3 and 1 and 0"),
+    ],
+)
+def test_the_longest_fill_the_micro_batch_in_turn(
+    longest: tuple[int, ...], micro: int, samples: str, named: str
+) -> None:
+    made = worst_batch(order(longest, micro), trainer_on(list("abcd")))
+    assert made is not None
+    assert made.batch == list(samples)
+    assert made.origin == f"{named}, the longest of the data"
+
+
+def test_where_all_are_alike_there_is_no_worst_batch() -> None:
+    assert worst_batch(order((), 4), None) is None
+
+
+def test_the_trainer_takes_as_many_steps_on_it_as_asked_and_then_goes_on_with_the_data() -> None:
+    def fetch(batches: Iterator[Any], number: int, device: Any) -> tuple[list[Any], int]:
+        return [next(batches) for _ in range(number)], number
+
+    trainer = SimpleNamespace(get_batch_samples=fetch)
+    worst = {"x": torch.zeros(2)}
+    feed(trainer, WorstBatch(worst, "made"), 2)
+    data = iter([{"x": torch.full((2,), float(place))} for place in range(1, 7)])
+    taken = [trainer.get_batch_samples(data, 3, "cpu")[0] for _ in range(4)]
+    assert [[float(batch["x"][0]) for batch in step] for step in taken] == [[0] * 3, [0] * 3, [1, 2, 3], [4, 5, 6]]
+    taken[0][0]["x"] += 5
+    assert not worst["x"].any(), "the Trainer's own copies"

@@ -1,0 +1,129 @@
+"""The live table: calm at any width, whole at the end, in order after the terminal was made narrower."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from autotune.core.configuration import Configuration, Value
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.report.live.terminal import BESIDE, ROWS, LiveTable, trials_table
+from autotune.report.summary import SHORT
+from autotune.space.file import read_space
+from autotune.space.settings import LEVERS
+from autotune.study.plan import Progress
+from tests.makers import configuration, ended, out_of_memory, trial
+
+EVERY: dict[str, Value] = {name: values[0] for name, values in read_space("full").items() if name != "micro_batch_size"}
+FULL = Configuration.exact(48, 8, EVERY)
+"""A configuration of every lever: told whole, it fills ten lines of 80 columns."""
+
+
+def console(width: int, height: int = 24) -> Console:
+    return Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+
+
+def progress(trials: list[Trial], **facts: object) -> Progress:
+    best = max((one for one in trials if one.feasible), key=lambda one: one.samples_per_second or 0.0, default=None)
+    known = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_left": 61.0}
+    return Progress("probing", tuple(trials), **known | facts)  # type: ignore[arg-type]
+
+
+def many(count: int = 30) -> list[Trial]:
+    """Trials of every kind and size of number; all levers differ from the baseline's in some."""
+    others = Configuration.exact(
+        48, 16, EVERY | {"precision": "bf16", "checkpointing": "full", "workers": 8, "compile": "max_autotune"}
+    )
+    kinds = [
+        trial(0, 1.2345, of=others),
+        trial(0, 41.2, of=configuration(16, precision="bf16"), confirmed=40.0),
+        trial(0, 123456.7, of=others, spread=0.4),
+        Trial(0, others, out_of_memory(others)),
+        Trial(0, others, ended(Outcome.MISCONFIGURED)),
+        Trial(0, others, ended(Outcome.UNSUPPORTED)),
+    ]
+    made = [trial(0, 9.0, of=FULL)]
+    return [*made, *(replace(kinds[number % len(kinds)], number=number) for number in range(1, count))]
+
+
+def lines(width: int, shown: Progress, rows: int, whole: bool = False) -> list[str]:
+    out = console(width)
+    out.print(trials_table(shown, width, rows, whole))
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
+    trials = many()
+    header = lines(width, progress(trials[:1]), ROWS)[0]
+    for count in range(1, len(trials) + 1):
+        shown = lines(width, progress(trials[:count]), ROWS)
+        assert shown[0] == header
+        assert len(shown) == 1 + min(count, ROWS)
+        assert max(map(len, shown)) <= width
+
+
+def test_the_baseline_of_many_levers_takes_one_line() -> None:
+    assert len(FULL.levers) > 2 * SHORT
+    assert len(LEVERS) > SHORT
+    assert lines(80, progress([trial(0, 9.0, of=FULL)]), ROWS)[1].split()[:3] == ["0*", "8x6", "baseline"]
+
+
+def test_the_best_is_marked_and_what_failed_says_how_at_any_width() -> None:
+    wide, narrow = (lines(width, progress(many(7)), ROWS) for width in (80, 60))
+    assert wide[3].split()[0] == narrow[3].split()[0] == "2*"
+    assert "no memory" in wide[4]
+    assert "no memory" in narrow[4]
+    assert "outcome" not in narrow[0]
+    assert "peak" not in lines(40, progress(many(7)), ROWS)[0]
+
+
+def test_at_the_end_every_trial_is_there_and_told_whole() -> None:
+    shown = lines(80, progress(many(30)), 30, whole=True)
+    assert [line.split()[0].strip("*") for line in shown[1:] if line[:4].strip()] == [str(one) for one in range(30)]
+    assert "compile=max_autotune" in "".join(line[6:38].rstrip() for line in shown)
+    assert max(map(len, shown)) <= 80
+
+
+def test_a_low_terminal_is_not_overfilled() -> None:
+    for height in (10, 15, 24, 60):
+        out = console(80, height)
+        table = LiveTable(out)
+        table._take(progress(many(30), speedup=2.0, could_win=0.4))
+        table._take(Progress("stopping", (), message="stopping after the running probe"))
+        out.print(table._render())
+        shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert len(shown) == 1 + min(ROWS, height - BESIDE) + 6
+        assert len(shown) < height
+
+
+def test_below_the_table_stand_what_is_probed_the_time_the_best_and_the_bound() -> None:
+    out = console(80)
+    with LiveTable(out) as watch:
+        watch(progress(many(3), speedup=1.625, could_win=0.44))
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "probing 3 (0 s): 8 x 6" in text
+    assert "elapsed, 5 probe(s) left, 1 min 1 s left" in text
+    assert "(trial 2), 1.62x the baseline" in text
+    assert "what is untried could beat the best by at most 44%" in text
+
+
+def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:
+    out = console(100)
+    table = LiveTable(out)
+    table._take(progress(many(3)))
+    table._render()
+    assert "\x1b[2J" not in out.file.getvalue()  # type: ignore[attr-defined]
+    out.width = 60
+    table._render()
+    table._render()
+    assert out.file.getvalue().count("\x1b[2J") == 1  # type: ignore[attr-defined]
+
+
+def test_a_search_that_ends_before_its_first_trial_leaves_no_empty_table() -> None:
+    out = console(80)
+    with LiveTable(out) as watch:
+        watch(Progress("preparing", (), message="estimating memory before any probe"))
+    assert "configuration" not in out.file.getvalue().rpartition("\x1b")[2]  # type: ignore[attr-defined]

@@ -1,0 +1,145 @@
+"""What a search shows while it runs: which view is chosen, and the plain lines of logs."""
+
+import contextlib
+import io
+import os
+import pty
+import sys
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.report.live.views import LiveTable, PlainLines, Silent, following, is_lively, saying, watcher
+from autotune.study.plan import Progress
+from tests.makers import configuration, ended, out_of_memory, trial
+
+TRIALS = (
+    trial(0, 40.0),
+    Trial(1, configuration(48), out_of_memory(configuration(48))),
+    Trial(2, configuration(16), ended(Outcome.CRASHED, reason="\x1b[31mred\x1b[0m\nand a second line")),
+)
+
+
+def progress(kind: str, number: int) -> Progress:
+    return Progress(
+        kind,
+        TRIALS[: number + 1],
+        number=number,
+        configuration=TRIALS[number].configuration,
+        trial=TRIALS[number],
+        best=TRIALS[0],
+        probes_left=5,
+        seconds_left=61.0,
+    )
+
+
+def piped(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width)
+
+
+@pytest.fixture
+def on_terminal() -> Iterator[Console]:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as file:
+        yield Console(file=file)
+    os.close(ours)
+
+
+def test_a_log_gets_one_line_for_each_event_however_narrow_it_is() -> None:
+    out = piped(20)
+    with PlainLines(out) as watch:
+        watch(Progress("preparing", (), message="estimating memory before any probe"))
+        for number in range(3):
+            watch(progress("probing", number))
+            watch(progress("trial", number))
+        watch(Progress("stopping", (), message="stopping after the running probe"))
+    told = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(told) == 5
+    assert told[0] == "estimating memory before any probe"
+    assert told[1].startswith("trial 0: 8 x ")
+    assert "best so far 40" in told[1]
+    assert "5 probe(s) left, 1 min 1 s left" in told[1]
+    assert "out of memory" in told[2]
+    assert "[31mred[0m and a second line" in told[3]
+
+
+def test_no_control_code_reaches_a_log_even_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = piped()
+    assert out.is_terminal
+    with watcher(out, quiet=False) as watch:
+        for number in range(3):
+            watch(progress("trial", number))
+    assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_terminal_gets_a_table_a_log_gets_lines_and_quiet_gets_nothing(
+    on_terminal: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(watcher(on_terminal, quiet=False), LiveTable)
+    assert isinstance(watcher(piped(), quiet=False), PlainLines)
+    assert isinstance(watcher(on_terminal, quiet=True), Silent)
+
+
+@pytest.mark.parametrize(
+    ("variables", "lively"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "CI": "false"}, True),
+        ({"TERM": "xterm", "CI": ""}, True),
+        ({"TERM": "xterm", "CI": "true"}, False),
+        ({"TERM": "xterm", "CI": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_a_ci_and_a_dumb_terminal_get_plain_lines(
+    on_terminal: Console, variables: dict[str, str], lively: bool
+) -> None:
+    assert is_lively(on_terminal, variables) is lively
+    assert not is_lively(piped(), variables)
+
+
+def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    with Silent() as watch:
+        watch(progress("trial", 0))
+        watch(Progress("stopping", (), message="stopping after the running probe"))
+    assert capsys.readouterr() == ("", "stopping after the running probe\n")
+
+
+def test_a_caller_in_python_sees_plain_lines_on_standard_error_their_own_function_or_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seen: list[Progress] = []
+    with following(seen.append) as watch:
+        watch(progress("trial", 0))
+    assert len(seen) == 1
+    with following(False) as watch:
+        watch(progress("trial", 0))
+    assert capsys.readouterr() == ("", "")
+    for shown in (None, True):
+        with following(shown) as watch:
+            watch(progress("trial", 0))
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("trial 0: ")
+        assert err.count("\n") == 1
+
+
+def test_what_is_shown_in_python_names_arguments_and_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    with following(None) as watch, contextlib.redirect_stderr(sys.stdout):
+        watch(Progress("preparing", (), message="--fresh measures anew"))
+        print("a library's greeting", file=sys.stderr)
+    assert capsys.readouterr() == ("a library's greeting\n", "fresh=True measures anew\n")
+
+
+def test_lines_go_to_standard_error_to_the_caller_s_function_or_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    for watch in (None, True, False, seen.append):
+        saying(watch)("measuring")
+    assert capsys.readouterr() == ("", "measuring\nmeasuring\n")
+    assert seen == ["measuring"]

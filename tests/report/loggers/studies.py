@@ -1,0 +1,52 @@
+"""Studies to tell loggers of: ready-made results, told trial by trial as a search does."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.commands.result import TuningResult
+from autotune.core.trial import Trial
+from autotune.report.loggers.guarded import Guarded
+from autotune.study.plan import Progress
+from tests import makers
+
+SECRET = "wandb-offline-secret-0123456789"
+
+
+def result(*names: str, trials: Sequence[Trial] | None = None) -> TuningResult:
+    """A finished search of three trials that is told to these loggers."""
+    made = makers.result(None if trials is None else list(trials))
+    return replace(made, request=replace(made.request, report_to=names))
+
+
+def begun(made: TuningResult, folder: Path) -> Guarded:
+    """Its loggers, started in this folder as a search starts them: with no trial yet."""
+    folder.mkdir(exist_ok=True)
+    loggers = Guarded(made.request.report_to, made.request.objective, folder)
+    loggers.start(made.request, replace(made, trials=(), statement="").facts())
+    return loggers
+
+
+def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> Guarded:
+    """Tell the whole study, of which `already` trials are taken up from before."""
+    loggers = begun(made, folder)
+    watch = loggers.watching(lambda progress: None)
+    trials = tuple(made.trials)
+    if already:
+        watch(Progress("resumed", trials[:already]))
+    for at in range(already, len(trials)):
+        number = trials[at].number
+        watch(Progress("probing", trials[:at], number=number, could_win=0.5 / (1 + number)))
+        watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
+    made.save(folder)
+    loggers.finish(made.facts(), complete)
+    assert not loggers.problems
+    return loggers
+
+
+def holds(folder: Path, text: str) -> list[str]:
+    """Files below the folder in which this text stands."""
+    needle = text.encode()
+    files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return [str(path) for path in files if not path.is_symlink() and needle in path.read_bytes()]

@@ -1,0 +1,127 @@
+"""What TensorBoard itself reads of what it was told."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.util.tensor_util import make_ndarray
+
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.report import formats
+from autotune.report.table import frame
+from tests import makers
+from tests.makers import ended
+from tests.report.loggers.studies import SECRET, begun, holds, result, told
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:distutils Version classes are deprecated:DeprecationWarning",  # tensorboard's own stub of TensorFlow
+)
+
+
+def read(folder: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def scalars(events: EventAccumulator, tag: str) -> dict[int, float]:
+    return {event.step: make_ndarray(event.tensor_proto).item() for event in events.Tensors(tag)}
+
+
+def text(events: EventAccumulator, tag: str) -> str:
+    return make_ndarray(events.Tensors(tag)[-1].tensor_proto).item().decode()
+
+
+def test_scalars_by_trial_are_the_trials_numbers_to_the_byte(tmp_path: Path) -> None:
+    made = result("tensorboard")
+    told(made, tmp_path / "study")
+    events = read(tmp_path / "study" / "tensorboard")
+    probed = frame([replace(trial, confirmations=()) for trial in made.trials])
+    speeds = dict(zip(probed["number"], probed["samples_per_second"], strict=True))
+    assert scalars(events, "samples_per_second") == {0: speeds[0], 1: speeds[1]}
+    assert scalars(events, "peak_bytes") == {trial.number: trial.peak_bytes for trial in made.trials[:2]}
+    assert scalars(events, "feasible") == {0: 1, 1: 1, 2: 0}
+    assert scalars(events, "speedup_so_far")[2] == pytest.approx(4.0)
+    assert scalars(events, "untried_could_win") == {0: 0.5, 1: 0.25, 2: 0.5 / 3}
+    assert scalars(events, "answer/speedup") == {3: float(made.speedup)}
+
+
+def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> None:
+    made = result("tensorboard")
+    told(made, tmp_path / "study")
+    events = read(tmp_path / "study" / "tensorboard")
+    assert re.search(r"^\| global_batch_size +\| 48 +\|$", text(events, "study"), re.MULTILINE)
+    assert made.statement in text(events, "answer")
+    assert re.search(
+        rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
+    )
+    assert text(events, "trials") == formats.made(frame(made.trials), "markdown")
+
+
+def test_names_and_reasons_are_text(tmp_path: Path) -> None:
+    made = result(
+        "tensorboard",
+        trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))],
+    )
+    made = replace(made, workload=makers.workload(name="*b* | <i>"), statement="x | y")
+    told(made, tmp_path / "study")
+    events = read(tmp_path / "study" / "tensorboard")
+    assert r"\*b\* \| &lt;i&gt; (GPT2LMHeadModel" in text(events, "study")
+    assert r"x \| y" in text(events, "answer")
+    assert r"a \| &lt;i&gt;" in text(events, "trials")
+
+
+def test_each_trial_is_a_row_of_the_hparams_table(tmp_path: Path) -> None:
+    made = result("tensorboard")
+    told(made, tmp_path / "study")
+    folder = tmp_path / "study" / "tensorboard"
+    for trial in made.trials:
+        events = read(folder / f"trial-{trial.number:04d}")
+        content = events.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
+        session = hparams.parse_session_start_info_plugin_data(content)
+        values = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
+        assert values["precision"] == dict(trial.configuration.levers)["precision"]
+        assert values["micro_batch_size"] == trial.configuration.micro_batch_size
+        assert values["pin_memory"] is False
+    content = read(folder).SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content
+    columns = [info.name.tag for info in hparams.parse_experiment_plugin_data(content).metric_infos]
+    assert columns == ["samples_per_second", "peak_bytes", "probe_seconds"]
+
+
+def test_a_resumed_study_goes_on_in_the_same_run_and_tells_a_trial_once(tmp_path: Path) -> None:
+    made = result("tensorboard")
+    begun(made, tmp_path / "study").log(made.trials[:2])
+    told(made, tmp_path / "study", already=2)
+    events = read(tmp_path / "study" / "tensorboard")
+    assert [event.step for event in events.Tensors("feasible")] == [0, 1, 2]
+    assert len(events.Tensors("study")) == 1
+
+
+def test_neither_secrets_nor_the_machine_s_name_are_told(tmp_path: Path) -> None:
+    told(result("tensorboard"), tmp_path / "study")
+    assert holds(tmp_path, SECRET) == []
+    events = [path.name for path in (tmp_path / "study" / "tensorboard").rglob("events*")]
+    assert len(events) == 4
+    assert not [name for name in events if socket.gethostname() in name.split(".")]
+
+
+def test_telling_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
+    program = f"""
+import sys, warnings
+from pathlib import Path
+from tests.report.loggers.studies import result, told
+told(result("tensorboard", "wandb", "mlflow"), Path({str(tmp_path / "study")!r}))
+heavy = {{"torch", "transformers", "datasets", "bitsandbytes", "tensorflow"}}
+assert {{"tensorboard", "wandb", "mlflow"}} <= set(sys.modules)
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    root = str(Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, check=True)

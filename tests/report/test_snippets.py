@@ -1,0 +1,149 @@
+"""What is pasted means the answer: to Python, to a shell, to HfArgumentParser."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import HfArgumentParser, TrainingArguments
+
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+from autotune.report.facts import Facts
+from autotune.report.snippets import Paste, pastes
+from tests.makers import configuration, out_of_memory, result, trial, workload
+from tests.report.exports.answers import FULL, PLAIN
+
+pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
+
+ODD: dict[str, Any] = {
+    "run_name": "a 'name' with $HOME and \"quotes\"",
+    "optim_target_modules": ["q proj", "v_proj"],
+    "accelerator_config": {"non_blocking": True},
+    "liger_kernel_config": {"rope": True},
+    "learning_rate": 5e-5,
+}
+EVERY = {"plain": PLAIN, "full": FULL, "odd": PLAIN | ODD}
+ANSWERS = pytest.mark.parametrize("answer", EVERY.values(), ids=EVERY)
+
+
+NAMED = workload(name="org/gpt2", source="org/gpt2")
+
+
+def facts_with(answer: dict[str, Any], **facts: Any) -> Facts:
+    return replace(result(workload=NAMED).facts(), answer=answer, **facts)
+
+
+def form(facts: Facts, name: str) -> Paste:
+    return next(one for one in pastes(facts) if one.name == name)
+
+
+def parsed(words: list[str]) -> TrainingArguments:
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)  # type: ignore[arg-type]
+    return arguments
+
+
+def said_by(arguments: TrainingArguments, answer: dict[str, Any]) -> dict[str, Any]:
+    told = {name: getattr(arguments, name) for name in answer}
+    told["optim"] = arguments.optim.value
+    if "accelerator_config" in told:
+        told["accelerator_config"] = {"non_blocking": told["accelerator_config"].non_blocking}
+    return told
+
+
+@ANSWERS
+def test_python_makes_the_same_arguments(answer: dict[str, Any]) -> None:
+    tree = ast.parse(form(facts_with(answer), "python").text)
+    made: dict[str, Any] = {}
+    tree.body = tree.body[:2]  # what follows needs the model's weights
+    exec(compile(tree, "pasted", "exec"), made)
+    assert said_by(made["arguments"], answer) == answer
+
+
+@ANSWERS
+def test_a_shell_hands_hf_argument_parser_the_same_arguments(answer: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "your_script.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pasted = form(facts_with(answer, variables={"NAME": "a value"}), "command")
+    told = subprocess.run(
+        ["bash", "-c", pasted.text], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, check=True
+    )
+    unsaid = [name for name in ("optim_target_modules", "liger_kernel_config") if name in answer]
+    flagged = {name: value for name, value in answer.items() if name not in unsaid}
+    assert said_by(parsed(json.loads(told.stdout)), flagged) == flagged
+    assert not unsaid or f"No flag takes {', '.join(unsaid)}: set it in the script." in pasted.note
+
+
+@ANSWERS
+def test_hf_argument_parser_reads_the_json_and_the_yaml(answer: dict[str, Any], tmp_path: Path) -> None:
+    parser = HfArgumentParser(TrainingArguments)  # type: ignore[arg-type]
+    for name, read in (("json", parser.parse_json_file), ("yaml", parser.parse_yaml_file)):
+        path = tmp_path / f"answer.{name}"
+        path.write_text(form(facts_with(answer), name).text)
+        (arguments,) = read(str(path))
+        assert said_by(arguments, answer) == answer
+
+
+def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
+    slow = configuration(8, lora="none", padding="none", packing="none")
+    fast = configuration(16, lora="8", padding="64", packing="none")
+    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)], workload=NAMED).facts()
+    facts = replace(facts, switches={"enable_cudnn_sdp": False})
+    python = form(facts, "python").text
+    ast.parse(python)
+    for line in (
+        "model = AutoModelForCausalLM.from_pretrained('org/gpt2', dtype='float32')",
+        "model = get_peft_model(model, LoraConfig(",
+        "data_collator = DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=64)",
+        "torch.backends.cuda.enable_cudnn_sdp(False)",
+    ):
+        assert line in python
+    for name in ("command", "json", "yaml"):
+        assert "torch.backends.cuda.enable_cudnn_sdp(False)" in form(facts, name).note
+        assert "from_pretrained(name, dtype='float32')" in form(facts, name).note
+
+
+def test_four_bits_are_said_by_their_own_class() -> None:
+    facts = facts_with(PLAIN, model_answer={"quantization_config": {"load_in_4bit": True}})
+    text = form(facts, "python").text
+    assert "from transformers import AutoModelForCausalLM\nfrom transformers import BitsAndBytesConfig\n" in text
+    assert "quantization = BitsAndBytesConfig(load_in_4bit=True)\n" in text
+    assert "from_pretrained(\n    'org/gpt2',\n    quantization_config=quantization,\n)" in text
+
+
+@pytest.mark.parametrize(
+    "of",
+    [workload(), workload(name="Net", source="model_init", task="custom", user_objects=True)],
+    ids=["built in", "own"],
+)
+def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
+    facts = result(workload=of).facts()
+    for form_of_it in pastes(facts):
+        assert "from_pretrained" not in form_of_it.text + form_of_it.note
+        assert "your model with dtype='float32'" in form_of_it.note
+    ast.parse(form(facts, "python").text)
+
+
+def test_variables_and_ranks_are_told_beside_what_holds_none() -> None:
+    facts = facts_with(PLAIN, processes=2, variables={"NAME": "a value"})
+    for name in ("python", "json", "yaml"):
+        assert "NAME='a value' torchrun --nproc-per-node 2 your_script.py" in form(facts, name).note
+    assert "torchrun" not in form(facts, "command").note  # its text is that line
+    assert "python your_script.py" not in form(facts_with(PLAIN), "json").note
+
+
+def test_several_ranks_are_started_by_either_launcher() -> None:
+    text = form(facts_with(PLAIN, processes=2), "command").text
+    assert text.startswith("torchrun --nproc-per-node 2 your_script.py --output_dir output \\\n")
+    assert "\n\naccelerate launch --multi_gpu --num_processes 2 your_script.py --output_dir output \\\n" in text
+    assert text.count("--per_device_train_batch_size 4") == 2
+
+
+def test_without_an_answer_nothing_can_be_pasted() -> None:
+    of = configuration()
+    assert pastes(result([Trial(0, of, out_of_memory(of))]).facts()) == []

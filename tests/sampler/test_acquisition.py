@@ -1,0 +1,160 @@
+"""What is chosen next on small worlds, and whether what is said at the end is true there."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.sampler.acquisition import _believed, choose
+from autotune.sampler.cost_model import CostModel
+from autotune.sampler.observation import Observation
+from autotune.sampler.prior import Prior
+from tests.makers import MIB
+from tests.sampler.test_cost_model import BASE, EVERY, EXACT, VALUES, estimate, model, of, peak, seconds, seen
+
+
+def nothing_settled(one: Configuration) -> bool:
+    return False
+
+
+def world(one: Configuration, allowed: int) -> Observation:
+    if peak(one) > allowed:
+        return Observation(one, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + MIB)
+    return seen(one, starting_s=1.0, steps=8)
+
+
+def searched(allowed: int, most: int = 20, objective: str = "samples_per_second") -> tuple[list[Observation], float]:
+    """Probes until nothing can win more than a percent, the baseline first; (observations, what could still be won)."""
+    known = model(allowed)
+    observations = [world(BASE, allowed)]
+    for seed in range(most):
+        choice = choose(known, observations, nothing_settled, objective, seed=seed)
+        if choice.configuration is None or (len(observations) > 2 and choice.could_win <= 0.01):
+            return observations, choice.could_win
+        observations.append(world(choice.configuration, allowed))
+    return observations, choice.could_win
+
+
+@pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
+def test_the_fastest_that_fits_is_found_without_running_out_of_memory(allowed: int) -> None:
+    observations, could_win = searched(allowed)
+    fastest = min((one for one in EVERY if peak(one) <= allowed), key=seconds)
+    assert fastest in [one.configuration for one in observations]
+    assert could_win <= 0.01
+    assert len(observations) <= 10
+    assert sum(one.outcome is Outcome.OUT_OF_MEMORY for one in observations) <= 1
+
+
+def test_the_second_probe_is_what_is_expected_to_be_fastest() -> None:
+    choice = choose(model(), [seen(BASE)], nothing_settled)
+    assert choice.configuration == of(16)
+
+
+def test_nothing_is_probed_twice_and_nothing_that_is_settled() -> None:
+    tried = [seen(one) for one in EVERY[:10]]
+    choice = choose(model(), tried, lambda one: one != of(16, "full", "slow"))
+    assert choice.configuration == of(16, "full", "slow")
+    assert choose(model(), tried, lambda one: True).configuration is None
+    every = choose(model(), [seen(one) for one in EVERY], nothing_settled)
+    assert (every.configuration, every.could_win) == (None, 0.0)
+
+
+def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() -> None:
+    first = choose(model(), [seen(BASE)], nothing_settled).configuration
+    assert first is not None
+    others: list[Configuration] = [first]
+    for _ in range(5):
+        following = choose(model(), [seen(BASE)], nothing_settled, running=others).configuration
+        assert following is not None
+        assert following not in others
+        others.append(following)
+
+
+def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
+    allowed = peak(of(1, "full")) - 20 * MIB
+    failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    choice = choose(model(allowed), failed, nothing_settled)
+    assert choice.configuration is not None
+    assert peak(choice.configuration) < peak(BASE)
+    assert choice.could_win == float("inf")
+
+
+def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> None:
+    observations, _ = searched(2000 * MIB, objective="memory")
+    as_fast = [one for one in EVERY if seconds(one) <= 1.01 * seconds(BASE)]
+    least = min(map(peak, as_fast))
+    assert min(peak(one.configuration) for one in observations if one.configuration in as_fast) == least
+
+
+def test_what_could_win_shrinks_with_each_probe_of_the_best_ones() -> None:
+    def could_win(tried: Sequence[Configuration]) -> float:
+        return choose(model(), [seen(one) for one in tried], nothing_settled).could_win
+
+    several = [BASE, of(16), of(8), of(16, "full")]
+    assert could_win(several[:2]) > could_win(several) > 0
+
+
+def test_the_same_seed_says_the_same() -> None:
+    tried = [seen(BASE), seen(of(8))]
+    one, other = (choose(model(), tried, nothing_settled, seed=5) for _ in range(2))
+    assert one == other
+
+
+def test_a_space_of_one_configuration_is_known_after_it() -> None:
+    alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
+    assert choose(alone, [seen(BASE)], nothing_settled).configuration is None
+
+
+def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What surely fits is settled by what the baseline could not do; then comes the likely, the best of it first."""
+    allowed = peak(of(1, "full"))
+    known, failed = model(allowed), [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    fits = known.costs(failed).fits
+    monkeypatch.setattr("autotune.sampler.acquisition.LIKELY", float(np.sort(fits)[-6]))
+    monkeypatch.setattr("autotune.sampler.acquisition.SURE", float(np.sort(fits)[-3]))
+    surest = [EVERY[at] for at in np.argsort(-fits)]
+    choice = choose(known, failed, lambda one: one in surest[:3])
+    assert choice.configuration in surest[3:6]
+
+
+def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
+    """The seconds of its start are no part of them, which are spread over the run."""
+    values = {"micro_batch_size": (4, 8), "compile": ("none", "default")}
+    ones = [Configuration.exact(16, *one) for one in product((4, 8), ({"compile": v} for v in values["compile"]))]
+    known = CostModel(ones, values, ones[0], Prior(memory=EXACT), lambda one: 1.0, 1000 * MIB, training_steps=100)
+    tried = [Observation(ones[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
+    alone = known.costs(tried)
+    believed = known.costs([*tried, _believed(known, alone, ones[1])])
+    assert believed.log_step == pytest.approx(alone.log_step)
+
+
+def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
+    allowed = peak(of(1, "full")) - 40 * MIB
+    failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    settled = {one for one in EVERY if one.micro_batch_size < 4}
+    choice = choose(model(allowed), failed, lambda one: one in settled)
+    assert choice.configuration is not None
+    assert choice.configuration not in settled
+
+
+def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> None:
+    """16 without checkpointing is fastest; it lies just above the limit or far above it."""
+    tried = [seen(one) for one in EVERY if one.micro_batch_size < 16]
+    limits = [peak(of(16)) - MIB // 2, peak(of(16)) - 100 * MIB]
+    near, far = (choose(model(limit), tried, lambda one: "full" in one.values.values()) for limit in limits)
+    assert near.configuration is None
+    assert near.any_could_win > 0.01 > near.could_win
+    assert far.any_could_win == far.could_win == 0.0
+
+
+def test_what_could_win_counts_what_is_only_likely_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While what surely fits is probed, the bound speaks of the rest too."""
+    allowed, tried = peak(of(8)) + 5 * MIB, [seen(BASE), seen(of(2)), seen(of(1))]
+    both = choose(model(allowed), tried, nothing_settled).could_win
+    monkeypatch.setattr("autotune.sampler.acquisition.LIKELY", 0.9)
+    assert both >= choose(model(allowed), tried, nothing_settled).could_win > 0

@@ -1,0 +1,148 @@
+"""The sampler `physics` as Optuna sees it: alone, beside other workers, and in spaces too large to score whole."""
+
+import threading
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.probe import ProbeOptions
+from autotune.probe.replay import ReplayProbe
+from autotune.sampler.candidates import POOL, pool
+from autotune.sampler.parameters import configuration_of, distributions
+from autotune.sampler.physics import Knowledge, PhysicsSampler, taught
+from autotune.space.search_space import SearchSpace
+from tests.makers import ALLOWED, MIB, machine, space
+
+SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2))
+
+
+def estimate(one: Configuration) -> float:
+    """The small world's peaks, 40 MiB too low."""
+    return (machine(one).peak_bytes or machine(one).held_bytes or 0) - 40.0 * MIB
+
+
+KNOWLEDGE = Knowledge(ALLOWED, estimate)
+
+
+def step(study: optuna.Study, space: SearchSpace = SPACE, probe: ReplayProbe | None = None) -> Configuration:
+    """Ask, probe and tell, as the loop does."""
+    running = study.ask(distributions(space))
+    configuration = configuration_of(space, running.params)
+    measurement = (probe or ReplayProbe(machine))(configuration, ProbeOptions(running.number, 60.0))
+    for name, told in taught(configuration, measurement).items():
+        running.set_user_attr(name, told)
+    running.set_constraint("fits", measurement.fits)
+    study.tell(running, float(measurement.samples_per_second or 0.0))
+    return configuration
+
+
+def new_study(storage: str | None = None, seed: int = 0) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = PhysicsSampler(SPACE, KNOWLEDGE, seed)
+    return optuna.create_study(
+        direction="maximize", sampler=sampler, storage=storage, study_name="one", load_if_exists=True
+    )
+
+
+def test_as_any_sampler_it_begins_with_the_baseline_and_repeats_nothing() -> None:
+    study = new_study()
+    tried = [step(study) for _ in range(10)]
+    assert tried[0] == SPACE.baseline
+    assert len(set(tried)) == 10
+
+
+def test_the_best_of_the_small_world_is_found_in_few_probes() -> None:
+    study = new_study()
+    tried = [step(study) for _ in range(6)]
+    fastest = max(SPACE, key=lambda one: float(machine(one).samples_per_second or 0.0))
+    assert fastest in tried
+    assert all(machine(one).outcome is not Outcome.OUT_OF_MEMORY for one in tried)
+
+
+def test_it_learns_nothing_from_trials_that_carry_nothing() -> None:
+    study = new_study()
+    running = study.ask(distributions(SPACE))
+    study.tell(running, 1.0)
+    assert step(study) == SPACE.baseline
+
+
+def test_two_workers_on_one_study_probe_nothing_twice(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    step(new_study(storage))
+    probes = [ReplayProbe(machine), ReplayProbe(machine)]
+    together = threading.Barrier(2)
+
+    def work(probe: ReplayProbe) -> None:
+        study = new_study(storage)
+        for _ in range(5):
+            together.wait(timeout=30)
+            step(study, probe=probe)
+
+    workers = [threading.Thread(target=work, args=(probe,)) for probe in probes]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=60)
+    asked = [configuration for probe in probes for configuration, _ in probe.asked]
+    assert len(asked) == 10
+    assert len(set(asked)) == 10
+
+
+def test_what_runs_elsewhere_is_left_to_it() -> None:
+    study = new_study()
+    step(study)
+    first = configuration_of(SPACE, study.ask(distributions(SPACE)).params)
+    second = configuration_of(SPACE, study.ask(distributions(SPACE)).params)
+    assert first != second
+
+
+def test_without_an_estimate_it_grows_with_care() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, Knowledge(ALLOWED)))
+    tried = [step(study) for _ in range(10)]
+    fastest = max(SPACE, key=lambda one: float(machine(one).samples_per_second or 0.0))
+    assert fastest in tried
+    assert sum(machine(one).outcome is Outcome.OUT_OF_MEMORY for one in tried) <= 2
+
+
+def large() -> SearchSpace:
+    sizes = tuple(2**power for power in range(11))
+    return space(
+        micro_batch_size=sizes,
+        global_batch_size=1024,
+        checkpointing=("none", "full"),
+        precision=("fp32", "tf32", "fp16", "bf16"),
+        optimizer=("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd"),
+        workers=(0, 1, 2, 4, 8, 16),
+        pin_memory=(True, False),
+    )
+
+
+def test_of_a_large_space_the_neighbours_of_the_best_are_considered() -> None:
+    among = large()
+    assert among.size > POOL
+    near = among.configuration({**among.baseline.values, "precision": "bf16", "micro_batch_size": 64})
+    chosen = pool([among], [among.baseline], [near], KNOWLEDGE.prior, seed=1)
+    assert len(chosen) == len(set(chosen)) == POOL
+    assert among.baseline in chosen
+    for name, values in among.values.items():
+        for value in values:
+            assert among.configuration({**near.values, name: value}) in chosen
+
+
+def test_of_a_small_space_all_are_considered() -> None:
+    assert set(pool([SPACE], [SPACE.baseline], [], KNOWLEDGE.prior, seed=1)) == set(SPACE)
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+def test_a_large_space_is_searched_too(probes: int) -> None:
+    among = large()
+    sampler = PhysicsSampler(among, KNOWLEDGE)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    tried = [step(study, among) for _ in range(probes)]
+    choice = sampler.choose(study)
+    assert choice.configuration in among
+    assert choice.configuration not in tried
+    assert choice.untried <= POOL

@@ -1,0 +1,106 @@
+"""What of a space is searched first."""
+
+from dataclasses import replace
+
+import optuna
+
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.sampler.candidates import POOL
+from autotune.sampler.observation import Observation, observed
+from autotune.sampler.physics import Knowledge, PhysicsSampler
+from autotune.sampler.stages import BEST, narrowed, stages
+from autotune.space.search_space import SearchSpace
+from tests.makers import ALLOWED, machine, space
+from tests.sampler.test_physics import estimate, step
+
+CORE = ("micro_batch_size", "precision")
+SPACE = replace(
+    space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2, 4), pin_memory=(True, False)),
+    core=CORE,
+)
+
+
+def seen(one: Configuration) -> Observation:
+    return observed(one, machine(one))
+
+
+def test_without_core_levers_all_are_searched_at_once() -> None:
+    whole = replace(SPACE, core=())
+    assert stages(whole, [seen(whole.baseline)], 5, "samples_per_second") == [(whole,)]
+
+
+def test_at_first_everything_but_the_core_is_the_baselines() -> None:
+    (first,), _ = stages(SPACE, [seen(SPACE.baseline)], 5, "samples_per_second")
+    for name, values in first.values.items():
+        assert values == (SPACE.values[name] if name in CORE else (SPACE.baseline.values[name],))
+
+
+def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
+    core = narrowed(SPACE, {name: SPACE.baseline.values[name] for name in SPACE.values if name not in CORE})
+    observations = [seen(one) for one in core if machine(one).feasible]
+    fastest = sorted(observations, key=lambda one: one.step_s or 0.0)[:BEST]
+    ((rest, *around),) = stages(SPACE, observations, len(observations), "samples_per_second")
+    assert rest == core
+    assert [tuple(part.values[name] for name in CORE) for part in around] == [
+        tuple((one.configuration.values[name],) for name in CORE) for one in fastest
+    ]
+    assert all(part.values["workers"] == SPACE.values["workers"] for part in around)
+
+
+def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes() -> None:
+    among = replace(SPACE, core=(*CORE, "checkpointing"))
+    study = optuna.create_study(
+        direction="maximize", sampler=PhysicsSampler(among, Knowledge(ALLOWED, estimate, core_probes=3))
+    )
+    own = among.baseline.values
+    tried = [step(study, among) for _ in range(8)]
+    outside = [{name for name in own if name not in among.core and one.values[name] != own[name]} for one in tried]
+    assert not any(outside[:3])
+    assert any(outside[3:])
+    assert len(set(tried)) == 8
+
+
+def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
+    knowledge = Knowledge(ALLOWED, estimate, core_probes=50)
+    small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(small, knowledge))
+    tried = [step(study, small) for _ in range(5)]
+    assert {one.values["workers"] for one in tried} > {small.baseline.values["workers"]}
+
+
+def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
+    huge: SearchSpace = replace(
+        space(
+            micro_batch_size=tuple(2**power for power in range(11)),
+            global_batch_size=1024,
+            checkpointing=("none", "full"),
+            precision=("fp32", "tf32", "fp16", "bf16"),
+            optimizer=("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd"),
+            workers=tuple(range(64)),
+            pin_memory=(True, False),
+        ),
+        core=(*CORE, "checkpointing"),
+    )
+    study = optuna.create_study(
+        direction="maximize", sampler=(sampler := PhysicsSampler(huge, Knowledge(ALLOWED, estimate)))
+    )
+    tried = [step(study, huge) for _ in range(3)]
+    choice = sampler.choose(study)
+    assert choice.configuration in huge
+    assert choice.configuration not in tried
+    assert 1000 < choice.untried <= POOL
+
+
+def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
+    nothing = [Observation(SPACE.baseline, Outcome.OUT_OF_MEMORY)]
+    assert stages(SPACE, nothing, 1, "samples_per_second") == [(SPACE,)]
+
+
+def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:
+    among = replace(space(precision=("fp32", "bf16"), data_parallel_size=(1, 2, 4, 8)), core=CORE)
+    knowledge = Knowledge(ALLOWED, estimate, core_probes=2)
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(among, knowledge))
+    tried = [step(study, among) for _ in range(8)]
+    assert {one.global_batch_size for one in tried} == {8}
+    assert max(one.data_parallel_size for one in tried) > 1

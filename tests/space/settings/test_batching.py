@@ -1,0 +1,49 @@
+"""Batching."""
+
+from enum import Enum
+
+import pytest
+
+from autotune.space.settings.batching import LEVER
+from tests.makers import FIELDS, cpu, gpu, workload
+from tests.space.settings.fakes import observed
+
+NEWER = cpu(training_argument_fields=(*FIELDS, "train_sampling_strategy"))
+OLDER = cpu(training_argument_fields=(*FIELDS, "group_by_length"))
+VARIED = workload(longest=(3,))
+
+
+class Strategy(Enum):
+    SEQUENTIAL = "sequential"
+
+
+def test_it_is_called_as_this_transformers_calls_it() -> None:
+    assert LEVER.apply("group_by_length", NEWER).training_arguments == {"train_sampling_strategy": "group_by_length"}
+    assert LEVER.apply("group_by_length", OLDER).training_arguments == {"group_by_length": True}
+    assert LEVER.apply("random", OLDER).training_arguments == {"group_by_length": False}
+
+
+def test_the_user_s_own_is_read_under_both_names() -> None:
+    assert LEVER.own({}, NEWER, VARIED) == "random"
+    assert LEVER.own({"train_sampling_strategy": Strategy.SEQUENTIAL}, NEWER, VARIED) == "sequential"
+    assert LEVER.own({"group_by_length": True}, OLDER, VARIED) == "group_by_length"
+
+
+def test_it_is_read_back_from_the_trainer_s_arguments() -> None:
+    assert LEVER.read_back(observed(arguments={"train_sampling_strategy": Strategy.SEQUENTIAL})) == "sequential"
+    assert LEVER.read_back(observed(arguments={"group_by_length": True})) == "group_by_length"
+    assert LEVER.read_back(observed()) == "random"
+
+
+@pytest.mark.parametrize("value", ["sequential", "batch_rebalance"])
+def test_an_older_transformers_knows_two_strategies(value: str) -> None:
+    assert "no such strategy" in (LEVER.unavailable(value, OLDER, VARIED) or "")
+    assert LEVER.unavailable("group_by_length", OLDER, VARIED) is None
+
+
+def test_samples_of_one_length_need_no_grouping_and_one_rank_no_balance() -> None:
+    assert "same length" in (LEVER.unavailable("group_by_length", NEWER, workload()) or "")
+    assert "ranks" in (LEVER.unavailable("batch_rebalance", NEWER, VARIED) or "")
+    several = gpu(device_count=2, training_argument_fields=NEWER.training_argument_fields)
+    assert LEVER.unavailable("batch_rebalance", several, VARIED) is None
+    assert LEVER.unavailable("random", cpu(), workload()) is None

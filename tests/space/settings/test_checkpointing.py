@@ -1,0 +1,227 @@
+"""Activation checkpointing."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from autotune.space.settings.checkpointing import LEVER, VALUES, enabled_on, field_name, switch_off
+from autotune.space.setup import training_arguments
+from tests.makers import FIELDS, configuration, cpu, gpu, workload
+from tests.space.settings.fakes import observed
+
+OLDER = cpu(
+    training_argument_fields=tuple(name for name in FIELDS if name != "activation_checkpointing"),
+    checkpointing_options=(),
+)
+KEYWORDS = {"use_reentrant": False}
+
+
+class GradientCheckpointingLayer(torch.nn.Linear):
+    """As transformers' class of that name: a layer with a flag."""
+
+    def __init__(self, on: bool) -> None:
+        super().__init__(2, 2)
+        self.gradient_checkpointing = on
+
+
+def checkpoint(*_: Any, **__: Any) -> None:
+    """As torch's function of that name."""
+
+
+def layers(*flags: bool, function: Any = checkpoint, **keywords: Any) -> torch.nn.Module:
+    model = torch.nn.Sequential(*(GradientCheckpointingLayer(one) for one in flags))
+    for layer in model:
+        layer._gradient_checkpointing_func = partial(function, **{**KEYWORDS, **keywords})  # type: ignore[assignment]
+    return model
+
+
+def shown(model: torch.nn.Module, **options: Any) -> Any:
+    told = observed(model=model)
+    told.trainer.args.activation_checkpointing_kwargs = options
+    return LEVER.read_back(told)
+
+
+def test_it_is_called_as_this_transformers_calls_it() -> None:
+    assert field_name(cpu()) == "activation_checkpointing"
+    assert field_name(OLDER) == "gradient_checkpointing"
+    assert LEVER.apply("full", cpu()).training_arguments == {
+        "activation_checkpointing": True,
+        "activation_checkpointing_kwargs": KEYWORDS,
+    }
+    assert LEVER.apply("none", OLDER).training_arguments == {"gradient_checkpointing": False}
+    assert LEVER.apply("full_reentrant", OLDER).training_arguments == {
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [("every_2nd", {"every_n_layers": 2}), ("every_3rd", {"every_n_layers": 3}), ("offload", {"offload": True})],
+)
+def test_a_part_of_the_layers_or_another_place_is_an_option(value: str, options: dict[str, Any]) -> None:
+    told = LEVER.apply(value, gpu()).training_arguments
+    assert told == {"activation_checkpointing": True, "activation_checkpointing_kwargs": KEYWORDS | options}
+
+
+def test_without_it_no_options_of_the_user_s_are_left() -> None:
+    own = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
+    fields = training_arguments(configuration(8, 8, checkpointing="none"), cpu(), own)
+    assert fields["activation_checkpointing"] is False
+    assert "activation_checkpointing_kwargs" not in fields
+    older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    assert not any(
+        name.startswith("gradient_checkpointing") for name in training_arguments(configuration(8, 8), cpu(), older)
+    )
+
+
+@pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
+def test_the_user_s_own_is_read_under_both_names(name: str) -> None:
+    assert LEVER.own({name: True}, cpu(), workload()) == "full"
+    assert LEVER.own({name: False}, cpu(), workload()) == "none"
+    assert LEVER.own({name: True, f"{name}_kwargs": {"use_reentrant": True}}, cpu(), workload()) == "full_reentrant"
+    assert LEVER.own({name: True, f"{name}_kwargs": {"every_n_layers": 3}}, cpu(), workload()) == "every_3rd"
+    assert LEVER.own({name: True, f"{name}_kwargs": {"preserve_rng_state": False}}, cpu(), workload()) == "full"
+    assert LEVER.own({}, cpu(), workload()) == "none"
+
+
+@pytest.mark.parametrize("options", [{"every_n_layers": 7}, {"every_n_layers": 2, "offload": True}, "use_reentrant"])
+def test_options_of_the_user_s_own_that_are_no_value_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"(none of|no table)"):
+        LEVER.own({"activation_checkpointing": True, "activation_checkpointing_kwargs": options}, cpu(), workload())
+
+
+def test_it_is_read_back_from_the_layers_that_forget() -> None:
+    assert shown(layers(False, False)) == "none"
+    assert shown(layers(True, True, True)) == "full"
+    assert shown(layers(True, True), use_reentrant=True) == "full", "what is called counts, not what was asked for"
+    assert shown(layers(True, True, use_reentrant=True)) == "full_reentrant"
+    assert shown(layers(True, False, True), every_n_layers=2) == "every_2nd"
+    assert shown(layers(True, False, False, True), every_n_layers=3) == "every_3rd"
+    assert shown(layers(True, True, True), every_n_layers=2) == "3 of 3 layers"
+    assert shown(layers(True, False, True)) == "2 of 3 layers"
+
+
+def test_another_place_is_read_back_from_what_the_layers_call() -> None:
+    def checkpoint_func(*_: Any, **__: Any) -> None:
+        pass
+
+    assert shown(layers(True, True, function=checkpoint_func), offload=True) == "offload"
+    assert shown(layers(True, True), offload=True) == "full"
+
+
+def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    assert shown(model) == "none"
+    model[1].gradient_checkpointing = True  # type: ignore[assignment]
+    assert shown(model) == "full"
+    model[1].gradient_checkpointing = False  # type: ignore[assignment]
+    assert shown(model) == "none"
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_it_is_unavailable_where_the_model_does_not_support_it(value: str) -> None:
+    unable = workload(supports_checkpointing=False)
+    assert ("does not support" in (LEVER.unavailable(value, gpu(), unable) or "")) == (value != "none")
+    assert LEVER.unavailable(value, gpu(), workload()) is None
+    assert LEVER.unavailable(value, gpu(), workload(supports_checkpointing=None)) is None
+
+
+def test_options_that_this_transformers_does_not_know_are_unavailable() -> None:
+    for value, option in (("every_2nd", "every_n_layers"), ("every_3rd", "every_n_layers"), ("offload", "offload")):
+        assert option in (LEVER.unavailable(value, OLDER, workload()) or "")
+    assert LEVER.unavailable("full_reentrant", OLDER, workload()) is None
+    assert "host" in (LEVER.unavailable("offload", cpu(), workload()) or "")
+
+
+def test_the_fewer_layers_forget_the_hungrier_a_training_is() -> None:
+    order = ["none", "every_3rd", "every_2nd", "full"]
+    for at, one in enumerate(order):
+        assert all(LEVER.hungrier(one, other) for other in order[at:])
+        assert not any(LEVER.hungrier(one, other) for other in order[:at])
+    for other in ("offload", "full_reentrant"):
+        assert LEVER.hungrier("none", other)
+        assert not LEVER.hungrier("full", other)
+        assert not LEVER.hungrier(other, "full")
+
+
+def test_it_computes_a_third_more_by_the_share_of_layers_that_forget() -> None:
+    extra = {value: LEVER.work(value, {}).arithmetic - 1 for value in VALUES}
+    assert extra == pytest.approx(
+        {"none": 0, "full": 1 / 3, "every_2nd": 1 / 6, "every_3rd": 1 / 9, "offload": 1 / 3, "full_reentrant": 1 / 3}
+    )
+
+
+def gpt2() -> Any:
+    sizes = {"vocab_size": 64, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=1))
+
+
+def adapted(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
+
+
+def hooks_of(model: torch.nn.Module) -> int:
+    return sum(len(module._forward_hooks) for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_too(wrapped: bool) -> None:
+    model = gpt2()
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()  # again, as PEFT and TRL do: transformers forgets the first hook
+    whole = adapted(model) if wrapped else model
+    kept = model.lm_head.register_forward_hook(lambda *_: None)
+    assert LEVER.read_back(observed(model=whole)) != "none"
+    assert hooks_of(whole) >= 3
+    switch_off(whole)
+    assert LEVER.read_back(observed(model=whole)) == "none"
+    assert not model.is_gradient_checkpointing
+    assert hooks_of(whole) == 1, "the user's own hook stays"
+    kept.remove()
+    embedded = model.get_input_embeddings()(torch.tensor([[1, 2]]))
+    assert embedded.requires_grad is not wrapped, "frozen embeddings let nothing through any more"
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_hooks_that_only_checkpointing_needs_leave_an_adapter_that_never_was_checkpointed() -> None:
+    model = adapted(gpt2())
+    model.enable_input_require_grads()  # TRL's constructor, long before the training switches checkpointing on
+    switch_off(model)
+    assert hooks_of(model) == 0
+
+
+def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> None:
+    model = gpt2()
+    model.enable_input_require_grads()
+    switch_off(model)
+    assert hooks_of(model) == 1
+
+
+def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:
+    by_hand = workload(checkpointing="every_2nd")
+    assert LEVER.own({}, cpu(), by_hand) == "every_2nd"
+    assert LEVER.own({"gradient_checkpointing": True}, cpu(), by_hand) == "full", "the Trainer switches it on anew"
+    with pytest.raises(ValueError, match="2 of 5 layers"):
+        LEVER.own({}, cpu(), workload(checkpointing="2 of 5 layers"))
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (layers(False, False), "none"),
+        (layers(True, True), "full"),
+        (layers(True, False, True), "every_2nd"),
+        (layers(True, True, use_reentrant=True), "full_reentrant"),
+        (layers(False, True, True), "2 of 3 layers"),
+    ],
+)
+def test_what_is_on_for_a_model_is_known_without_arguments_and_can_be_switched_off(model: Any, value: str) -> None:
+    assert enabled_on(model) == value
+    switch_off(model)
+    assert enabled_on(model) == "none"

@@ -1,0 +1,201 @@
+"""Compiling: as a lever, and in real probes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import compile_regions
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings.compile import LEVER
+from autotune.space.setup import process_environment, training_arguments
+from tests.makers import FIELDS, cpu, gpu, workload
+from tests.probe.probes import configuration, make_order, measured
+from tests.space.settings.fakes import observed
+
+WITH = (*FIELDS, "torch_compile", "torch_compile_backend", "torch_compile_mode")
+MACHINE = cpu(training_argument_fields=WITH, compile_backends={"inductor": None, "aot_eager": None})
+CARD = gpu(training_argument_fields=WITH, compile_backends={"inductor": None})
+SMALL = {
+    **{"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 16},
+}
+"""One layer: each further one takes seconds to compile, and nothing else."""
+
+
+def fields(environment: Environment, base: dict[str, object] | None = None, **levers: str) -> dict[str, object]:
+    return training_arguments(Configuration(2, 1, levers=tuple(levers.items())), environment, base or {})
+
+
+@pytest.mark.parametrize(
+    ("base", "value"),
+    [
+        ({}, "none"),
+        ({"torch_compile": True}, "default"),
+        ({"torch_compile_backend": "aot_eager"}, "default"),
+        ({"torch_compile_mode": "max-autotune-no-cudagraphs"}, "max_autotune"),
+        ({"torch_compile_mode": "max-autotune"}, "max_autotune_graphs"),
+    ],
+)
+def test_a_mode_or_a_backend_of_the_user_s_implies_it(base: dict[str, object], value: str) -> None:
+    assert LEVER.own(base, MACHINE, workload()) == value
+
+
+def test_none_takes_mode_and_backend_back_because_they_would_switch_it_on() -> None:
+    made = fields(CARD, {"torch_compile_mode": "max-autotune", "torch_compile_backend": "inductor"}, compile="none")
+    assert made["torch_compile"] is False
+    assert made["torch_compile_mode"] is None
+    assert made["torch_compile_backend"] is None
+
+
+def test_a_mode_is_inductor_s_whatever_backend_the_user_names() -> None:
+    made = fields(CARD, {"torch_compile_backend": "aot_eager"}, compile="reduce_overhead")
+    assert made["torch_compile_mode"] == "reduce-overhead"
+    assert made["torch_compile_backend"] == "inductor"
+
+
+@pytest.mark.parametrize(
+    ("base", "precision", "tf32"),
+    [({}, None, False), ({"tf32": True}, None, True), ({}, "tf32", True), ({}, "fp32", False), ({}, "bf16", False)],
+)
+def test_it_does_not_change_the_precision(base: dict[str, object], precision: str | None, tf32: bool) -> None:
+    made = fields(CARD, base, compile="default", **({"precision": precision} if precision else {}))
+    assert made["tf32"] is tf32
+
+
+@pytest.mark.parametrize("value", [value for value in LEVER.values if value not in ("none", "regional", "default")])
+def test_each_mode_is_one_of_torch_s_and_is_read_back_from_what_was_compiled(value: str) -> None:
+    mode = fields(CARD, compile=value)["torch_compile_mode"]
+    options = torch._inductor.list_mode_options(mode)
+    assert options.get("triton.cudagraphs", False) == (value in ("reduce_overhead", "max_autotune_graphs"))
+    shown = observed(graphs=3)
+    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(mode=mode)))
+    assert LEVER.read_back(shown) == value
+    assert LEVER.read_back(replace(shown, graphs=0)) == "none"
+
+
+def test_regional_is_default_with_a_variable_of_its_process() -> None:
+    asked = Configuration(2, 1, levers=(("compile", "regional"),))
+    plain = Configuration(2, 1, levers=(("compile", "default"),))
+    assert training_arguments(asked, CARD, {}) == training_arguments(plain, CARD, {})
+    assert process_environment(asked, CARD) == {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
+    assert process_environment(plain, CARD) == {}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what torch.compile imports
+@pytest.mark.parametrize(("regional", "value"), [(True, "regional"), (False, "default")])
+def test_blocks_that_were_compiled_are_told_from_a_whole_model(regional: bool, value: str) -> None:
+    model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]))
+    shown = observed(graphs=2)
+    plugin = SimpleNamespace(backend="inductor", mode="default")
+    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    shown.trainer.model_wrapped = compile_regions(model) if regional else torch.compile(model)
+    assert LEVER.read_back(shown) == value
+
+
+@pytest.mark.parametrize("lever", [{"compile": "reduce_overhead"}, {"compile": "max_autotune_graphs"}])
+def test_cuda_graphs_are_used_where_nothing_accumulates(lever: dict[str, str]) -> None:
+    made = space(micro_batch_size=(4, 8), compile=("none", *lever.values()))
+    assert [one.micro_batch_size for one in made if one.values["compile"] != "none"] == [8]
+    assert "gradients" in made.conflict({"micro_batch_size": 4, **lever})
+
+
+def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_nothing_where_nothing_is_compiled() -> (
+    None
+):
+    made = space(micro_batch_size=(4, 8), compile=("none", "default"), compile_backend=("cudagraphs",))
+    found = {(one.values["compile"], one.micro_batch_size) for one in made}
+    assert found == {("none", 4), ("none", 8), ("default", 8)}
+
+
+def space(**values: tuple[Any, ...]) -> SearchSpace:
+    levers = {name: known[0] for name, known in values.items() if name != "micro_batch_size"}
+    return SearchSpace("test", 8, values, Configuration.exact(8, 8, levers))
+
+
+def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -> None:
+    trainer = observed().trainer
+    plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"), mode="default")
+    trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    shown = replace(observed(), trainer=trainer, graphs=3)
+    assert LEVER.read_back(shown) == "none"
+    plugin.backend = SimpleNamespace(value="INDUCTOR")
+    assert LEVER.read_back(shown) == "default"
+
+
+def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
+    assert LEVER.unavailable("default", MACHINE, workload()) is None
+    assert LEVER.unavailable("none", cpu(), workload()) is None
+    assert "no field" in (LEVER.unavailable("default", cpu(), workload()) or "")
+    without = replace(MACHINE, compile_backends={"inductor": "there is no C++ compiler"})
+    assert LEVER.unavailable("max_autotune", without, workload()) == "there is no C++ compiler"
+    assert "CUDA graphs" in (LEVER.unavailable("reduce_overhead", MACHINE, workload()) or "")
+    assert LEVER.unavailable("reduce_overhead", CARD, workload()) is None
+
+
+def test_its_probes_are_expected_to_take_longer() -> None:
+    assert LEVER.seconds("none") == 0
+    assert 0 < LEVER.seconds("regional") < LEVER.seconds("default") < LEVER.seconds("max_autotune")
+
+
+def test_a_training_of_compiled_blocks_is_measured(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    if reason := LEVER.unavailable("regional", environment, workload()):
+        pytest.skip(f"compiling: {reason}")
+    (tmp_path / "small.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 2}), encoding="utf-8")
+    model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
+    asked = configuration(2, accumulation=2, compile="regional", precision="bf16")
+    order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert (measurement.settings["compile"], measurement.settings["precision"]) == ("regional", "bf16")
+    assert measurement.compile_s > 1.0
+    assert measurement.recompiled_graphs == 0
+
+
+def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    if reason := LEVER.unavailable("default", environment, workload()):
+        pytest.skip(f"compiling: {reason}")
+    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
+    model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
+    asked = configuration(2, accumulation=2, compile="default", compile_backend="inductor")
+    order = make_order(
+        tmp_path,
+        environment,
+        asked=asked,
+        workload=model,
+        deadline_s=500.0,
+        allowed_bytes=2 << 30,
+    )
+    cold = measured(host, order)
+    assert cold.outcome is Outcome.COMPLETED, f"{cold.reason}\n{cold.log_tail}"
+    assert cold.settings["compile"] == "default"
+    assert cold.settings["compile_backend"] == "inductor"
+    assert cold.settings["precision"] == "fp32"
+    assert cold.compile_s > 1.0
+    assert cold.recompiled_graphs == 0
+    warm = measured(host, replace(order, confirmation=1))
+    assert warm.outcome is Outcome.COMPLETED, warm.reason
+    assert warm.compile_s < cold.compile_s
+    plain = measured(host, replace(order, **vars(_without(order, environment))))
+    assert plain.settings["compile"] == "none"
+    assert plain.compile_s == 0.0
+
+
+def _without(order: object, environment: Environment) -> SimpleNamespace:
+    """The fields of an order that compiles nothing."""
+    asked = configuration(2, accumulation=2, compile="none", compile_backend="inductor")
+    return SimpleNamespace(configuration=asked, training_arguments=training_arguments(asked, environment, {}))

@@ -1,0 +1,70 @@
+"""The backend of compiling."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
+from autotune.probe.device import compile as compiling
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings.compile_backend import LEVER
+from tests.makers import cpu, workload
+from tests.probe.probes import configuration, make_order, measured
+from tests.space.settings.fakes import observed
+
+
+def shown(backend: object, mode: str | None = None, graphs: int = 1) -> object:
+    one = observed(graphs=graphs)
+    plugin = SimpleNamespace(backend=backend, mode=mode)
+    one.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    return LEVER.read_back(one)
+
+
+def test_the_user_s_own_is_inductor_unless_they_name_another() -> None:
+    assert LEVER.own({"torch_compile": True}, cpu(), workload()) == "inductor"
+    assert LEVER.own({"torch_compile_backend": "tvm"}, cpu(), workload()) == "tvm"
+
+
+def test_it_means_something_where_the_default_mode_compiles() -> None:
+    assert LEVER.needs is not None
+    decides, means = LEVER.needs
+    assert decides == "compile"
+    assert [means(value) for value in ("none", "regional", "default", "max_autotune")] == [False, True, True, False]
+
+
+def test_it_is_read_back_from_what_compiles() -> None:
+    assert shown(SimpleNamespace(value="AOT_EAGER"), "default") == "aot_eager"
+    assert shown("INDUCTOR", "reduce-overhead") is None
+    assert shown("INDUCTOR", graphs=0) is None
+    assert shown(SimpleNamespace(value="NO"), "default") is None, "an optimizer compiled itself"
+
+
+def test_what_this_torch_does_not_offer_is_unavailable() -> None:
+    some = cpu(compile_backends={"inductor": None, "tvm": "tvm is not installed"})
+    assert LEVER.unavailable("inductor", some, workload()) is None
+    assert LEVER.unavailable("tvm", some, workload()) == "tvm is not installed"
+    assert "no such backend" in (LEVER.unavailable("openxla", some, workload()) or "")
+
+
+def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = compiling.backends(on_cpu=True)
+    assert known["aot_eager"] is None
+    assert "no GPU" in (known["cudagraphs"] or "")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
+
+
+def test_a_training_runs_with_another_backend(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    asked = configuration(2, precision="fp32", compile="default", compile_backend="aot_eager")
+    model = workload_of("bert-mini", sequence_length=16)
+    measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=400.0))
+    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+    assert measurement.settings["compile_backend"] == "aot_eager"

@@ -1,0 +1,87 @@
+"""Quantization."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from autotune.space.settings.quantization import LEVER
+from autotune.space.settings.setting import Change
+from autotune.space.setup import model_arguments
+from autotune.workload.model.adapters import in_four_bits, linear_layers
+from autotune.workload.model.build import count_parameters
+from tests.makers import configuration, cpu, gpu, workload
+from tests.space.settings.fakes import observed
+
+VERSIONS = {"peft": "0.21.2", "bitsandbytes": "0.50"}
+
+
+def test_it_is_an_argument_of_the_model() -> None:
+    fields = model_arguments(configuration(8, lora="8", quantization="nf4"), gpu())["quantization_config"]
+    assert fields["load_in_4bit"] is True
+    assert fields["bnb_4bit_quant_type"] == "nf4"
+    assert fields["bnb_4bit_compute_dtype"] == "bfloat16"
+    older = LEVER.apply("nf4", gpu(compute_capability=(7, 5))).model_arguments["quantization_config"]
+    assert older["bnb_4bit_compute_dtype"] == "float16"
+    assert LEVER.apply("none", gpu()).model_arguments == {"quantization_config": None}
+
+
+@pytest.mark.parametrize("value", ["nf4", "fp4"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, value: str) -> None:
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(kind, vocab_size=64, **small)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        assert LEVER.read_back(observed(model=model)) == "none"
+        packed = in_four_bits(model, LEVER.apply(value, cpu()).model_arguments["quantization_config"])
+        after = packed(ids).logits
+    assert LEVER.read_back(observed(model=packed)) == value
+    away = (after - before).norm() / before.norm()
+    assert 0.001 < away < 0.5, "rounded, and still the same weights"
+    layers = [one for one in packed.modules() if type(one).__name__ == "Linear4bit"]
+    assert layers
+    assert all(one.weight.numel() == one.in_features * one.out_features // 2 for one in layers)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
+    small = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=512, **small))
+    parameters, size = count_parameters(model)
+    linear = sum(layer.weight.numel() for _, layer in linear_layers(model))
+    of = workload(parameters=parameters, parameter_bytes=size, linear_parameters=linear)
+    before = bytes_of(model)
+    saved = before - bytes_of(in_four_bits(model, LEVER.apply("nf4", cpu()).model_arguments["quantization_config"]))
+    assert linear > 0.5 * parameters
+    assert -LEVER.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert LEVER.change("none", cpu(), of) == Change()
+
+
+def bytes_of(model: Any) -> int:
+    """Of parameters and buffers, and of the scales of those that are packed."""
+    tensors = [*model.parameters(), *model.buffers()]
+    states = [one.quant_state for one in model.parameters() if type(one).__name__ == "Params4bit"]
+    tensors += [scales for one in states for scales in (one.absmax, one.state2.absmax)]
+    return sum(int(one.numel() * one.element_size()) for one in tensors)
+
+
+def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
+    works = {"nf4": None, "fp4": "no kernel"}
+    assert LEVER.unavailable("none", cpu(), workload()) is None
+    assert LEVER.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
+    assert LEVER.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
+    assert "not tried" in (LEVER.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
+    assert "install bitsandbytes" in (LEVER.unavailable("nf4", gpu(versions={}), workload()) or "")
+    alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
+    assert "install peft" in (LEVER.unavailable("nf4", alone, workload()) or "")
+
+
+def test_it_means_something_below_an_adapter_only() -> None:
+    assert LEVER.needs is not None
+    name, means = LEVER.needs
+    assert (name, means("8"), means("none")) == ("lora", True, False)
+    assert LEVER.hungrier("none", "nf4")

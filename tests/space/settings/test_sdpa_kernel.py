@@ -1,0 +1,74 @@
+"""SDPA kernel: what is switched, where it means nothing, and a real probe of those a CPU has."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.core.environment import Environment
+from autotune.core.measurement import Outcome
+from autotune.core.workload import Workload
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings.sdpa_kernel import LEVER, NAMES
+from autotune.space.setup import torch_switches
+from tests.makers import cpu, gpu, space, workload
+from tests.probe.probes import configuration, make_order, measured
+from tests.space.settings.fakes import observed
+
+
+def test_one_kernel_is_allowed_and_all_others_are_not() -> None:
+    asked = configuration(4, 1, sdpa_kernel="flash")
+    assert torch_switches(asked, gpu()) == {
+        "enable_flash_sdp": True,
+        "enable_mem_efficient_sdp": False,
+        "enable_cudnn_sdp": False,
+        "enable_math_sdp": False,
+    }
+    assert torch_switches(configuration(4, 1, sdpa_kernel="auto"), gpu()) == {}
+
+
+def test_it_is_read_back_from_torch_s_own_switches() -> None:
+    assert LEVER.read_back(observed(sdpa_kernels=frozenset({"math"}))) == "math"
+    assert LEVER.read_back(observed(sdpa_kernels=frozenset({"math", "flash", "efficient"}))) == "auto"
+    assert LEVER.own({}, gpu(), workload()) == "auto"
+
+
+def test_kernels_for_gpus_are_ruled_out_on_a_cpu() -> None:
+    assert [value for value in NAMES if LEVER.unavailable(value, cpu(), workload())] == ["efficient", "cudnn"]
+    assert not any(LEVER.unavailable(value, gpu(), workload()) for value in NAMES)
+
+
+def test_it_means_nothing_beside_another_attention() -> None:
+    made: SearchSpace = space(attention=("sdpa", "eager"), sdpa_kernel=("auto", "math"), micro_batch_size=(1,))
+    pairs = {(one.values["attention"], one.values["sdpa_kernel"]) for one in made}
+    assert pairs == {("sdpa", "auto"), ("sdpa", "math"), ("eager", "auto")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "value"), [("llama-mini", "flash"), ("gpt2-mini", "math")])
+def test_a_probe_trains_with_it(
+    model: str,
+    value: str,
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
+) -> None:
+    asked = configuration(2, 1, attention="sdpa", sdpa_kernel=value)
+    order = make_order(tmp_path, environment, asked=asked, workload=workload_of(model, sequence_length=16))
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+    assert measurement.settings["sdpa_kernel"] == value
+
+
+@pytest.mark.slow
+def test_what_the_kernel_cannot_do_is_unsupported(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    """A CPU's flash kernel knows no dropout, which gpt2 has."""
+    asked = configuration(2, 1, attention="sdpa", sdpa_kernel="flash")
+    order = make_order(tmp_path, environment, asked=asked, workload=workload_of("gpt2-mini", sequence_length=16))
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.UNSUPPORTED
+    assert "an attention kernel cannot do this" in measurement.reason

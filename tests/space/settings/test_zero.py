@@ -1,0 +1,115 @@
+"""DeepSpeed's ZeRO."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import transformers.integrations.deepspeed
+from accelerate.utils.deepspeed import HfDeepSpeedConfig
+from transformers import AutoConfig, TrainingArguments
+from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_hf_deepspeed_config
+
+from autotune.space.settings.zero import LEVER, NAMES, NVME, zero_config
+from autotune.space.setup import process_environment, training_arguments
+from tests.makers import GIB, configuration, cpu, gpu, workload
+from tests.space.settings.fakes import DeepSpeedEngine, observed
+
+
+class Filled(HfTrainerDeepSpeedConfig, HfDeepSpeedConfig):  # type: ignore[misc]
+    """As transformers makes the class where DeepSpeed is installed."""
+
+
+@pytest.fixture
+def filled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Filled]]:
+    """The class, which needs no DeepSpeed but asks for its version; transformers forgets at the end that it was made."""
+    monkeypatch.setattr(transformers.integrations.deepspeed, "dep_version_check", lambda package: None)
+    yield Filled
+    unset_hf_deepspeed_config()
+
+
+EVERY = (*NAMES[1:], f"{NVME}/local/nvme")
+LARGE = workload(parameters=8_000_000_000)
+CARD = gpu(versions={"deepspeed": "0.18"}, total_memory_bytes=80 * GIB)
+
+
+@pytest.mark.parametrize("value", EVERY)
+def test_transformers_fills_its_config_with_exactly_the_batch_that_was_asked_for(
+    filled: type[Filled], value: str, tmp_path: Path
+) -> None:
+    fields = training_arguments(configuration(4, 48, zero=value), CARD, {"learning_rate": 3e-4})
+    config = filled(fields.pop("deepspeed"))
+    fields |= {"use_cpu": True, "bf16": True, "tf32": None}
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", **fields)
+    config.trainer_config_process(arguments)
+    config.trainer_config_finalize(
+        arguments, SimpleNamespace(config=AutoConfig.for_model("gpt2", n_embd=64)), num_training_steps=10
+    )
+    told = config.config
+    assert told["train_micro_batch_size_per_gpu"] == 4
+    assert told["gradient_accumulation_steps"] == 12
+    assert told["train_batch_size"] == 48
+    assert told["bf16"]["enabled"] is True
+    assert told["fp16"]["enabled"] is False
+    assert told["zero_optimization"]["stage"] == int(value[0])
+    assert ("optimizer" in told) == ("offload" in value)
+    if "offload" in value:
+        assert told["optimizer"]["params"]["lr"] == 3e-4
+    assert "auto" not in str(told)
+
+
+def test_what_is_offloaded_goes_where_it_was_asked_to() -> None:
+    optimizer = zero_config("3_offload_optimizer")["zero_optimization"]
+    assert optimizer["offload_optimizer"]["device"] == "cpu"
+    assert "offload_param" not in optimizer
+    every = zero_config("3_offload_all")["zero_optimization"]
+    assert every["offload_param"]["device"] == "cpu"
+    disk = zero_config(f"{NVME}/local/nvme")["zero_optimization"]
+    assert disk["offload_param"] == {"device": "nvme", "nvme_path": "/local/nvme", "pin_memory": True}
+    assert "offload_optimizer" not in zero_config("2")["zero_optimization"]
+
+
+@pytest.mark.parametrize("value", EVERY)
+def test_its_own_config_is_read_as_the_value_that_made_it(value: str) -> None:
+    assert LEVER.read(value) == value
+    assert LEVER.own({"deepspeed": zero_config(value)}, CARD, LARGE) == value
+    assert LEVER.own({}, CARD, LARGE) == "none"
+
+
+@pytest.mark.parametrize("own", [{"zero_optimization": {"stage": 2}}, "ds_config.json"])
+def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
+    assert LEVER.own({"deepspeed": own}, CARD, LARGE) == "own"
+    assert training_arguments(configuration(8, zero="own"), CARD, {"deepspeed": own})["deepspeed"] == own
+    assert "deepspeed" not in training_arguments(configuration(8, zero="none"), CARD, {"deepspeed": own})
+
+
+@pytest.mark.parametrize("text", ["4", "3_offload_nvme", "3_offload_nvme:", "3_offload_nvme:folder"])
+def test_what_it_is_not_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        LEVER.read(text)
+
+
+def test_a_single_process_is_told_that_it_is_alone() -> None:
+    variables = process_environment(configuration(8, zero="3_offload_all"), CARD)
+    assert (variables["WORLD_SIZE"], variables["RANK"]) == ("1", "0")
+    assert process_environment(configuration(8, zero="none"), CARD) == {}
+
+
+def test_it_is_read_back_from_deepspeed_s_engine() -> None:
+    for value in EVERY:
+        trainer = observed()
+        trainer.trainer.model_wrapped = DeepSpeedEngine(zero_config(value))
+        assert LEVER.read_back(trainer) == value
+    assert LEVER.read_back(observed()) == "none"
+
+
+def test_it_is_only_for_models_that_do_not_fit_otherwise() -> None:
+    assert LEVER.unavailable("none", cpu(), workload()) is None
+    assert "GPU's memory" in (LEVER.unavailable("2", cpu(), LARGE) or "")
+    assert "pip install deepspeed" in (LEVER.unavailable("3_offload_all", gpu(), LARGE) or "")
+    assert "fit the" in (LEVER.unavailable("3_offload_all", CARD, workload()) or "")
+    assert LEVER.unavailable("3_offload_all", CARD, LARGE) is None, "16 x 8 GB are more than 80 GiB"
+    assert "nobody to divide with" in (LEVER.unavailable("3", CARD, LARGE) or "")
+    several = gpu(versions={"deepspeed": "0.18"}, device_count=4)
+    assert LEVER.unavailable("3", several, LARGE) is None

@@ -1,0 +1,592 @@
+"""YAML -> search space: what can be proposed here, what is ruled out and why, and clear words for a wrong file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, InvalidSpace
+from autotune.core.request import tuning_request
+from autotune.space.build import build_space
+from autotune.space.file import describe_space, named_spaces, read_space, read_yaml, spaces_folder
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import LEVERS
+from autotune.space.settings.micro_batch_size import divisors
+from tests.makers import cpu, gpu, space, space_file, values_of, workload
+
+
+def built(
+    global_batch_size: int = 48,
+    environment: Environment | None = None,
+    base: dict[str, Any] | None = None,
+    **options: Any,
+) -> SearchSpace:
+    facts = options.pop("workload", None) or workload()
+    return build_space(tuning_request("m", global_batch_size, **options), environment or cpu(), facts, base or {})
+
+
+def file_refusal(folder: Path, text: str) -> str:
+    with pytest.raises(InvalidSpace) as caught:
+        read_space(space_file(folder, text))
+    said = str(caught.value)
+    assert "\n" not in said
+    assert caught.value.advice
+    return said.replace(f"{folder}/", "")
+
+
+def refusal(*args: Any, **options: Any) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        built(*args, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+    return str(caught.value)
+
+
+# The shipped files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", named_spaces())
+def test_every_shipped_space_loads_is_described_and_commented(name: str) -> None:
+    path = named_spaces()[name]
+    assert set(read_space(name)) <= set(LEVERS)
+    assert describe_space(path)
+    assert path.read_text().startswith("# ")
+    assert built(space=name).size > 1
+
+
+def test_the_spaces_are_found_beside_a_checkout() -> None:
+    assert {"default", "quick"} <= set(named_spaces())
+    assert (spaces_folder() / "default.yaml").is_file()
+
+
+def test_cheaper_optimizers_that_learn_differently_are_tried_only_where_asked() -> None:
+    assert "sgd" not in values_of(built(), "optimizer")
+    assert "sgd" in values_of(built(only=["optimizer=sgd,adamw_torch"]), "optimizer")
+
+
+# What a space holds ---------------------------------------------------------------------------------------------
+
+
+def test_micro_batch_sizes_are_the_divisors_of_the_global_batch() -> None:
+    assert list(values_of(built(48), "micro_batch_size")) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
+    assert list(values_of(built(47), "micro_batch_size")) == [1, 47]
+    assert list(values_of(built(1), "micro_batch_size")) == [1]
+
+
+def test_divisors_can_be_multiples_only(tmp_path: Path) -> None:
+    path = space_file(tmp_path, "parameters: {micro_batch_size: {multiple_of: 8}}")
+    assert list(values_of(built(48, space=path), "micro_batch_size")) == [8, 16, 24, 48]
+    # The baseline's own 6 stays a proposal.
+    base = {"per_device_train_batch_size": 6}
+    assert list(values_of(built(48, base=base, space=path), "micro_batch_size")) == [6, 8, 16, 24, 48]
+
+
+def test_listed_sizes_that_do_not_divide_are_ruled_out(tmp_path: Path) -> None:
+    path = space_file(tmp_path, "parameters: {micro_batch_size: [5, 12, 8]}")
+    made = built(48, space=path)
+    assert made.values["micro_batch_size"] == (8, 12)
+    assert [str(one) for one in made.ruled_out] == ["micro_batch_size 5: does not divide the global batch of 48"]
+
+
+def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
+    made = built(48)
+    reasons = {(one.lever, one.value): one.reason for one in made.ruled_out}
+    assert list(reasons) == [
+        ("precision", "tf32"),
+        ("precision", "fp16"),
+        ("pin_memory", True),
+    ]
+    assert all(reasons.values())
+    assert "trains in fp32" in reasons["precision", "fp16"]
+    assert made.values["precision"] == ("fp32", "bf16")
+    assert made.values["workers"] == (0, 2, 4)
+    assert made.values["pin_memory"] == (False,)
+
+
+def test_what_the_model_cannot_do_is_ruled_out_with_its_reason() -> None:
+    made = built(workload=workload(supports_checkpointing=False))
+    assert made.values["checkpointing"] == ("none",)
+    assert "GPT2LMHeadModel does not support" in next(o.reason for o in made.ruled_out if o.lever == "checkpointing")
+
+
+def test_on_a_card_that_can_do_all_nothing_is_ruled_out() -> None:
+    assert built(environment=gpu()).ruled_out == ()
+
+
+def test_the_size_is_the_number_of_configurations_and_each_is_exact() -> None:
+    made = built(48)
+    every = list(made)
+    assert len(every) == len(set(every)) == made.size
+    assert all(one in made for one in every)
+    assert {one.global_batch_size for one in every} == {48}
+
+
+LOADING = """
+parameters:
+  micro_batch_size: [8]
+  workers: [0, 2]
+  prefetch_factor: [2, 4]
+  persistent_workers: [false, true]
+"""
+
+
+def test_what_means_nothing_beside_the_others_is_one_configuration(tmp_path: Path) -> None:
+    space = built(8, space=space_file(tmp_path, LOADING))
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size == 1 + 2 * 2
+    alone = space.configuration({"micro_batch_size": 8, "workers": 0, "prefetch_factor": 4, "persistent_workers": True})
+    assert alone.values == {"micro_batch_size": 8, "workers": 0, "prefetch_factor": 2, "persistent_workers": False}
+    assert all(one in space for one in every)
+    assert Configuration.exact(8, 8, {"workers": 0, "prefetch_factor": 4, "persistent_workers": True}) not in space
+
+
+def test_where_the_deciding_lever_is_not_in_the_space_the_user_s_own_value_decides(tmp_path: Path) -> None:
+    file = space_file(tmp_path, LOADING.replace("  workers: [0, 2]\n", ""))
+    with_workers, without = (built(8, base={"dataloader_num_workers": own}, space=file) for own in (2, 0))
+    assert len(list(with_workers)) == with_workers.size == 4
+    assert len(list(without)) == without.size == 1
+
+
+def test_a_configuration_of_other_levers_or_values_is_not_in_the_space() -> None:
+    small = space()
+    assert space(precision=("fp32",)).baseline not in small
+    assert space(checkpointing=("half",)).baseline not in small
+
+
+def test_a_configuration_is_made_of_its_values_in_any_order() -> None:
+    made = built(48)
+    one = next(iter(made))
+    assert made.configuration(dict(reversed(list(one.values.items())))) == one
+
+
+def test_the_identity_names_values_and_baseline() -> None:
+    assert built(48).identity() != built(48, fix=["precision=bf16"]).identity()
+    assert built(48).identity() != built(48, base={"per_device_train_batch_size": 4}).identity()
+    assert built(48).identity() == built(48, sampler="random").identity()
+
+
+# The baseline ---------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_is_hugging_face_s_default_made_exact() -> None:
+    made = built(48)
+    assert made.baseline.values == {
+        "micro_batch_size": 8,
+        "checkpointing": "none",
+        "precision": "fp32",
+        "optimizer": "adamw_torch_fused",
+        "workers": 0,
+        "pin_memory": False,
+    }
+    assert made.baseline in made
+    assert made.notes == ()
+    assert made.baseline_problem == ""
+
+
+@pytest.mark.parametrize(("own", "target", "exact"), [(8, 48, 8), (10, 48, 8), (64, 48, 48), (8, 47, 1), (7, 1, 1)])
+def test_the_baseline_takes_the_largest_divisor_up_to_the_user_s_micro_batch(own: int, target: int, exact: int) -> None:
+    made = built(target, base={"per_device_train_batch_size": own})
+    assert made.baseline.micro_batch_size == exact
+    assert made.baseline.global_batch_size == target
+    assert bool(made.notes) == (own != exact)
+
+
+def test_the_user_s_own_values_join_those_of_the_file() -> None:
+    base = {"bf16": True, "optim": "sgd", "dataloader_num_workers": 1, "gradient_checkpointing": True}
+    made = built(48, base=base)
+    assert "sgd" in made.values["optimizer"]
+    assert made.values["workers"] == (0, 1, 2, 4)
+    assert made.baseline.values["precision"] == "bf16"
+    assert made.baseline.values["checkpointing"] == "full"
+    assert made.baseline in made
+
+
+def test_only_leaves_the_baseline_as_it_is_and_outside() -> None:
+    made = built(48, only=["precision=bf16"])
+    assert made.values["precision"] == ("bf16",)
+    assert made.baseline.values["precision"] == "fp32"
+    assert made.baseline not in made
+
+
+def test_a_baseline_that_cannot_run_here_says_why() -> None:
+    made = built(48, base={"fp16": True})
+    assert made.baseline.values["precision"] == "fp16"
+    assert "trains in fp32" in made.baseline_problem
+    assert "fp16" not in made.values["precision"]
+
+
+def test_an_optimizer_of_the_user_s_own_is_taken_where_it_works() -> None:
+    works = cpu(optimizers={"lion_32bit": None, "adamw_torch": None})
+    assert "lion_32bit" in built(48, works, {"optim": "lion_32bit"}).values["optimizer"]
+    assert "lion_32bit" in built(48, base={"optim": "lion_32bit"}).baseline_problem
+
+
+def test_a_user_s_field_that_is_no_value_is_refused() -> None:
+    assert "whole number" in refusal(base={"dataloader_num_workers": "many"})
+    assert "per_device_train_batch_size" in refusal(base={"per_device_train_batch_size": "eight"})
+
+
+# --fix and --only -----------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_lever_has_one_value_for_the_baseline_too() -> None:
+    made = built(48, fix=["precision=BF16", "micro_batch_size=12", "workers=2"])
+    assert made.values["precision"] == ("bf16",)
+    assert made.values["micro_batch_size"] == (12,)
+    assert made.baseline.values["precision"] == "bf16"
+    assert made.baseline.micro_batch_size == 12
+    assert made.baseline in made
+
+
+def test_only_narrows_in_order_and_without_repetition() -> None:
+    made = built(48, only={"workers": [2, 0, "2"], "optimizer": "adafactor,adamw_torch"})
+    assert made.values["workers"] == (0, 2)
+    assert made.values["optimizer"] == ("adafactor", "adamw_torch")
+
+
+def test_a_lever_that_the_file_does_not_name_can_be_fixed() -> None:
+    assert built(48, space="quick", fix=["workers=2"]).values["workers"] == (2,)
+
+
+@pytest.mark.parametrize("option", ["fix", "only"])
+def test_an_unknown_lever_or_value_is_refused_with_the_nearest_right_word(option: str) -> None:
+    assert "'precision'" in refusal(**{option: ["precison=bf16"]})
+    assert "Did you mean 'bf16'" in refusal(**{option: ["precision=bf61"]})
+    assert "whole number" in refusal(**{option: ["workers=many"]})
+    assert "from 1" in refusal(**{option: ["micro_batch_size=0"]})
+    assert "neither true nor false" in refusal(**{option: ["pin_memory=maybe"]})
+
+
+def test_a_fixed_micro_batch_that_does_not_divide_is_refused() -> None:
+    said = refusal(48, fix=["micro_batch_size=7"])
+    assert "7" in said
+    assert "does not divide the global batch of 48" in said
+
+
+@pytest.mark.parametrize("options", [{"fix": ["precision=fp16"]}, {"only": ["precision=fp16,tf32"]}])
+def test_a_lever_with_nothing_left_is_refused_with_the_reasons(options: dict[str, Any]) -> None:
+    said = refusal(**options)
+    assert "precision" in said
+    assert "trains in fp32" in said
+
+
+# Wrong files ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_space_is_refused_with_the_nearest_one() -> None:
+    assert "'default'" in refusal(space="defualt")
+    assert "no search space" in refusal(space="x" * 400)
+    assert "no search space" in refusal(space="a\0b")
+
+
+def test_an_unknown_lever_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
+    said = file_refusal(tmp_path, "# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n")
+    assert said.startswith("space.yaml:4: ")
+    assert "'optimiser'" in said
+    assert "Did you mean 'optimizer'?" in said
+
+
+def test_an_unknown_value_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
+    said = file_refusal(tmp_path, "parameters:\n  workers: [0]\n  precision: [fp32, bf61]\n")
+    assert said.startswith("space.yaml:3: precision: ")
+    assert "Did you mean 'bf16'?" in said
+
+
+@pytest.mark.parametrize("text", ["paramters:\n  precision: [fp32]\n", "parameters: {workers: [0]}\nparamters: 1\n"])
+def test_an_unknown_section_is_named_with_file_line_and_nearest_word(tmp_path: Path, text: str) -> None:
+    said = file_refusal(tmp_path, text)
+    assert said.startswith(f"space.yaml:{len(text.splitlines()) if 'workers' in text else 1}: paramters: ")
+    assert "Did you mean 'parameters'?" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("parameters:\n  precision: [fp32\n", 3, "YAML"),
+        ("parameters:\n\tprecision: [fp32]\n", 2, "YAML"),
+        ("a: 1\n---\nb: 2\n", 2, "YAML"),
+        ("parameters: !!python/object:os.system {}\n", 1, "YAML"),
+        ("", 1, "parameters"),
+        ("# nothing\n", 1, "parameters"),
+        ("- precision\n", 1, "file"),
+        ("just words\n", 1, "file"),
+        ("parameters:\n", 1, "parameters"),
+        ("parameters: [precision]\n", 1, "parameters"),
+        ("description: none\nparameters:\n  precision:\n", 3, "precision"),
+        ("parameters:\n  precision: {a: b}\n", 2, "precision"),
+        ("parameters:\n  precision: [[fp32]]\n", 2, "precision"),
+        ("parameters:\n  precision: {multiple_of: 8}\n", 2, "precision"),
+        ("parameters:\n  micro_batch_size: {multiple_of: 0}\n", 2, "micro_batch_size"),
+        ("parameters:\n  micro_batch_size: {times: 8}\n", 2, "micro_batch_size"),
+        ("parameters:\n  micro_batch_size: [0]\n", 2, "micro_batch_size"),
+        ("parameters:\n  workers: [-1]\n", 2, "workers"),
+        ("parameters:\n  workers: [1.5]\n", 2, "workers"),
+        ("parameters:\n  workers: [true]\n", 2, "workers"),
+        ("parameters:\n  precision: []\n", 2, "precision"),
+        ("parameters:\n  1: [2]\n", 2, "1"),
+        ("parameters:\n  precision: [fp32]\n  precision: [bf16]\n", 3, "precision"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
+    said = file_refusal(tmp_path, text)
+    assert said.startswith(f"space.yaml:{line}: "), said
+    assert what in said
+
+
+def test_no_parameters_at_all_is_refused(tmp_path: Path) -> None:
+    assert "parameters" in file_refusal(tmp_path, "parameters: {}\n")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    for content in (b"\xff\xfe\x00", b"parameters: \x07"):
+        path.write_bytes(content)
+        with pytest.raises(InvalidSpace) as caught:
+            read_space(str(path))
+        assert "space.yaml" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidSpace):
+        read_space(str(tmp_path))
+
+
+# YAML 1.2 -------------------------------------------------------------------------------------------------------
+
+
+def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
+    for word in ("off", "no", "on", "yes", "y"):
+        said = file_refusal(tmp_path, f"parameters: {{precision: [{word}]}}")
+        assert f"'{word}' is none of" in said
+    assert read_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}"))["pin_memory"] == (
+        True,
+        False,
+        False,
+    )
+    assert "True is no whole number" in file_refusal(tmp_path, "parameters: {workers: [true]}")
+
+
+def test_people_s_files_are_read_as_yaml_1_2() -> None:
+    made = read_yaml("{a: 5e-5, b: off, c: true, d: 10, e: 1.5, f: null}")
+    assert made == {"a": 5e-5, "b": "off", "c": True, "d": 10, "e": 1.5, "f": None}
+    with pytest.raises(yaml.YAMLError):
+        read_yaml("!!python/object:os.system {}")
+
+
+@pytest.mark.parametrize("number", ["5e-5", "1E3", "2.5", ".5", "-1.0"])
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
+    assert f"{float(number)!r} is none of" in file_refusal(tmp_path, f"parameters: {{precision: [{number}]}}")
+
+
+def test_a_single_value_needs_no_list(tmp_path: Path) -> None:
+    path = space_file(tmp_path, "parameters: {precision: bf16, workers: 2, pin_memory: false, micro-batch-size: 8}")
+    assert read_space(path) == {
+        "micro_batch_size": (8,),
+        "precision": ("bf16",),
+        "workers": (2,),
+        "pin_memory": (False,),
+    }
+
+
+def test_a_space_without_micro_batch_sizes_takes_every_divisor(tmp_path: Path) -> None:
+    path = space_file(tmp_path, "parameters: {precision: [fp32]}")
+    assert list(built(6, space=path).values) == ["micro_batch_size", "precision"]
+    assert built(6, space=path).values["micro_batch_size"] == (1, 2, 3, 6)
+
+
+def test_levers_that_change_what_is_learnt_are_marked() -> None:
+    assert built(48).learns_differently == ("precision", "optimizer")
+    assert built(48, fix=["precision=bf16"]).learns_differently == ("optimizer",)
+
+
+def test_numerics_are_kept_when_asked() -> None:
+    kept = built(48, keep_numerics=True)
+    assert kept.values["precision"] == ("fp32",)
+    assert kept.values["optimizer"] == ("adamw_torch", "adamw_torch_fused"), "both are AdamW in 32 bits"
+    assert not kept.learns_differently
+    assert "learns differently from fp32" in next(one.reason for one in kept.ruled_out if one.value == "bf16")
+
+
+def test_what_is_fixed_is_ones_own_when_numerics_are_kept() -> None:
+    assert built(48, keep_numerics=True, fix=["precision=bf16"]).values["precision"] == ("bf16",)
+
+
+def test_a_space_names_the_levers_that_are_searched_first(tmp_path: Path) -> None:
+    text = "core: [micro_batch_size, precision]\nparameters: {micro_batch_size: divisors, precision: [fp32], workers: [0, 2]}"
+    assert built(6, space=space_file(tmp_path, text)).core == ("micro_batch_size", "precision")
+    with pytest.raises(InvalidSpace, match="the core names 'worker', which has no values below"):
+        built(6, space=space_file(tmp_path, text.replace(", precision]", ", worker]")))
+
+
+# What cannot stand beside each other ----------------------------------------------------------------------------
+
+WITHOUT_ACCUMULATION = """
+parameters:
+  micro_batch_size: [2, 4, 8]
+  precision: [fp32, bf16]
+  optimizer: [adamw_torch, lomo]
+"""
+
+
+def test_a_value_that_rules_out_others_is_proposed_only_where_it_can_stand(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None, "adamw_torch_fused": "not tried"})
+    made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base={"optim": "adamw_torch"})
+    every = list(made)
+    assert len(every) == len(set(every)) == made.size == 3 * 2 + 2
+    assert all(one in made for one in every)
+    assert {one.micro_batch_size for one in every if one.values["optimizer"] == "lomo"} == {8}
+    accumulating = Configuration.exact(8, 4, {"precision": "fp32", "optimizer": "lomo"})
+    assert accumulating not in made
+    assert "accumulate" in made.conflict(accumulating.values)
+    assert any("lomo is left out beside gradient_accumulation_steps 4, 2" in note for note in made.notes)
+
+
+def test_a_value_that_can_stand_beside_none_of_the_others_is_ruled_out(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, WITHOUT_ACCUMULATION.replace("[2, 4, 8]", "[2, 4]"))
+    made = built(8, works, space=file, base={"optim": "adamw_torch", "per_device_train_batch_size": 4})
+    assert "lomo" not in made.values["optimizer"]
+    assert any(one.value == "lomo" and "accumulate" in one.reason for one in made.ruled_out)
+
+
+def test_a_baseline_whose_values_cannot_stand_beside_each_other_says_why(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    own = {"optim": "lomo", "per_device_train_batch_size": 2}
+    made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base=own)
+    assert "accumulate" in made.baseline_problem
+    assert made.baseline not in made
+
+
+def test_nothing_left_that_can_stand_beside_each_other_is_refused(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, WITHOUT_ACCUMULATION)
+    said = refusal(8, works, space=file, fix=["optimizer=lomo", "micro_batch_size=2"], base={"optim": "adamw_torch"})
+    assert "accumulate" in said
+
+
+# Ranks -----------------------------------------------------------------------------------------------------------
+
+RANKED = "parameters:\n  micro_batch_size: divisors\n  data_parallel_size: [1, 2, 4]\n"
+
+
+def test_micro_batch_times_accumulation_times_ranks_is_exact_in_every_configuration(tmp_path: Path) -> None:
+    space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size
+    assert {one.global_batch_size for one in every} == {12}
+    pairs = {(one.micro_batch_size, one.data_parallel_size) for one in every}
+    assert pairs == {(m, r) for m in (1, 2, 3, 4, 6, 12) for r in (1, 2, 4) if 12 % (m * r) == 0}
+    assert all(one in space for one in every)
+
+
+def test_a_micro_batch_that_is_not_exact_on_these_ranks_becomes_the_next_smaller_one(tmp_path: Path) -> None:
+    space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    made = space.configuration({"micro_batch_size": 12, "data_parallel_size": 4})
+    assert (made.micro_batch_size, made.gradient_accumulation_steps, made.data_parallel_size) == (3, 1, 4)
+    fewer = built(
+        12,
+        cpu(cpu_count=8),
+        space=space_file(tmp_path, RANKED),
+        only=["micro_batch_size=3,6", "data_parallel_size=1,4"],
+    )
+    assert fewer.configuration({"micro_batch_size": 6, "data_parallel_size": 4}).micro_batch_size == 3
+
+
+def test_ranks_that_cannot_share_the_global_batch_are_ruled_out(tmp_path: Path) -> None:
+    space = built(6, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
+    assert space.values["data_parallel_size"] == (1, 2)
+    assert "data_parallel_size 4: does not divide the global batch of 6" in map(str, space.ruled_out)
+    fixed = built(8, cpu(cpu_count=8), space=space_file(tmp_path, RANKED), fix=["micro_batch_size=8"])
+    assert fixed.values["data_parallel_size"] == (1,)
+    assert "with a micro-batch of 8" in " ".join(map(str, fixed.ruled_out))
+
+
+def test_a_micro_batch_that_fits_none_of_the_ranks_is_ruled_out() -> None:
+    space = built(8, cpu(cpu_count=8), only=["data_parallel_size=2,4"])
+    assert space.values["micro_batch_size"] == (1, 2, 4)
+    assert "micro_batch_size 8: on 2 or 4 ranks it does not divide the global batch of 8" in map(str, space.ruled_out)
+    assert space.baseline.data_parallel_size == 1, "the user's own"
+    assert {one.data_parallel_size for one in space} == {2, 4}
+
+
+def test_fixed_ranks_make_the_baseline_exact_on_them() -> None:
+    space = built(8, cpu(cpu_count=8), fix=["data_parallel_size=4"])
+    assert (space.baseline.micro_batch_size, space.baseline.data_parallel_size) == (2, 4)
+    assert space.baseline in space
+    with pytest.raises(InvalidRequest, match="3 ranks cannot share a global batch of 8"):
+        built(8, cpu(cpu_count=8), fix=["data_parallel_size=3"])
+    stated = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    assert built(8, cpu(cpu_count=8), stated, fix=["data_parallel_size=2"]).baseline.gradient_accumulation_steps == 2
+    with pytest.raises(InvalidRequest, match="2 x 2 x 4 ranks = 16"):
+        built(8, cpu(cpu_count=8), stated, fix=["data_parallel_size=4"])
+
+
+def test_sharding_is_one_configuration_with_none_on_a_single_rank() -> None:
+    space = built(8, gpu(device_count=4), space="multi-gpu", only=["micro_batch_size=1,2,4,8", "precision=fp32"])
+    every = list(space)
+    assert len(every) == len(set(every)) == space.size
+    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 1} == {"none"}
+    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 4} == {
+        "none",
+        "full_shard",
+        "shard_grad_op",
+    }
+
+
+def test_one_gpu_leaves_one_rank_and_no_sharding() -> None:
+    space = built(8, gpu(device_count=1), space="multi-gpu")
+    assert (space.values["data_parallel_size"], space.values["fsdp"]) == ((1,), ("none",))
+    told = " ".join(map(str, space.ruled_out))
+    assert "more ranks than the 1 GPU(s)" in told
+    assert "fsdp full_shard: shards over several GPUs" in told
+
+
+def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewhere(tmp_path: Path) -> None:
+    file = space_file(tmp_path, "parameters: {micro_batch_size: tiles, precision: [fp32, bf16]}")
+    own = {"per_device_train_batch_size": 64}
+    assert built(256, gpu(), own, space=file).values["micro_batch_size"] == (64, 128, 256)
+    older = gpu(compute_capability=(7, 5), precisions={"fp32": None, "bf16": None})
+    assert built(48, older, {"per_device_train_batch_size": 8}, space=file).values["micro_batch_size"] == (
+        8,
+        16,
+        24,
+        48,
+    )
+    assert built(256, gpu(), own, space=file, fix=["precision=fp32"]).values["micro_batch_size"][0] == 1
+    assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
+    said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
+    assert "whole number" in said
+
+
+def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
+    bf16, fp32 = ("precision=fp32,bf16",), ("precision=fp32",)
+    for only, sizes in ((bf16, (64, 128, 256)), (fp32, divisors(256))):
+        assert built(256, gpu(), only=[*only, "micro_batch_size=tiles"]).values["micro_batch_size"] == sizes
+    made = built(256, gpu(), only={"micro_batch_size": ["tiles", 2], "precision": ["bf16"]})
+    assert made.values["micro_batch_size"] == (2, 64, 128, 256)
+    assert built(6, only=["micro_batch_size=divisors"], space="compile").values["micro_batch_size"] == (1, 2, 3, 6)
+    said = refusal(only=["micro_batch_size=tilse"])
+    assert "no whole number" in said
+    assert "Did you mean 'tiles'?" in said
+    assert "no whole number" in refusal(fix=["micro_batch_size=tiles"])
+
+
+def test_the_shipped_space_of_compiling_compiles_for_sizes_that_fill_tiles() -> None:
+    own = {"per_device_train_batch_size": 64}
+    assert built(256, gpu(), own, space="compile").values["micro_batch_size"] == (64, 128, 256)
+
+
+def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: Path) -> None:
+    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
+    file = space_file(tmp_path, "parameters: {micro_batch_size: [2, 4, 8], precision: [fp32, bf16]}")
+    made = built(8, works, space=file, base={"optim": "lomo", "per_device_train_batch_size": 8})
+    assert {one.micro_batch_size for one in made} == {8}
+    assert made.size == 2
+
+
+def test_a_large_space_is_known_to_be_possible_without_a_walk_through_it() -> None:
+    made = built(1024, gpu(optimizers={"adamw_torch": None, "lomo": None}), space="full", fix=["optimizer=lomo"])
+    assert made.is_possible()
+    assert made.size > 10**3
+    assert next(iter(made.values["micro_batch_size"])) == 1

@@ -1,0 +1,106 @@
+"""Which multiples suit a device, and what is said of a model's sizes that are none."""
+
+from typing import Any
+
+import pytest
+
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.rates_query import head_seconds
+from autotune.space.settings.micro_batch_size import tiled
+from autotune.space.tensor_cores import OutputLayer, advice, multiple, output_layer
+from tests.makers import cpu, gpu
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12}
+FORMATS = ("fp32", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("capability", "precisions", "expected"),
+    [
+        ((9, 0), FORMATS, 64),
+        ((8, 0), ("fp16",), 64),
+        ((8, 0), ("bf16_weights",), 64),
+        ((7, 0), FORMATS, 8),
+        ((6, 1), FORMATS, 1),
+        ((9, 0), ("fp32", "tf32"), 1),
+    ],
+)
+def test_the_multiple_follows_from_the_card_and_the_number_format(
+    capability: tuple[int, int], precisions: tuple[str, ...], expected: int
+) -> None:
+    assert multiple(gpu(compute_capability=capability), precisions) == expected
+    assert multiple(cpu(), precisions) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "tile", "sizes"),
+    [
+        (256, 64, (64, 128, 256)),
+        (96, 64, (32, 96)),
+        (48, 64, (16, 48)),
+        (40, 64, (8, 40)),
+        (12, 64, (1, 2, 3, 4, 6, 12)),
+        (48, 8, (8, 16, 24, 48)),
+        (6, 1, (1, 2, 3, 6)),
+    ],
+)
+def test_sizes_are_of_the_largest_tile_that_divides_the_global_batch(
+    target: int, tile: int, sizes: tuple[int, ...]
+) -> None:
+    assert tiled(target, tile) == sizes
+
+
+def test_a_vocabulary_that_leaves_tiles_half_empty_is_to_be_padded() -> None:
+    (said,) = advice(GPT2, gpu(), FORMATS)
+    assert said.startswith("vocab_size 50257 is no multiple of 64: padding it to 50304")
+    assert "pad_to_multiple_of=64" in said
+    (older,) = advice(GPT2, gpu(compute_capability=(7, 5)), FORMATS)
+    assert older.startswith("vocab_size 50257 is no multiple of 8: padding it to 50264")
+
+
+def test_the_worth_of_padding_is_what_was_measured() -> None:
+    layer = output_layer(GPT2, "causal-lm", gpu(), ("fp32", "bf16_weights"))
+    assert layer == OutputLayer(768, 50257, 50304, "bf16")
+    assert layer is not None
+    seconds = {50257: 0.003, 50304: 0.002}
+    assert "50304 instead of 50257" in layer.worth(seconds, None, 1024)
+    assert "1.50x as fast" in layer.worth(seconds, None, 1024)
+    # 6 x 768 x 50257 x 1024 of 0.876 TFLOP
+    assert layer.worth(seconds, 0.876e12, 1024).endswith("they are 27% of the model's arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "precisions"),
+    [
+        ({**GPT2, "vocab_size": 50304}, "causal-lm", FORMATS),
+        (GPT2, "sequence-classification", FORMATS),
+        (GPT2, "causal-lm", ("fp32",)),
+        ({}, "causal-lm", FORMATS),
+    ],
+)
+def test_nothing_is_measured_where_nothing_is_to_be_padded(config: Any, task: str, precisions: tuple[str, ...]) -> None:
+    assert output_layer(config, task, gpu(), precisions) is None
+    assert output_layer(GPT2, "causal-lm", cpu(), FORMATS) is None
+
+
+def test_the_output_layer_s_products_are_measured_for_real(host: ProbeHost) -> None:
+    """On a CPU: a vocabulary four times as large takes longer."""
+    seconds = head_seconds(host, cpu(), OutputLayer(width=64, size=2048, padded=8192, precision="fp32"))
+    assert 0 < seconds[2048] < seconds[8192]
+
+
+def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:
+    odd = {"vocab_size": 64, "hidden_size": 100, "num_attention_heads": 5, "intermediate_size": 401}
+    said = advice({"text_config": odd}, gpu(), FORMATS)
+    assert [one.split(":")[0] for one in said] == [
+        "hidden_size 100 is no multiple of 64",
+        "intermediate_size 401 is no multiple of 64",
+        "heads of 20 values are no multiple of 8",
+    ]
+
+
+def test_nothing_is_said_where_it_fits_on_a_cpu_or_without_16_bits() -> None:
+    assert advice({"vocab_size": 50304, "n_embd": 768, "n_head": 12}, gpu(), FORMATS) == ()
+    assert advice(GPT2, cpu(), FORMATS) == ()
+    assert advice(GPT2, gpu(), ("fp32", "tf32")) == ()
+    assert advice({}, gpu(), FORMATS) == ()

@@ -1,0 +1,73 @@
+"""The user's own arguments as fields: what differs from `TrainingArguments` as it is declared, of any class."""
+
+from pathlib import Path
+
+import pytest
+from transformers import TrainingArguments
+
+from autotune.core.errors import InvalidRequest
+from autotune.space.user_arguments import fields_of, left_out, own_arguments
+
+
+def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
+    told = {"learning_rate": 3e-4, "hub_token": "secret", "lr_scheduler_type": "cosine", "report_to": "none"}
+    fields, left = fields_of(TrainingArguments(str(tmp_path), gradient_accumulation_steps=2, use_cpu=True, **told))
+    assert fields["learning_rate"] == 3e-4
+    assert fields["lr_scheduler_type"] == "cosine"
+    assert fields["gradient_accumulation_steps"] == 2
+    assert not {"hub_token", "output_dir", "use_cpu"} & fields.keys()
+    assert (left, left_out(left)) == ([], "")
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_what_a_class_of_its_own_has_by_default_is_told_and_what_only_it_has_is_not(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, max_length=32, bf16=True)
+    fields, _ = fields_of(args)
+    assert fields["learning_rate"] == 2e-5  # SFTConfig's own default
+    assert fields["bf16"] is True  # likewise
+    assert "max_length" not in fields
+    assert "bf16" not in fields_of(trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False))[0]
+
+
+def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), use_cpu=True, lr_scheduler_kwargs={"rule": print}, report_to="none")
+    fields, left = fields_of(args)
+    assert "lr_scheduler_kwargs" not in fields
+    assert left_out(left) == "arguments left out of probes, as they are no plain data: lr_scheduler_kwargs"
+
+
+def test_the_object_its_fields_and_a_file_say_the_same_under_each_name(tmp_path: Path) -> None:
+    given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, weight_decay=0.1, learning_rate=3e-4)
+    file = tmp_path / "mine.yaml"
+    file.write_text("weight_decay: 0.1\nlearning_rate: 3e-4\n")
+    for value in (given, {"weight_decay": 0.1, "learning_rate": 3e-4}, file, str(file)):
+        for name in ("args", "base_arguments", "training_args"):
+            of = own_arguments(**{**dict.fromkeys(("args", "base_arguments", "training_args")), name: value})
+            assert {key: of.fields[key] for key in ("weight_decay", "learning_rate")} == {
+                "weight_decay": 0.1,
+                "learning_rate": 3e-4,
+            }
+            assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")
+    assert own_arguments(args=None).fields == {}
+
+
+def test_two_names_and_what_is_no_arguments_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Both args and training_args are given"):
+        own_arguments(args={}, base_arguments=None, training_args={})
+    with pytest.raises(InvalidRequest, match="args is a int"):
+        own_arguments(args=5)
+
+
+def test_what_belongs_to_the_user_s_run_stays_beside_the_fields(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.yaml"
+    path.write_text("{learning_rate: 1.0e-3, output_dir: here, run_name: mine, use_cpu: true, hub_token: hf_secret}")
+    of = own_arguments(args=path)
+    assert of.fields == {"learning_rate": 1e-3}
+    assert of.user == {"output_dir": "here", "run_name": "mine", "hub_token": "hf_secret"}
+    assert "hf_secret" not in repr(of)
+    given = TrainingArguments(str(tmp_path), use_cpu=True, run_name="before")
+    of = own_arguments(args=given)
+    given.run_name = "after"
+    assert of.user.run_name == "before"
+    assert own_arguments(args=None).user == {}

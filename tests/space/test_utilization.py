@@ -1,0 +1,196 @@
+"""How much of a card's arithmetic a training uses, by hand and in every place where it is shown."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.compare.run import compare
+from autotune.commands.compare.text import figures, head
+from autotune.commands.explain.reasons import bound
+from autotune.commands.result import TuningResult
+from autotune.commands.verify.result import Verification, verification_lines
+from autotune.report.html import page
+from autotune.report.page_table import table_of
+from autotune.report.summary import answer_lines, evidence_lines, summary
+from autotune.space.utilization import Arithmetic, SampleFlops, adapter_key
+from tests.makers import GIB, completed, configuration, cpu, gpu, result, trial, workload
+
+TERA = 1e12
+H200 = {"device_name": "NVIDIA H200", "total_memory_bytes": int(139.7 * GIB)}
+KNOWN = Arithmetic({"": SampleFlops(TERA)}, {"fp32": 50 * TERA, "bf16": 780 * TERA})
+
+
+def found(precision: str = "bf16", speed: float = 450.0, **facts: Any) -> TuningResult:
+    """A study on an H200 of samples of a TFLOP; the best runs at this speed."""
+    trials = [trial(0, 40.0), trial(1, speed, of=configuration(16, precision=precision), confirmed=speed)]
+    return result(trials, **{"environment": gpu(**H200), "arithmetic": KNOWN, **facts})
+
+
+@pytest.mark.parametrize(
+    ("precision", "peak"),
+    [
+        ("bf16", 989.5),
+        ("fp16", 989.5),
+        ("bf16_weights", 989.5),
+        ("bf16_frozen", 989.5),
+        ("tf32", 494.5),
+        ("fp32", 67.0),
+    ],
+)
+def test_it_is_what_a_second_computes_against_the_sheet_s_peak_of_that_precision(precision: str, peak: float) -> None:
+    study = found(precision, speed=45.0)
+    use = study.utilization(study.trials[1])
+    assert use is not None
+    assert use.mfu == pytest.approx(45.0 / peak, rel=0.01)
+
+
+def test_the_fastest_product_that_was_measured_stands_beside_it() -> None:
+    use = found().utilization(found().best)
+    assert use is not None
+    assert (use.mfu, use.of_measured) == (pytest.approx(450 / 989.5, rel=0.01), pytest.approx(450 / 780, rel=0.01))
+    assert use.text.startswith("45.")
+    assert "of the H200's 989.5 TFLOP/s in bf16 (MFU), 58% of the fastest" in use.text
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"device_name": "a plain card"},
+        {"device_name": "NVIDIA H200 NVL"},
+        {**H200, "total_memory_bytes": 70 * GIB},
+    ],
+    ids=["not in the list", "another form of it", "a slice of it"],
+)
+def test_of_a_card_that_is_not_known_nothing_is_guessed(facts: dict[str, Any]) -> None:
+    study = found(environment=gpu(**facts))
+    use = study.utilization(study.best)
+    assert use is not None
+    assert use.mfu is None
+    assert use.of_measured == pytest.approx(450 / 780, rel=0.01)
+
+
+def test_a_cpu_has_no_sheet_and_what_was_not_counted_is_unknown() -> None:
+    study = found(environment=cpu(**H200))
+    assert (use := study.utilization(study.best)) is not None
+    assert use.mfu is None
+    assert found(arithmetic=Arithmetic()).utilization(study.best) is None
+
+
+def test_of_a_trial_of_another_version_nothing_is_known() -> None:
+    study = found()
+    of = configuration(16, precision="bf16", lever_of_later="on")
+    assert study.utilization(trial(2, 450.0, of=of)) is None
+
+
+def test_each_rank_computes_its_share() -> None:
+    study = found()
+    alone, two = study.best, study.best
+    of = replace(two.configuration, gradient_accumulation_steps=1, data_parallel_size=3)
+    measurement = completed(of, 450.0)
+    shared = replace(two, configuration=of, measurement=measurement, confirmations=())
+    assert shared.samples_per_second == pytest.approx(450.0, rel=0.01)
+    uses = [study.utilization(one) for one in (alone, shared)]
+    assert uses[0] is not None
+    assert uses[1] is not None
+    assert uses[0].mfu == pytest.approx(3 * (uses[1].mfu or 0), rel=0.01)
+
+
+def test_an_adapter_s_operations_are_its_own() -> None:
+    study = found(workload=workload(task="causal-lm"))
+    of = configuration(16, precision="bf16_frozen", lora="16", lora_targets="all_linear")
+    key = adapter_key(of, study.environment, "causal-lm")
+    assert '"r": 16' in key
+    with_adapter = replace(KNOWN, samples={**KNOWN.samples, key: SampleFlops(0.67 * TERA)})
+    study, one = replace(study, arithmetic=with_adapter), trial(2, 450.0, of=of)
+    use = study.utilization(one)
+    assert use is not None
+    assert use.mfu == pytest.approx(0.67 * 450 / 989.5, rel=0.01)
+    assert found().utilization(one) is None, "of an adapter that was not counted nothing is known"
+
+
+def test_packed_weights_compute_in_their_own_format() -> None:
+    of = configuration(16, precision="fp32", lora="16", quantization="nf4")
+    study = found()
+    key = adapter_key(of, study.environment, "causal-lm")
+    study = replace(study, arithmetic=replace(KNOWN, samples={key: SampleFlops(TERA)}))
+    use = study.utilization(trial(2, 450.0, of=of))
+    assert use is not None
+    assert use.precision == "bf16"
+
+
+def test_a_part_grows_with_the_tokens_and_attention_with_their_square() -> None:
+    flops = SampleFlops(whole=100 * 8 + 8**2, half=100 * 4 + 4**2)
+    assert [flops.of(tokens / 8) for tokens in (8, 6, 4, 2)] == pytest.approx([864, 636, 416, 204])
+    assert SampleFlops(864.0).of(0.5) == 864.0, "all samples are alike"
+
+
+def test_samples_of_many_lengths_count_as_they_were_trained_padding_included() -> None:
+    study = found(
+        workload=workload(sequence_length=96), arithmetic=replace(KNOWN, samples={"": SampleFlops(96.0, 48.0)})
+    )
+    best = study.best
+    steps = tuple(replace(step, tokens=24 * step.samples) for step in best.measurement.steps)
+    padded = replace(best, measurement=replace(best.measurement, steps=steps), confirmations=())
+    use = study.utilization(padded)
+    assert use is not None
+    assert use.sample_flops == pytest.approx(24.0)
+
+
+# Where it is shown --------------------------------------------------------------------------------------------------
+
+
+def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tmp_path: Path) -> None:
+    study = found()
+    facts = study.facts()
+    assert any(line.startswith("  uses      45.") for line in answer_lines(facts))
+    text = summary(facts)
+    assert "| samples/s | MFU | data wait |" in text
+    assert "NVIDIA H200 data sheet" in text
+    assert "attention counted whole" in text
+    frame = study.to_frame().set_index("number")
+    assert frame.loc[1, "mfu"] == pytest.approx(0.455, abs=0.005)
+    assert frame.loc[0, "mfu"] == pytest.approx(40 / 67, abs=0.005)
+    assert frame.loc[1, "measured_product_share"] == pytest.approx(450 / 780, abs=0.01)
+    table = table_of(facts.trials, facts.utilization)
+    assert table.cell(1, "mfu").text.startswith("45.")
+    assert "mfu" in [column.name for column in table.columns if column.usual]
+    assert "TFLOP/s in bf16 (MFU)" in page(facts)
+    loaded = TuningResult.load(study.save(tmp_path / "study"))
+    assert loaded.utilization(loaded.best) == study.utilization(study.best)
+
+
+def test_nothing_is_said_of_it_where_it_is_not_known() -> None:
+    facts = result().facts()
+    assert "MFU" not in summary(facts)
+    assert "(MFU)" not in page(facts)
+    assert "mfu" not in [column.name for column in table_of(facts.trials).columns if column.usual]
+    assert result().to_frame()["mfu"].isna().all()
+    on_cpu = found(environment=cpu()).facts()
+    assert on_cpu.best is not None
+    assert not any("uses" in line[:8] for line in answer_lines(on_cpu))
+    assert any("58% of the fastest product" in line for line in evidence_lines(on_cpu, on_cpu.best))
+
+
+def test_verify_and_compare_show_it() -> None:
+    study = found()
+    promised = study.utilization(study.best)
+    assert promised is not None
+    slower = Verification(study.best, completed(study.best.configuration, 225.0), promised_mfu=promised.mfu)
+    assert slower.mfu == pytest.approx((promised.mfu or 0) / 2, rel=0.02)
+    assert slower.to_dict()["got"]["mfu"] == slower.mfu
+    line = next(line for line in verification_lines(slower) if line.startswith("MFU"))
+    assert line.split()[-2:] == ["-50.0", "%"]
+    assert not [line for line in verification_lines(Verification(study.best, study.best.final)) if "MFU" in line]
+    rows = compare([study, result()]).to_dict("records")
+    assert [row["best_mfu"] for row in rows] == [pytest.approx(promised.mfu), pytest.approx(float("nan"), nan_ok=True)]
+    plain = [{name: None if value != value else value for name, value in row.items()} for row in rows]
+    place = head(plain).index("MFU")
+    assert [row[place] for row in figures(plain)] == [f"{promised.mfu:.1%}", "-"]
+    assert "MFU" not in head(plain[1:])
+
+
+def test_what_bounds_a_training_names_it() -> None:
+    study = found()
+    assert "(MFU), 58% of the fastest" in bound(study.best, study.trials, study.utilization(study.best))[1]

@@ -1,0 +1,77 @@
+"""Why a speed-up is open, and what would tell."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.measurement import Outcome
+from autotune.core.request import MOST_ROUNDS
+from autotune.core.trial import Trial
+from autotune.study.certainty import speedup_reason
+from autotune.study.objective import is_open, speed_up
+from tests.makers import completed, configuration, ended, trial
+
+SPEED = "samples_per_second"
+FP32, BF16 = configuration(8, precision="fp32"), configuration(8, precision="bf16")
+WORKERS = configuration(8, precision="fp32", workers=2)
+
+
+def rivals(other: Configuration, gains: Sequence[float]) -> list[Trial]:
+    """The baseline at 10 samples / second and a rival that was so many times as fast, a round each."""
+    own, its = (
+        [completed(of, 10 * gain) for gain in all_of] for of, all_of in ((FP32, [1.0] * len(gains)), (other, gains))
+    )
+    return [
+        replace(trial(0, 10.0, of=FP32), confirmations=tuple(own)),
+        replace(trial(1, 10.0 * gains[0], of=other), confirmations=tuple(its)),
+    ]
+
+
+def rounds_advised(reason: str) -> int:
+    return int(reason.split("--confirmation-rounds ")[1].split()[0])
+
+
+def test_a_certain_speed_up_and_one_that_is_known_to_be_none_need_no_reason() -> None:
+    assert speedup_reason(rivals(BF16, [1.5, 1.52, 1.49]), SPEED) == ""
+    assert speedup_reason(rivals(WORKERS, [1.001, 0.999, 1.002]), SPEED) == ""
+    assert speedup_reason(rivals(BF16, [0.9, 0.91, 0.92]), SPEED) == ""
+
+
+@pytest.mark.parametrize("other", [BF16, WORKERS], ids=["kept from winning", "won"])
+def test_an_open_speed_up_says_so_and_how_many_rounds_would_tell(other: Configuration) -> None:
+    gains = [1.0, 1.3, 1.5, 0.95, 1.2, 1.1]
+    trials = rivals(other, gains[:4])
+    gain, _ = speed_up(trials[1], trials[0], SPEED)
+    assert gain is not None
+    assert is_open(gain)
+    reason = speedup_reason(trials, SPEED)
+    assert "cannot tell whether trial 1 is faster" in reason
+    assert f"{gain.low:.2f} to {gain.high:.2f}" in reason
+    advised = rounds_advised(reason)
+    assert 4 < advised <= MOST_ROUNDS
+    assert "--timeout" not in reason
+    assert "longer --timeout" in speedup_reason(trials, SPEED, timeout_s=60.0)
+    # As many rounds that vary alike do tell.
+    more = speed_up(*reversed(rivals(other, (gains[:4] * advised)[:advised])), SPEED)[0]
+    assert more is not None
+    assert more.low > 1
+
+
+def test_where_no_number_of_rounds_would_tell_a_quieter_machine_is_advised() -> None:
+    reason = speedup_reason(rivals(WORKERS, [1.7, 0.8, 1.0, 0.9]), SPEED)
+    assert "quieter machine" in reason
+    assert "--rounds" not in reason
+
+
+def test_where_too_few_rounds_were_run_more_are_advised() -> None:
+    probed = [trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=WORKERS, spread=0.3)]
+    assert rounds_advised(speedup_reason(probed, SPEED)) == 6
+
+
+def test_a_missing_speed_up_has_its_reason() -> None:
+    lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
+    assert "does not run" in speedup_reason([lost, trial(1, of=WORKERS)], SPEED)
+    assert speedup_reason([lost], SPEED) == "there is nothing to compare"
+    assert speedup_reason([], SPEED) == "there is nothing to compare"

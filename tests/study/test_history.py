@@ -1,0 +1,52 @@
+"""Past studies are found again by device and by what was asked; nothing of them can stop a search."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.sampler.calibration import Calibration
+from autotune.sampler.prior import Effect
+from autotune.study.history import Remembered, recall, remember
+from tests.makers import configuration, cpu, trial
+
+HERE = cpu()
+TAUGHT = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}}, 5.0)
+TRIALS = [trial(0, 10.0, confirmed=11.0), trial(1, 20.0, of=configuration(16))]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_the_same_request_finds_its_trials_with_their_confirmations() -> None:
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    known = recall(HERE, {"model": "a"})
+    assert [one.measurement for one in known.trials] == [one.measurement for one in TRIALS]
+    assert known.trials[0].confirmations == TRIALS[0].confirmations
+    assert known.others == (), "its own lessons are in its trials"
+
+
+def test_another_request_finds_what_was_taught_and_no_trials() -> None:
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    assert recall(HERE, {"model": "b"}) == Remembered((), (TAUGHT,))
+
+
+def test_another_device_or_software_finds_nothing() -> None:
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}) == Remembered()
+
+
+def test_what_is_damaged_counts_as_nothing(tmp_path: Path) -> None:
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    for path in tmp_path.rglob("*.json"):
+        path.write_text("{")
+    assert recall(HERE, {"model": "a"}) == Remembered()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    assert recall(HERE, {"model": "a"}) == Remembered()

@@ -1,0 +1,44 @@
+"""What makes a study itself: of a caller's own model also what no config says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from autotune.core.request import tuning_request
+from autotune.study.identity import study_identity
+from tests import makers
+
+
+def identity_of(**facts: Any) -> Any:
+    return study_identity(tuning_request("gpt2-mini", 8), makers.cpu(), makers.workload(**facts), makers.space())
+
+
+@pytest.mark.parametrize(
+    ("facts", "place"),
+    [
+        ({"gradient_bytes": 100}, "gradient_bytes"),
+        ({"attention": "sdpa"}, "attention"),
+        ({"own_layers": "0123"}, "layers"),
+    ],
+)
+def test_a_model_of_one_s_own_is_another_where_its_config_is_the_same(facts: dict[str, Any], place: str) -> None:
+    plain, other = identity_of(user_objects=True), identity_of(user_objects=True, **facts)
+    assert plain["own_model"][place] != other["own_model"][place]
+    assert plain["model_config"] == other["model_config"]
+
+
+def test_a_named_model_is_known_by_its_config() -> None:
+    assert "own_model" not in identity_of()
+    assert identity_of() == identity_of(gradient_bytes=100, attention="sdpa")
+
+
+def test_where_a_config_came_from_is_not_the_model() -> None:
+    config = {"model_type": "gpt2", "n_layer": 2}
+    moved = {**config, "_name_or_path": "elsewhere", "transformers_version": "6.0"}
+    assert identity_of(model_config=config) == identity_of(model_config=moved)
+
+
+def test_it_is_as_it_will_be_read_from_its_file() -> None:
+    known = identity_of(user_objects=True, own_parts="parts")
+    assert json.loads(json.dumps(known)) == known

@@ -1,0 +1,911 @@
+"""The loop: what is probed, what is told, what is kept, and how it goes on after any end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
+from autotune.core.io import write_json
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.request import SAMPLERS
+from autotune.core.time_limit import GRACE
+from autotune.core.trial import Trial
+from autotune.probe import Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER
+from autotune.probe.replay import ReplayProbe
+from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
+from autotune.space.search_space import SearchSpace
+from autotune.study.loop import CRASHES_THAT_END, adopt, missing_rounds, open_study, search
+from autotune.study.objective import best_trial
+from autotune.study.plan import Plan, Progress
+from autotune.study.stopping import nothing_to_win
+from autotune.study.store import (
+    REQUEST,
+    check_identity,
+    is_unmeasured,
+    locked,
+    read_prospects,
+    read_trial,
+    remove_study,
+)
+from autotune.study.study import Asked, Study, ask
+from tests import makers
+from tests.clocks import SimulatedTime, TimedProbe, taking
+from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
+
+WORST_MEMORY = 1100 * MIB
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def ends() -> Iterator[None]:
+    """A loop that never ends fails its test instead of hanging all."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("the search does not end")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def opened(folder: Path, among: SearchSpace | None = None, **plan: Any) -> Study:
+    known = {"n_trials": 5, "objective": "samples_per_second", "sampler": "random", "confirmation_rounds": 0}
+    made = Plan(memory_limit_bytes=WORST_MEMORY, allowed_bytes=ALLOWED, **known | plan)
+    return open_study(folder, among or space(), made)
+
+
+def run(folder: Path, probe: Probe, among: SearchSpace | None = None, **plan: Any) -> tuple[Study, str]:
+    """Open or go on with the study in this folder, search, and give it back with its statement."""
+    with locked(folder):
+        study = opened(folder, among, **plan)
+        return study, search(study, probe)
+
+
+def replay(world: Callable[[Configuration], Measurement] = machine) -> ReplayProbe:
+    return ReplayProbe(world)
+
+
+def probed(probe: ReplayProbe) -> list[Configuration]:
+    """What was asked of a probe, confirmations aside."""
+    return [configuration for configuration, options in probe.asked if not options.confirmation]
+
+
+def told(study: Study) -> list[FrozenTrial]:
+    """Optuna's trials that were probed, in the order of their numbers."""
+    every = [one for one in study.optuna.get_trials() if "number" in one.user_attrs]
+    return sorted(every, key=lambda one: one.user_attrs["number"])
+
+
+class Stops:
+    """A probe that is interrupted at its nth call (from 1), after writing its answer or before."""
+
+    def __init__(self, at: int, folder: Path | None = None) -> None:
+        self.inner, self.at, self.folder = replay(), at, folder
+
+    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        measurement = self.inner(configuration, options)
+        if len(self.inner.asked) == self.at:
+            if self.folder is not None:
+                place = self.folder / "probes" / f"{options.number:04d}"
+                place.mkdir(parents=True)
+                write_json(place / ORDER, {"configuration": configuration.to_dict()})
+                write_json(place / ANSWER, measurement.to_dict())
+            raise KeyboardInterrupt
+        return measurement
+
+
+def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> Stops:
+    probe = Stops(at, folder if written else None)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, probe, **plan)
+    return probe
+
+
+# One search -----------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe)
+    assert probed(probe)[0] == study.trials[0].configuration == space().baseline
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+
+
+def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_path: Path) -> None:
+    baseline = Configuration.exact(8, 8, {"checkpointing": "full"})
+    narrow = space(baseline, micro_batch_size=(1, 2), checkpointing=("none", "full"))
+    study, _ = run(tmp_path, replay(), narrow, n_trials=20, sampler="brute-force")
+    assert study.trials[0].configuration == baseline
+    assert {trial.configuration for trial in study.trials[1:]} == set(narrow)
+
+
+@pytest.mark.parametrize("n_trials", [1, 3, 6])
+def test_the_number_of_trials_counts_probes_the_baseline_s_among_them(tmp_path: Path, n_trials: int) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=n_trials)
+    assert len(probed(probe)) == len(study.trials) == n_trials
+    assert statement == f"the budget of {n_trials} trials is used"
+
+
+def test_every_trial_is_on_disk_before_the_next_starts(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        written = len(list((tmp_path / "probes").glob(f"*/{ANSWER}")))
+        assert written == len(probe.asked) - 1
+        return machine(configuration)
+
+    probe = replay(world)
+    run(tmp_path, probe)
+
+
+def test_a_proposal_that_is_known_is_answered_at_once_and_not_counted(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe, n_trials=6)
+    assert len(set(probed(probe))) == len(probed(probe))
+    answered = [one for one in study.optuna.get_trials() if "answered_by" in one.user_attrs]
+    assert len(answered) == study.answered_at_once > 0
+    assert all(one.state is TrialState.COMPLETE for one in answered)
+
+
+def test_what_an_out_of_memory_settles_is_never_probed(tmp_path: Path) -> None:
+    tight = space(micro_batch_size=(1, 2, 4, 8), global_batch_size=16)
+
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration) if configuration.micro_batch_size < 4 else out_of_memory(configuration)
+
+    probe = replay(world)
+    run(tmp_path, probe, tight, n_trials=50)
+    refused = [one for one in probed(probe) if one.micro_batch_size >= 4]
+    for earlier, later in pairwise(refused):
+        assert later.micro_batch_size < earlier.micro_batch_size or "full" in str(later)
+
+
+def test_feasible_trials_are_told_their_speed_and_one_constraint(tmp_path: Path) -> None:
+    study, _ = run(tmp_path, replay())
+    for trial, record in zip(study.trials, told(study), strict=True):
+        if trial.feasible:
+            assert record.value == trial.samples_per_second
+        assert record.state is TrialState.COMPLETE
+        assert record.constraints == {"fits": trial.measurement.fits}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "objective", "worst"),
+    [
+        (Outcome.OUT_OF_MEMORY, "samples_per_second", 0.0),
+        (Outcome.NON_FINITE_LOSS, "tokens_per_second", 0.0),
+        (Outcome.UNSUPPORTED, "memory", WORST_MEMORY),
+        (Outcome.MISCONFIGURED, "samples_per_second", 0.0),
+        (Outcome.TIMED_OUT, "memory", WORST_MEMORY),
+    ],
+)
+def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constraint(
+    tmp_path: Path, outcome: Outcome, objective: str, worst: float
+) -> None:
+    baseline = space().baseline
+
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration) if configuration == baseline else ended(outcome, held_bytes=2 * ALLOWED)
+
+    study, _ = run(tmp_path, replay(world), n_trials=2, objective=objective)
+    record = told(study)[1]
+    assert record.state is TrialState.COMPLETE
+    assert record.value == worst
+    assert record.constraints == {"fits": 1.0}
+
+
+def test_the_memory_objective_minimises(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        return completed(configuration, 10.0, peak_bytes=configuration.micro_batch_size * 100 * MIB)
+
+    study, _ = run(tmp_path, replay(world), n_trials=8, objective="memory", sampler="brute-force")
+    assert study.optuna.direction.name == "MINIMIZE"
+    assert study.optuna.best_value == 100 * MIB
+    best = best_trial(study.trials, "memory")
+    assert best is not None
+    assert best.configuration.micro_batch_size == 1
+
+
+def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        return (
+            ended(Outcome.CRASHED, reason=str(configuration))
+            if configuration.micro_batch_size == 1
+            else machine(configuration)
+        )
+
+    study, _ = run(tmp_path, replay(world), n_trials=8, sampler="brute-force")
+    crashed = [one for one in told(study) if one.user_attrs["outcome"] == "crashed"]
+    assert len(crashed) == 2
+    assert all(one.state is TrialState.FAIL for one in crashed)
+    assert len(study.trials) == 8
+
+
+def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        if configuration.values["checkpointing"] == "full":
+            return ended(Outcome.CRASHED, reason="illegal instruction", log_tail="Traceback\n")
+        return machine(configuration)
+
+    probe = replay(world)
+    study, statement = run(tmp_path, probe, n_trials=100, sampler="brute-force")
+    crashed = [trial for trial in study.trials if trial.measurement.outcome is Outcome.CRASHED]
+    assert len(crashed) == SAME_CRASHES
+    assert {trial.configuration.values["checkpointing"] for trial in crashed} == {"full"}
+    assert [values for values, _ in crashing_values(study.trials)] == [{"checkpointing": "full"}]
+    [note] = crash_notes(study.trials)
+    assert "checkpointing full" in note
+    assert "illegal instruction" in note
+    assert "known or settled" in statement
+
+
+def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows_it(tmp_path: Path) -> None:
+    among = space(checkpointing=("none", "full"), workers=(0, 1))
+    ran = [*among][::5]  # each value at least once
+    assert {item for one in ran for item in one.values.items()} >= {("checkpointing", "full"), ("workers", 1)}
+    assert {one.micro_batch_size for one in ran} == {1, 2, 4, 8}
+    others = [one for one in among if one not in ran]
+    crashes = [
+        ended(Outcome.CRASHED, reason=f"assertion failed at row {number}", log_tail="Traceback\n  the last line\n")
+        for number in range(CRASHES_THAT_END)
+    ]
+    told = [*((one, machine(one)) for one in ran), *zip(others, crashes, strict=False)]
+    probe = replay()
+    with locked(tmp_path):
+        study = opened(tmp_path, among)
+        study.trials = [Trial(number, *one) for number, one in enumerate(told)]
+        with pytest.raises(SearchFailed, match=f"same crash came {CRASHES_THAT_END} times") as caught:
+            search(study, probe)
+        assert "the last line" in str(caught.value)
+        assert not probe.asked
+        study.trials.pop()
+        assert search(study, probe), "one fewer does not"
+
+
+def test_where_nothing_has_run_the_same_crash_three_times_running_ends_the_search(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        if configuration == space().baseline:
+            return out_of_memory(configuration)
+        return ended(Outcome.CRASHED, reason="illegal instruction")
+
+    probe = replay(world)
+    with pytest.raises(SearchFailed, match="same crash came 3 times"):
+        run(tmp_path, probe, n_trials=8, sampler="brute-force")
+
+
+def test_different_crashes_do_not_end_the_search(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        crash = ended(Outcome.CRASHED, reason=str(configuration).replace("2", "two").replace("4", "four"))
+        return machine(configuration) if configuration == space().baseline else crash
+
+    study, _ = run(tmp_path, replay(world), n_trials=5)
+    assert len(study.trials) == 5
+
+
+def test_a_baseline_that_crashes_ends_the_search_with_one_line_that_names_its_log(tmp_path: Path) -> None:
+    log = "".join(f"line {number}\n" for number in range(100))
+    probe = replay(lambda configuration: ended(Outcome.CRASHED, reason="segmentation fault", log_tail=log))
+    with pytest.raises(SearchFailed, match="baseline crashed: segmentation fault") as caught:
+        run(tmp_path, probe)
+    assert "line 99" in str(caught.value)
+    assert "line 98" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "probes/0000/log.txt" in str(caught.value)
+    assert len(probe.asked) == 1
+
+
+def test_a_baseline_that_cannot_run_here_is_a_trial_without_a_probe(tmp_path: Path) -> None:
+    probe = replay()
+    among = space(precision=("fp32", "bf16"), baseline_problem="bf16: not on this device")
+    study, _ = run(tmp_path, probe, among, n_trials=3)
+    assert study.trials[0].measurement.outcome is Outcome.UNSUPPORTED
+    assert study.trials[0].measurement.reason == "bf16: not on this device"
+    assert len(probe.asked) == 2
+
+
+def test_a_baseline_that_loads_with_more_workers_than_cores_rules_nothing_else_out(tmp_path: Path) -> None:
+    baseline = Configuration.exact(8, 2, {"precision": "fp32", "workers": 64})
+    among = space(baseline, precision=("fp32", "bf16"), workers=(0,), baseline_problem="more workers than cores")
+    study, _ = run(tmp_path, replay(), among, n_trials=50, sampler="brute-force")
+    assert {"fp32", "bf16"} == {trial.configuration.values["precision"] for trial in study.trials if trial.feasible}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, sampler: str) -> None:
+    probe = replay()
+    # Ours would end before, once nothing can be won.
+    study, statement = run(tmp_path, probe, n_trials=100, sampler=sampler, margin=-1.0)
+    assert statement.startswith(
+        ("every configuration of the space is known or settled", "nothing untried is likely to fit")
+    )
+    assert len(set(probed(probe))) == len(probed(probe))
+    assert set(probed(probe)) | {c for c in space() if not machine(c).feasible} == set(space())
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.configuration == max(space(), key=lambda c: float(machine(c).samples_per_second or 0))
+
+
+@pytest.mark.parametrize("crashing", ["none", "full"])
+def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, crashing: str) -> None:
+    among = space(micro_batch_size=(2,), global_batch_size=8)
+
+    def world(configuration: Configuration) -> Measurement:
+        last = len(probe.asked) == among.size
+        return ended(Outcome.CRASHED, reason="at the end") if last else machine(configuration)
+
+    probe = replay(world)
+    study, statement = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
+    assert len(study.trials) == among.size
+    assert "known" in statement
+
+
+def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
+    probe = replay()
+    study, _ = run(tmp_path, probe, probe_timeout_s=12.5)
+    options = [one for _, one in probe.asked]
+    assert [one.number for one in options] == [0, 1, 2, 3, 4]
+    assert {one.deadline_s for one in options} == {12.5}
+    assert options[0].best_so_far is None
+    for number in range(1, 5):
+        best = best_trial(study.trials[:number], "samples_per_second")
+        assert best is not None
+        assert options[number].best_so_far == best.samples_per_second
+
+
+def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        first = len(probe.asked) == 1
+        return out_of_memory(configuration, observed_doubts=("another process",)) if first else completed(configuration)
+
+    probe = replay(world)
+    study, _ = run(tmp_path, probe, n_trials=1)
+    assert len(probe.asked) == 2
+    assert study.trials[0].feasible
+    assert study.trials[0].measurement.repeated_because == ("another process",)
+    assert [one.value for one in told(study)] == [study.trials[0].samples_per_second]
+    again, _ = run(tmp_path, replay(), n_trials=1)
+    assert again.trials == study.trials, "why it was repeated is on disk"
+
+
+def test_on_a_machine_that_stays_disturbed_a_search_takes_it_as_it_is(tmp_path: Path) -> None:
+    probe = replay(lambda configuration: replace(machine(configuration), observed_doubts=("another process",)))
+    study, _ = run(tmp_path, probe, n_trials=6)
+    assert len(study.trials) == 6
+    feasible = [trial for trial in study.trials if trial.measurement.outcome is Outcome.COMPLETED]
+    assert all(trial.measurement.observed_doubts for trial in feasible)
+    assert len(probe.asked) == 3 * 3 + 3, "three trials with two repeats, and three without"
+
+
+def test_those_who_watch_see_every_trial_and_the_end(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        search(opened(tmp_path, n_trials=3, confirmation_rounds=1), replay(), seen.append)
+    kinds = [one.kind for one in seen]
+    assert kinds[:6] == ["probing", "trial"] * 3
+    assert kinds[-1] == "done"
+    assert set(kinds[6:-1]) == {"confirming", "confirmed"}
+    assert [one.probes_left for one in seen if one.kind == "trial"] == [2, 1, 0]
+    assert seen[-1].best is not None
+    confirmed = [one for one in seen if one.kind == "confirmed"]
+    assert confirmed
+    for one in confirmed:
+        assert one.trial in one.trials, "the round that just ended counts"
+        assert one.best is not None
+        assert one.best in one.trials
+    assert confirmed[0].best == confirmed[0].trial, "confirmed comes before what is not"
+
+
+# Going on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "brute-force"])
+def test_a_larger_budget_goes_on_with_nothing_probed_twice(tmp_path: Path, sampler: str) -> None:
+    probe = replay()
+    run(tmp_path, probe, n_trials=3, sampler=sampler)
+    study, _ = run(tmp_path, probe, n_trials=6, sampler=sampler)
+    assert len(probed(probe)) == 6
+    assert len(set(probed(probe))) == 6
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4, 5]
+    assert [trial.configuration for trial in study.trials] == probed(probe)
+
+
+def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, sampler="physics")
+    first = read_prospects(tmp_path)
+    assert sorted(first) == [0, 1, 2]
+    assert all(one.any_could_win >= one.could_win >= 0 for one in first.values())
+    study, statement = run(tmp_path, replay(), n_trials=5, sampler="physics")
+    again = read_prospects(tmp_path)
+    assert sorted(again) == [trial.number for trial in study.trials]
+    assert [again[number] for number in (0, 1)] == [first[number] for number in (0, 1)]
+    if statement.startswith("the budget"):
+        assert f"at most {again[4].any_could_win:.{1 if again[4].any_could_win < 0.1 else 0}%}" in statement
+    remove_study(tmp_path, [])
+    assert not read_prospects(tmp_path)
+
+
+def test_other_samplers_promise_nothing(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, sampler="tpe")
+    assert not read_prospects(tmp_path)
+
+
+def test_a_search_that_is_over_is_over_again_at_once(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay())
+    nobody = replay()
+    again, statement = run(tmp_path, nobody)
+    assert nobody.asked == []
+    assert again.trials == first.trials
+    assert statement == "the budget of 5 trials is used"
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_what_was_interrupted_is_asked_first(tmp_path: Path, at: int) -> None:
+    before = interrupted(tmp_path, at)
+    after = replay()
+    study, _ = run(tmp_path, after)
+    assert probed(after)[0] == probed(before.inner)[-1]
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+    assert len({*probed(before.inner), *probed(after)}) == 5
+    assert [one.state for one in study.optuna.get_trials() if one.user_attrs.get("interrupted")] == [TrialState.FAIL]
+
+
+def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path) -> None:
+    lost = probed(interrupted(tmp_path, 3).inner)[-1]
+    for _ in range(3):
+        assert probed(interrupted(tmp_path, 1).inner) == [lost]
+    study, _ = run(tmp_path, replay())
+    assert study.trials[2].configuration == lost
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int) -> None:
+    before = interrupted(tmp_path, at, written=True)
+    after = replay()
+    study, _ = run(tmp_path, after)
+    assert len(probed(before.inner)) == at
+    assert len(probed(after)) == 5 - at
+    assert not set(probed(after)) & set(probed(before.inner))
+    assert [one.state for one in told(study)] == [TrialState.COMPLETE] * 5
+    assert [one.user_attrs["outcome"] for one in told(study)] == [t.measurement.outcome.value for t in study.trials]
+
+
+def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    record = optuna.load_study(study_name="autotune", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    record.ask()  # nothing said of it yet
+    record.ask().set_user_attr("configuration", space().baseline.to_dict())
+    study, _ = run(tmp_path, replay())
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+    assert not any(one.state is TrialState.RUNNING for one in study.optuna.get_trials())
+
+
+def test_a_trial_whose_files_were_lost_does_not_make_two_of_one_number(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=4)
+    (tmp_path / "probes" / "0002" / ANSWER).write_text("{ cut off", encoding="utf-8")
+    kept = (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8")
+    study, _ = run(tmp_path, replay(), n_trials=6)
+    numbers = [trial.number for trial in study.trials]
+    assert len(numbers) == len(set(numbers)) == 6
+    assert (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8") == kept
+
+
+def test_a_resumed_search_says_so(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        search(opened(tmp_path, n_trials=3), replay(), seen.append)
+    assert (seen[0].kind, seen[0].message) == ("resumed", "going on with 2 trial(s)")
+
+
+def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
+    for number, sampler in enumerate(SAMPLERS, start=2):
+        study, _ = run(tmp_path, replay(), n_trials=number, sampler=sampler, margin=-1.0)
+    assert len(study.trials) == 1 + len(SAMPLERS)
+
+
+def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path: Path) -> None:
+    first, ended_with = run(tmp_path / "one", replay(), n_trials=6, sampler="physics", confirmation_rounds=2)
+    with locked(tmp_path / "two"):
+        second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
+        assert adopt(second, first.trials) == len(first.trials)
+        probe = replay()
+        statement = search(second, probe)
+    assert probe.asked == [], "0 probes and no confirmation: all of it is known"
+    assert second.trials == first.trials
+    assert statement == ended_with
+    again, _ = run(tmp_path / "two", probe, n_trials=6, sampler="physics", confirmation_rounds=2)
+    assert (again.trials, probe.asked) == (first.trials, []), "what was taken over is on disk like any other trial"
+
+
+def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path) -> None:
+    one = space()
+    fits = makers.trial(0, of=one.baseline, peak_bytes=500 * MIB)
+    timed_out = makers.trial(1, of=one.configuration({"micro_batch_size": 4, "checkpointing": "none"}))
+    timed_out = replace(timed_out, measurement=ended(Outcome.TIMED_OUT))
+    starved_of = one.configuration({"micro_batch_size": 8, "checkpointing": "none"})
+    starved = Trial(2, starved_of, out_of_memory(starved_of, allowed_bytes=ALLOWED // 2))
+    with locked(tmp_path):
+        study = opened(tmp_path, one)
+        assert adopt(study, [fits, timed_out, starved]) == 1
+    assert study.trials[0].measurement.allowed_bytes == ALLOWED
+
+
+def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=2)
+        assert adopt(study, study.trials) == 0
+        (tmp_path / "new").mkdir()
+        assert adopt(opened(tmp_path / "new"), []) == 0
+
+
+def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
+    assert statement.startswith(("nothing untried can beat", "nothing untried that is likely"))
+    assert len(study.trials) < study.space.size
+    best = max(machine(one).samples_per_second or 0.0 for one in study.space)
+    reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
+    assert reached >= best / 1.05
+
+
+def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
+    _, statement = run(tmp_path, replay(), n_trials=2, sampler="physics")
+    assert statement.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
+
+
+def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:
+    probe = replay()
+    study, statement = run(tmp_path, probe, n_trials=20, sampler="physics", training_steps=3)
+    assert len(study.trials) == 1
+    assert statement.startswith("your 3 steps take about 2 s: another probe of about ")
+    assert "by estimate the fastest is " in statement
+
+
+# Confirmation ---------------------------------------------------------------------------------------------------
+
+
+def confirming(world: Callable[[Configuration, ProbeOptions], Measurement]) -> tuple[Probe, list[tuple[int, int]]]:
+    """A probe of this world, and the (number, round) of every confirmation it was asked for."""
+    asked: list[tuple[int, int]] = []
+
+    def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if options.confirmation:
+            asked.append((options.number, options.confirmation))
+        return world(configuration, options)
+
+    return probe, asked
+
+
+def alike(configuration: Configuration, options: ProbeOptions) -> Measurement:
+    """All as fast as one another but for the baseline, and always at exactly that speed."""
+    return completed(configuration, 5.0 if configuration == space().baseline else 10.0, spread=1e-4)
+
+
+def test_a_search_ends_with_its_finalists_and_the_baseline_confirmed_and_on_disk(tmp_path: Path) -> None:
+    probe, asked = confirming(alike)
+    study, _ = run(tmp_path, probe, n_trials=3, confirmation_rounds=2)
+    assert asked == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
+    assert all(trial.confirmed for trial in study.trials)
+    for trial in study.trials:
+        assert read_trial(study.probe_folder(trial.number), trial.number) == trial
+        assert study.probe_folder(trial.number, 2).name == "confirmation-2"
+
+
+def test_rounds_are_added_while_the_speeds_are_uncertain_and_all_are_on_disk(tmp_path: Path) -> None:
+    speeds = iter(range(10, 100))
+    probe, asked = confirming(
+        lambda configuration, options: completed(configuration, next(speeds), spread=1e-4, probe_seconds=600.0)
+    )
+    study, _ = run(tmp_path, probe, n_trials=2, confirmation_rounds=2)
+    assert asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3), (0, 4), (1, 4)]
+    assert [read_trial(study.probe_folder(number), number) for number in (0, 1)] == study.trials
+    again, nobody = confirming(alike)
+    run(tmp_path, again, n_trials=2, confirmation_rounds=2)
+    assert nobody == []
+
+
+def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
+    """The second probe is lucky, and what is expected to be fast is slow; what is said at the end counts with the rounds."""
+    kinds: list[str] = []
+
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        kinds.append("round" if options.confirmation else "probe")
+        luck = 50.0 if options.number == 1 and not options.confirmation else 1.0
+        return completed(configuration, luck * speed(configuration), spread=1e-3)
+
+    def speed(one: Configuration) -> float:
+        return 100 / one.micro_batch_size * (0.8 if one.values["checkpointing"] == "full" else 1.0)
+
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
+        statement = search(study, world)
+        assert "probe" in kinds[kinds.index("round") :]
+        asked = study.optuna.sampler.choose(study.optuna, trials=study.trials)
+        assert statement == nothing_to_win(study.plan, study.trials, asked, study.space.size)
+    found = best_trial(study.trials, "samples_per_second")
+    assert found is not None
+    assert speed(found.configuration) == 100
+
+
+def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=3, confirmation_rounds=1)
+        asked: list[Study] = []
+
+        def counting(study: Study) -> tuple[Asked | None, str]:
+            asked.append(study)
+            return ask(study)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("autotune.study.loop.ask", counting)
+            search(study, replay())
+    assert len(asked) == 3 + 1
+    assert all(trial.confirmed for trial in study.trials[:1])
+
+
+def test_an_interrupted_confirmation_goes_on_where_it_was(tmp_path: Path) -> None:
+    first, before = confirming(alike)
+
+    def stops(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if len(before) == 4:
+            raise KeyboardInterrupt
+        return first(configuration, options)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stops, n_trials=3, confirmation_rounds=2)
+    second, after = confirming(alike)
+    study, _ = run(tmp_path, second, n_trials=3, confirmation_rounds=2)
+    assert sorted([*before, *after]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(len(trial.confirmations) == 2 for trial in study.trials)
+
+
+def test_a_confirmed_search_is_not_confirmed_again(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    nobody = replay()
+    study, _ = run(tmp_path, nobody, n_trials=3, confirmation_rounds=2)
+    assert nobody.asked == []
+    assert best_trial(study.trials, "samples_per_second").confirmed  # type: ignore[union-attr]
+
+
+# The folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True);"
+            " sys.stdin.read()",
+            str(tmp_path / ".lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StudyInUse) as caught, locked(tmp_path):
+            pass
+        holder.communicate()
+    assert caught.value.advice
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "study"):
+        with pytest.raises(InvalidRequest, match="is a file"), locked(folder):
+            pass
+
+
+def test_a_folder_that_cannot_be_made_is_said_so() -> None:
+    with pytest.raises(StorageFailed) as caught, locked(Path("/proc/study")):
+        pass
+    assert caught.value.advice
+
+
+def test_the_same_name_with_another_identity_is_refused_showing_the_difference(tmp_path: Path) -> None:
+    known = {"task": "causal-lm", "environment": {"driver": "1", "threads": 2}, "space": {"workers": [0]}}
+    write_json(tmp_path / REQUEST, {"identity": known})
+    check_identity(tmp_path, json.loads(json.dumps(known)))
+    other = {**known, "environment": {"driver": "2", "threads": 2}, "space": {"workers": [0], "precision": ["x" * 99]}}
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, other)
+    said = str(caught.value)
+    assert "environment.driver was 1, is now 2" in said
+    assert "space.precision was None, is now" in said
+    assert "threads" not in said
+    assert "\n" not in said
+    assert "x" * 61 not in said
+    assert "fresh=True" in said
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}'])
+def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> None:
+    (tmp_path / REQUEST).write_text(content)
+    with pytest.raises(StorageFailed, match="damaged") as caught:
+        check_identity(tmp_path, {})
+    assert "fresh=True" in str(caught.value)
+
+
+def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_text("no database\n" * 100)
+    with pytest.raises(StorageFailed) as caught:
+        opened(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_is_removed_with_nothing_else_in_its_folder(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=2)
+    (tmp_path / "mine.txt").write_text("keep")
+    (tmp_path / "summary.md").write_text("report")
+    remove_study(tmp_path, ["summary.md"])
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.txt", ".lock"}
+    remove_study(tmp_path, ["summary.md"])
+    study, _ = run(tmp_path, replay(), n_trials=2)
+    assert len(study.trials) == 2
+
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from autotune.errors import StorageFailed
+from tests.study.test_loop import replay, run
+folder = Path(sys.argv[1])
+size = int(sys.argv[2])
+if size:
+    run(folder, replay(), n_trials=2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+try:
+    run(folder, replay(), n_trials=8)
+except StorageFailed as error:
+    assert error.advice
+    print(error)
+"""
+
+
+def in_a_process_of_its_own(folder: Path, size: int) -> list[str]:
+    made = subprocess.run(
+        [sys.executable, "-c", FILL, str(folder), str(size)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout.splitlines()
+
+
+def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
+    said = in_a_process_of_its_own(tmp_path, size=1000)
+    assert len(said) == 1
+    assert "cannot be written" in said[0]
+    study, _ = run(tmp_path, replay(), n_trials=3)
+    assert [trial.number for trial in study.trials] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("options", "what"), [("size=100k", "full"), ("size=1m,ro", "read-only")])
+def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True)
+    if os.getuid() or mounted.returncode:
+        pytest.skip(f"mounting a {what} disk is not permitted here")
+    try:
+        said = in_a_process_of_its_own(tmp_path / "study", size=0)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert len(said) == 1
+    assert "cannot be written" in said[0]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupted_opening_keeps_the_baseline_trial_0_and_each_precision_next(tmp_path: Path, at: int) -> None:
+    among = space(precision=("fp32", "bf16", "tf32"))
+    interrupted(tmp_path, at, among=among)
+    study, _ = run(tmp_path, replay(), among)
+    assert study.trials[0].configuration == among.baseline
+    assert [trial.configuration.values["precision"] for trial in study.trials[:3]] == ["fp32", "bf16", "tf32"]
+    assert len({trial.configuration.micro_batch_size for trial in study.trials[:3]}) == 1
+
+
+def test_a_study_is_unmeasured_until_a_trial_is(tmp_path: Path) -> None:
+    assert not is_unmeasured(tmp_path), "a folder without a study is nobody's to clear"
+    write_json(tmp_path / REQUEST, {"identity": {}})
+    (tmp_path / "probes" / "0000").mkdir(parents=True)
+    (tmp_path / "probes" / "0000" / "order.json").write_text("{}")
+    assert is_unmeasured(tmp_path)
+    write_json(tmp_path / "probes" / "0000" / ANSWER, {})
+    assert not is_unmeasured(tmp_path)
+
+
+# A limited time -------------------------------------------------------------------------------------------------
+
+
+def timed(
+    folder: Path, seconds: float, world: Callable[[Configuration, ProbeOptions], Measurement], **plan: Any
+) -> tuple[Study, str, TimedProbe]:
+    """Search for so many seconds of a world whose measurements say what they take."""
+    time = SimulatedTime(seconds)
+    probe = TimedProbe(time, world)
+    with locked(folder):
+        study = opened(folder, time=time, confirmation_rounds=3, **{"n_trials": 20, "sampler": "random"} | plan)
+        return study, search(study, probe), probe
+
+
+def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _: False) -> Any:
+    """Probes and rounds of so many seconds, and of a thousand those of what is slow."""
+    return lambda configuration, _: taking(machine(configuration), 1000.0 if slow(configuration) else seconds)
+
+
+@pytest.mark.parametrize("seconds", [25.0, 60.0, 200.0])
+@pytest.mark.parametrize("sampler", ["random", "physics"])
+def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, seconds: float, sampler: str) -> None:
+    study, statement, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.confirmed == study.trials[0].confirmed == (best.number != 0)
+    assert best.number != 0 or seconds == 25.0
+    assert probe.time.passed[0] <= seconds
+    assert not probe.killed
+    if seconds == 25.0:
+        assert statement.startswith("the time of 25 s is over")
+        assert study.left_out == ["further probes"]
+
+
+def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_path: Path) -> None:
+    study, statement, probe = timed(tmp_path, 60.0, each_taking(4.0, lambda one: one.micro_batch_size == 8))
+    assert len(probe.killed) == 1
+    lost = probe.killed[0][0]
+    assert probe.time.passed[0] <= 60 * (1 + GRACE)
+    assert statement == "the time of 1 min 0 s is over"
+    assert lost not in [trial.number for trial in study.trials]
+    assert not (study.probe_folder(lost) / ANSWER).exists()
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert best.confirmed, "there was time left for it, however slow the rival"
+    again, _, probe = timed(tmp_path, 10_000.0, each_taking(4.0))
+    assert probe.asked[0] == (lost, 0), "the next run begins with it"
+    assert study.trials[-1] in [replace(one, confirmations=study.trials[-1].confirmations) for one in again.trials]
+
+
+def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(TimeIsOver, match=r"your own settings were measured\..*timeout="):
+        timed(tmp_path, 30.0, each_taking(100.0))
+    with pytest.raises(TimeIsOver):
+        timed(tmp_path, 0.0, each_taking(1.0))
+    study, _, _ = timed(tmp_path, 300.0, each_taking(4.0))
+    assert study.trials[0].number == 0
+
+
+def test_where_no_round_has_time_left_the_probes_are_the_answer_and_the_rounds_come_with_the_next_run(
+    tmp_path: Path,
+) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        return taking(alike(configuration, options), 20.0)
+
+    study, _, probe = timed(tmp_path, 50.0, world)
+    assert probe.rounds == []
+    assert len(study.trials) == 2
+    assert missing_rounds(study) == "3 of 3 confirmation rounds"
+    study, _, probe = timed(tmp_path, 200.0, world, n_trials=2)
+    assert probe.asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)]
+    assert missing_rounds(study) == ""
+
+
+def test_without_a_limit_no_round_is_missing(tmp_path: Path) -> None:
+    study, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=0)
+    assert missing_rounds(study) == ""
+    assert study.left_out == []

@@ -1,0 +1,237 @@
+"""One trial's measuring: its deadline, its bar, its repeats where it was disturbed, and what is on disk of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import StorageFailed
+from autotune.core.io import read_json
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.trial import Trial
+from autotune.probe import ProbeOptions
+from autotune.probe.order import ANSWER
+from autotune.probe.replay import ReplayProbe
+from autotune.study.measure import LONGEST_BASELINE_S, REPEATS, STAYS_DISTURBED, measure, unsupported
+from autotune.study.plan import Plan
+from autotune.study.store import probe_folder, read_trial
+from tests.makers import ALLOWED, completed, configuration, ended, out_of_memory, trial
+
+OF = configuration()
+FOREIGN = ("another process on the device: 4711",)
+
+
+def plan(**facts: Any) -> Plan:
+    known = {"n_trials": 9, "objective": "samples_per_second", "memory_limit_bytes": ALLOWED, "allowed_bytes": ALLOWED}
+    return Plan(**known | facts)
+
+
+def answering(*measurements: Measurement) -> ReplayProbe:
+    """A probe that gives these answers in turn, the last one from then on."""
+
+    def world(_: Configuration) -> Measurement:
+        return measurements[min(len(probe.asked), len(measurements)) - 1]
+
+    probe = ReplayProbe(world)
+    return probe
+
+
+def disturbed(speed: float = 5.0) -> Measurement:
+    return completed(OF, speed, observed_doubts=FOREIGN)
+
+
+def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
+    """The options with which the next trial (or its confirmation) is asked for."""
+    probe = answering(completed(OF))
+    confirmation = fields.pop("confirmation", 0)
+    of = fields.pop("of", OF)
+    measure(folder, plan(**fields), trials, probe, of, len(trials), confirmation)
+    return probe.asked[0][1]
+
+
+# Disturbed ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_disturbed_is_measured_once(tmp_path: Path) -> None:
+    probe = answering(completed(OF))
+    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    assert len(probe.asked) == 1
+    assert measurement.repeated_because == ()
+
+
+def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> None:
+    probe = answering(disturbed(), completed(OF, 10.0))
+    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    assert len(probe.asked) == 2
+    assert probe.asked[0] == probe.asked[1]
+    assert measurement.samples_per_second == pytest.approx(10.0)
+    assert measurement.repeated_because == FOREIGN
+    assert measurement.observed_doubts == ()
+
+
+def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
+    throttled = replace(disturbed(), observed_doubts=("throttled",))
+    probe = answering(disturbed(), throttled, disturbed(7.0))
+    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    assert len(probe.asked) == 1 + REPEATS == 3
+    assert measurement.samples_per_second == pytest.approx(7.0)
+    assert measurement.repeated_because == (*FOREIGN, "throttled")
+    assert measurement.observed_doubts == FOREIGN, "the last one is doubted still"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        out_of_memory(OF, observed_doubts=FOREIGN),
+        ended(Outcome.TIMED_OUT, observed_doubts=FOREIGN),
+        completed(OF, observed_doubts=FOREIGN, ended_early=True),
+    ],
+    ids=["out of memory", "timed out", "hopeless"],
+)
+def test_an_end_that_a_stranger_may_have_brought_about_is_tried_again(tmp_path: Path, first: Measurement) -> None:
+    measurement = measure(tmp_path, plan(), [], answering(first, completed(OF)), OF, 0)
+    assert measurement.feasible
+    assert measurement.repeated_because == FOREIGN
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CRASHED, Outcome.UNSUPPORTED, Outcome.MISCONFIGURED, Outcome.NON_FINITE_LOSS]
+)
+def test_an_end_that_no_stranger_brings_about_stands(tmp_path: Path, outcome: Outcome) -> None:
+    probe = answering(ended(outcome, observed_doubts=FOREIGN))
+    measure(tmp_path, plan(), [], probe, OF, 0)
+    assert len(probe.asked) == 1
+
+
+def test_a_confirmation_that_was_disturbed_is_made_anew_too(tmp_path: Path) -> None:
+    probe = answering(disturbed(), completed(OF))
+    measurement = measure(tmp_path, plan(), [trial(0)], probe, OF, 0, confirmation=2)
+    assert [options.confirmation for _, options in probe.asked] == [2, 2]
+    assert measurement.repeated_because == FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("before", "probes"),
+    [
+        (STAYS_DISTURBED, 1),
+        (STAYS_DISTURBED - 1, 1 + REPEATS),
+    ],
+)
+def test_a_disturbance_that_stays_is_the_machine_as_it_is(tmp_path: Path, before: int, probes: int) -> None:
+    probe = answering(disturbed())
+    trials = [trial(number, observed_doubts=FOREIGN) for number in range(before)]
+    measurement = measure(tmp_path, plan(), trials, probe, OF, before)
+    assert len(probe.asked) == probes
+    assert measurement.observed_doubts == FOREIGN
+
+
+def test_one_quiet_trial_among_the_last_ends_that(tmp_path: Path) -> None:
+    probe = answering(disturbed())
+    trials = [trial(number, observed_doubts=FOREIGN) for number in range(5)] + [trial(5)]
+    measure(tmp_path, plan(), trials, probe, OF, 6)
+    assert len(probe.asked) == 1 + REPEATS
+
+
+# On disk --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_probe_left_unwritten_is_on_disk(tmp_path: Path) -> None:
+    measurement = measure(tmp_path, plan(), [], answering(completed(OF)), OF, 3)
+    assert read_trial(probe_folder(tmp_path, 3), 3) == Trial(3, OF, measurement)
+
+
+def test_why_a_measurement_was_repeated_is_on_disk(tmp_path: Path) -> None:
+    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), OF, 3)
+    read = read_trial(probe_folder(tmp_path, 3), 3)
+    assert read is not None
+    assert read.measurement.repeated_because == FOREIGN
+
+
+def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Measurement]:
+    """The probe as one that writes its answer itself, with a fact that only the file has."""
+
+    def kept(of: Configuration, options: ProbeOptions) -> Measurement:
+        measurement = probe(of, options)
+        place = probe_folder(folder, options.number, options.confirmation)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / ANSWER).write_text('{"own": true}')
+        return measurement
+
+    return kept
+
+
+def test_what_a_probe_wrote_itself_is_left_as_it_is_unless_it_was_repeated(tmp_path: Path) -> None:
+    measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), OF, 0)
+    assert read_json(probe_folder(tmp_path, 0) / ANSWER) == {"own": True}
+    measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), OF, 1)
+    assert read_json(probe_folder(tmp_path, 1) / ANSWER)["repeated_because"] == list(FOREIGN)
+
+
+def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "probes").write_text("a file")
+    with pytest.raises(StorageFailed, match="cannot be written"):
+        measure(tmp_path, plan(), [], answering(completed(OF)), OF, 0)
+
+
+def test_a_baseline_that_the_environment_rules_out_is_kept_like_any_other(tmp_path: Path) -> None:
+    measurement = unsupported(tmp_path, OF, "bf16: not on this device")
+    assert (measurement.outcome, measurement.reason) == (Outcome.UNSUPPORTED, "bf16: not on this device")
+    assert read_trial(probe_folder(tmp_path, 0), 0) == Trial(0, OF, measurement)
+
+
+# Deadline and bar -----------------------------------------------------------------------------------------------
+
+
+def test_a_probe_is_told_its_number_and_the_best_speed_so_far(tmp_path: Path) -> None:
+    trials = [trial(0, 10.0), trial(1, 30.0), trial(2, 20.0)]
+    options = asked_of(tmp_path, trials)
+    assert (options.number, options.confirmation) == (3, 0)
+    assert options.best_so_far == trials[1].samples_per_second
+    assert asked_of(tmp_path / "first", []).best_so_far is None
+
+
+def test_there_is_no_bar_for_memory_nor_in_a_confirmation_nor_from_what_is_barred(tmp_path: Path) -> None:
+    assert asked_of(tmp_path / "memory", [trial(0)], objective="memory").best_so_far is None
+    assert asked_of(tmp_path / "confirmation", [trial(0)], confirmation=1).best_so_far is None
+    trials = [trial(0, 10.0), replace(trial(1, 30.0), barred="its loss differs")]
+    assert asked_of(tmp_path / "barred", trials).best_so_far == trials[0].samples_per_second
+
+
+@pytest.mark.parametrize(("took", "deadline"), [(1.0, 60.0), (6.0, 60.0), (30.0, 300.0)])
+def test_the_deadline_is_ten_times_the_baseline_s_and_at_least_a_minute(
+    tmp_path: Path, took: float, deadline: float
+) -> None:
+    assert asked_of(tmp_path, [trial(0, probe_seconds=took), trial(1, probe_seconds=999.0)]).deadline_s == deadline
+
+
+def test_a_baseline_that_did_not_train_leaves_the_longest_deadline(tmp_path: Path) -> None:
+    failed = Trial(0, OF, ended(Outcome.OUT_OF_MEMORY, probe_seconds=1.0))
+    assert asked_of(tmp_path, [failed]).deadline_s == asked_of(tmp_path / "a", []).deadline_s == LONGEST_BASELINE_S
+
+
+def test_the_baseline_is_given_minutes_and_no_more_than_the_whole_search_has_left(tmp_path: Path) -> None:
+    assert asked_of(tmp_path, []).deadline_s == LONGEST_BASELINE_S == 300.0
+    probe = answering(completed(OF))
+    measure(tmp_path / "timed", plan(), [], probe, OF, 0, seconds=40.0)
+    assert 30.0 < probe.asked[0][1].deadline_s <= 40.0
+
+
+def test_a_baseline_that_compiles_is_given_the_time_for_it(tmp_path: Path) -> None:
+    compiled = configuration(compile="default")
+    assert asked_of(tmp_path, [], of=compiled).deadline_s > LONGEST_BASELINE_S + 60
+
+
+def test_a_confirmation_has_the_time_that_all_its_micro_steps_need(tmp_path: Path) -> None:
+    baseline = trial(0, probe_seconds=30.0)
+    many, few = configuration(1, 48), configuration(48, 48)
+    assert asked_of(tmp_path / "many", [baseline], of=many, confirmation=1).deadline_s == pytest.approx(300.0 * 48 / 3)
+    assert asked_of(tmp_path / "few", [baseline], of=few, confirmation=1).deadline_s == 300.0
+    assert asked_of(tmp_path / "probe", [baseline], of=many).deadline_s == 300.0
+
+
+def test_a_deadline_of_the_user_s_is_everyone_s(tmp_path: Path) -> None:
+    for number, trials in enumerate(([], [trial(0, probe_seconds=99.0)])):
+        assert asked_of(tmp_path / str(number), trials, probe_timeout_s=12.5).deadline_s == 12.5

@@ -1,0 +1,338 @@
+"""Which trial is best, which are rivals, and how much faster than the baseline."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.interval import quotient_interval
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.trial import Trial
+from autotune.study.objective import best_trial, disqualified, finalists, pareto_front, speed, speed_up, value
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
+
+SPEED = "samples_per_second"
+
+
+def with_tokens(samples_per_second: float, tokens_in_a_sample: int) -> Trial:
+    one = trial(0, samples_per_second)
+    steps = tuple(replace(step, tokens=step.samples * tokens_in_a_sample) for step in one.measurement.steps)
+    return replace(one, measurement=replace(one.measurement, steps=steps))
+
+
+def numbers(trials: list[Trial]) -> list[int]:
+    return [one.number for one in trials]
+
+
+# What the study is told -----------------------------------------------------------------------------------------
+
+
+def test_a_feasible_trial_is_told_its_speed_or_its_peak() -> None:
+    one = completed(samples_per_second=10.0, peak_bytes=500 * MIB)
+    assert value(one, SPEED, ALLOWED) == pytest.approx(10.0)
+    assert value(one, "memory", ALLOWED) == 500 * MIB
+    assert value(with_tokens(10.0, 7).measurement, "tokens_per_second", ALLOWED) == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize("outcome", [one for one in Outcome if one is not Outcome.COMPLETED])
+def test_an_infeasible_trial_is_told_the_worst_value(outcome: Outcome) -> None:
+    assert value(ended(outcome), SPEED, ALLOWED) == 0.0
+    assert value(ended(outcome), "memory", ALLOWED) == ALLOWED
+
+
+def test_tokens_are_compared_where_they_are_known() -> None:
+    assert speed(with_tokens(10.0, 7).measurement, "tokens_per_second") == pytest.approx(70.0)
+    assert speed(with_tokens(10.0, 7).measurement, SPEED) == pytest.approx(10.0)
+    assert speed(with_tokens(10.0, 0).measurement, "tokens_per_second") == pytest.approx(10.0)
+
+
+# The best -------------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_feasible_trial_is_best() -> None:
+    trials = [trial(0, 10), trial(1, 30), trial(2, 20), Trial(3, configuration(48), ended(Outcome.OUT_OF_MEMORY))]
+    assert best_trial(trials, SPEED) is trials[1]
+    assert best_trial([trials[3]], SPEED) is None
+    assert best_trial([], SPEED) is None
+
+
+def test_a_confirmed_trial_comes_before_a_faster_one_that_is_not() -> None:
+    trials = [trial(0, 10, confirmed=10), trial(1, 20, confirmed=19), trial(2, 30)]
+    assert best_trial(trials, SPEED) is trials[1]
+
+
+def test_a_confirmed_trial_is_judged_by_its_confirmation() -> None:
+    trials = [trial(0, 30, confirmed=20), trial(1, 29, confirmed=25)]
+    assert best_trial(trials, SPEED) is trials[1]
+
+
+def test_a_finalist_that_failed_its_confirmation_is_out() -> None:
+    failed = replace(trial(1, 50), confirmations=(ended(Outcome.OUT_OF_MEMORY),))
+    assert best_trial([trial(0, 10), failed, trial(2, 20)], SPEED) is not failed
+
+
+def test_of_confirmed_trials_within_noise_the_one_with_more_free_memory_is_best() -> None:
+    fast = trial(0, 20.0, 800 * MIB, confirmed=20.0, spread=0.02)
+    lean = trial(1, 19.9, 300 * MIB, confirmed=19.9, spread=0.02)
+    slow = trial(2, 15.0, 100 * MIB, confirmed=15.0, spread=0.02)
+    assert best_trial([fast, lean, slow], SPEED) is lean
+
+
+def test_an_interval_too_wide_to_tell_is_no_proof_that_two_are_equal() -> None:
+    fast = in_rounds(0, [100.0, 40.0, 80.0], 800 * MIB)
+    lean = in_rounds(1, [44.0, 50.0, 38.0], 300 * MIB)
+    assert speed_up(fast, lean, SPEED)[0].low < 1  # type: ignore[union-attr]
+    assert best_trial([fast, lean], SPEED) is fast
+
+
+def test_single_probes_within_noise_are_not_called_equal() -> None:
+    fast, lean = trial(0, 20.0, 800 * MIB, spread=0.02), trial(1, 19.9, 300 * MIB, spread=0.02)
+    assert best_trial([fast, lean], SPEED) is fast
+
+
+def test_a_trial_that_ended_early_never_wins() -> None:
+    hopeless = trial(1, 30.0, ended_early=True)
+    assert best_trial([trial(0, 10.0), hopeless], SPEED).number == 0  # type: ignore[union-attr]
+    assert best_trial([hopeless], SPEED) is None
+    assert numbers(finalists([trial(0, 10.0), hopeless], SPEED)) == [0]
+
+
+def test_a_barred_trial_never_wins_nor_is_it_confirmed() -> None:
+    barred = replace(trial(1, 30.0, 100 * MIB, confirmed=30.0), barred="its loss differs from the baseline's")
+    trials = [trial(0, 10.0), barred, trial(2, 20.0)]
+    assert best_trial(trials, SPEED) is trials[2], "its confirmation puts no other behind"
+    assert best_trial(trials, "memory") is not barred
+    assert best_trial([barred], SPEED) is None
+    unconfirmed = replace(trial(1, 30.0), barred="its loss differs from the baseline's")
+    assert numbers(finalists([trials[0], unconfirmed, trials[2]], SPEED)) == [2]
+
+
+def test_what_fitted_only_because_the_allocator_tried_again_never_wins() -> None:
+    tight = trial(1, 30.0, allocator_retries=3)
+    assert best_trial([trial(0, 10.0), tight], SPEED).number == 0  # type: ignore[union-attr]
+    assert value(tight.measurement, SPEED, ALLOWED) == 0.0
+
+
+def test_the_least_memory_wins_at_no_less_than_the_baseline_s_speed() -> None:
+    trials = [trial(0, 10, 800 * MIB), trial(1, 5, 100 * MIB), trial(2, 12, 500 * MIB), trial(3, 11, 600 * MIB)]
+    assert best_trial(trials, "memory") is trials[2]
+
+
+def test_the_least_memory_wins_outright_where_the_baseline_does_not_run() -> None:
+    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), trial(1, 5, 100 * MIB), trial(2, 12)]
+    assert best_trial(trials, "memory") is trials[1]
+
+
+# What learns differently wins only if it is surely faster --------------------------------------------------------
+
+WEATHER = (1.0, 0.4, 0.7)
+"""Speeds of three rounds on a restless machine."""
+
+FP32 = configuration(8, precision="fp32", optimizer="adamw_torch_fused")
+BF16 = configuration(8, precision="bf16", optimizer="adamw_torch_fused")
+WORKERS = configuration(8, precision="fp32", optimizer="adamw_torch", workers=2)
+
+
+def of(one: Trial, configuration: Configuration) -> Trial:
+    return replace(one, configuration=configuration)
+
+
+def rivals(other: Configuration, *gains: float) -> list[Trial]:
+    """The baseline and a rival that was so many times as fast in each of three rounds."""
+    rounds = [10 * gain * slow for gain, slow in zip(gains, WEATHER, strict=True)]
+    return [of(in_rounds(0, [10 * slow for slow in WEATHER]), FP32), of(in_rounds(1, rounds), other)]
+
+
+@pytest.mark.parametrize(
+    ("other", "gains", "wins"),
+    [
+        (BF16, (0.6, 2.4, 1.2), False),
+        (BF16, (1.001, 1.004, 0.999), False),
+        (BF16, (1.5, 1.6, 1.4), True),
+        (WORKERS, (0.6, 2.4, 1.2), True),
+        (
+            replace(BF16, levers=(*BF16.levers[:1], ("precision", "unheard_of"), *BF16.levers[2:])),
+            (0.6, 2.4, 1.2),
+            False,
+        ),
+    ],
+    ids=["open", "as fast", "surely faster", "learns alike", "of another version"],
+)
+def test_what_learns_differently_wins_only_if_it_is_surely_faster(
+    other: Configuration, gains: tuple[float, ...], wins: bool
+) -> None:
+    trials = rivals(other, *gains)
+    best = best_trial(trials, SPEED)
+    assert best is not None
+    assert best.number == int(wins)
+    gain, _ = speed_up(trials[1], trials[0], SPEED)
+    assert gain is not None
+    assert gain > 1
+
+
+def test_a_single_probe_of_what_learns_differently_wins_only_if_it_is_surely_faster() -> None:
+    slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=BF16, spread=0.3)
+    assert best_trial([slow, fast], SPEED) is slow
+    assert best_trial([slow, of(fast, WORKERS)], SPEED) == of(fast, WORKERS)
+
+
+def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_not_run_or_memory_counts() -> None:
+    _, fast = rivals(BF16, 0.6, 2.4, 1.2)
+    lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
+    assert best_trial([lost, fast], SPEED) is fast
+    lean = trial(1, 12.0, 100 * MIB, of=BF16, confirmed=12.0, spread=0.3)
+    heavy = trial(0, 10.0, 800 * MIB, of=FP32, confirmed=10.0, spread=0.3)
+    assert best_trial([heavy, lean], "memory") is lean
+
+
+def test_what_was_faster_and_could_not_win_is_disqualified_with_its_reason_the_fastest_confirmed_one_first() -> None:
+    slow, unsure = rivals(BF16, 0.6, 2.4, 1.2)
+    barred = replace(of(in_rounds(2, [50.0, 20.0, 35.0]), BF16), barred="its loss differs")
+    probed = replace(trial(3, 90.0, of=BF16), barred="learns as trial 2")
+    behind = replace(trial(4, 1.0, of=BF16, confirmed=1.0), barred="its loss differs")
+    trials = [slow, unsure, barred, probed, behind]
+    assert best_trial(trials, SPEED) is slow
+    told = disqualified(trials, SPEED)
+    assert [one.number for one, _ in told] == [2, 1, 3]
+    assert (told[0][1], told[2][1]) == ("its loss differs", "learns as trial 2")
+    assert "cannot be told to be faster" in told[1][1]
+    assert disqualified(rivals(BF16, 1.001, 1.004, 0.999), SPEED) == [], "as fast: nothing is lost"
+    assert disqualified(rivals(BF16, 1.5, 1.6, 1.4), SPEED) == []
+
+
+# Against the baseline -------------------------------------------------------------------------------------------
+
+
+def test_the_speed_up_is_a_quotient_with_its_interval() -> None:
+    gain, reason = speed_up(trial(1, 25.0, spread=0.01), trial(0, 10.0, spread=0.01), SPEED)
+    assert reason == ""
+    assert gain is not None
+    assert gain == pytest.approx(2.5)
+    assert gain.low < 2.5 < gain.high
+    assert gain.relative_width == pytest.approx(
+        2**0.5 * trial(0, 10.0, spread=0.01).samples_per_second.relative_width,  # type: ignore[union-attr]
+        rel=0.01,
+    )
+
+
+def in_rounds(number: int, speeds: Sequence[float], peak_bytes: int = 500 * MIB, **facts: Any) -> Trial:
+    """A trial that was confirmed in rounds of these speeds."""
+    rounds = tuple(completed(configuration(), one, peak_bytes, spread=1e-4, **facts) for one in speeds)
+    return replace(trial(number, speeds[0], peak_bytes), confirmations=rounds)
+
+
+def test_what_slows_both_in_a_round_cancels_from_the_speed_up() -> None:
+    weather = (1.0, 0.5, 0.8)
+    best, baseline = in_rounds(1, [20 * one for one in weather]), in_rounds(0, [10 * one for one in weather])
+    gain, _ = speed_up(best, baseline, SPEED)
+    assert gain is not None
+    assert gain == pytest.approx(2.0)
+    assert gain.relative_width < 1e-6
+    for one in (best, baseline):
+        assert one.samples_per_second.relative_width > 0.5, "alone it is hardly known"  # type: ignore[union-attr]
+
+
+def test_a_speed_up_that_differs_from_round_to_round_is_as_uncertain_as_that() -> None:
+    gain, _ = speed_up(in_rounds(1, [20.0, 22.0, 21.0]), in_rounds(0, [10.0, 10.0, 10.0]), SPEED)
+    expected = quotient_interval([20.0, 22.0, 21.0], [10.0] * 3)
+    assert gain is not None
+    assert (gain, gain.low, gain.high) == pytest.approx((expected, expected.low, expected.high), rel=1e-6)
+
+
+@pytest.mark.parametrize(("above", "below"), [(2, 2), (3, 4), (1, 3)])
+def test_too_few_rounds_or_unequal_ones_are_no_pairs(above: int, below: int) -> None:
+    best, baseline = in_rounds(1, [20.0] * above), in_rounds(0, [10.0, 11.0, 10.5, 10.2][:below])
+    gain, _ = speed_up(best, baseline, SPEED)
+    one, other = best.samples_per_second, baseline.samples_per_second
+    assert gain is not None
+    assert one is not None
+    assert other is not None
+    assert gain == pytest.approx(one / other)
+    half = (one.relative_width**2 + other.relative_width**2) ** 0.5 / 2
+    assert gain.high == pytest.approx(gain * (1 + half))
+
+
+def test_tokens_are_paired_where_tokens_are_compared() -> None:
+    def of_length(tokens: int, one: Trial) -> Trial:
+        def told(measurement: Measurement) -> Measurement:
+            steps = tuple(replace(step, tokens=tokens * step.samples) for step in measurement.steps)
+            return replace(measurement, steps=steps)
+
+        return replace(one, confirmations=tuple(map(told, one.confirmations)))
+
+    best, baseline = of_length(7, in_rounds(1, [20.0, 10.0, 16.0])), of_length(14, in_rounds(0, [10.0, 5.0, 8.0]))
+    assert speed_up(best, baseline, SPEED)[0] == pytest.approx(2.0)
+    gain = speed_up(best, baseline, "tokens_per_second")[0]
+    assert gain is not None
+    assert (gain.low, gain.high) == pytest.approx((1.0, 1.0))
+
+
+def test_rivals_that_every_round_puts_in_the_same_order_are_not_equal_however_the_rounds_differ() -> None:
+    weather = (1.0, 0.6, 0.8)
+    fast = in_rounds(0, [20 * one for one in weather], 800 * MIB)
+    lean = in_rounds(1, [19 * one for one in weather], 300 * MIB)
+    assert best_trial([fast, lean], SPEED) is fast
+    changing = in_rounds(1, [20.5, 11.6, 15.7], 300 * MIB)
+    assert best_trial([fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"
+
+
+def test_the_baseline_is_exactly_as_fast_as_itself() -> None:
+    gain, _ = speed_up(trial(0, 10.0), trial(0, 10.0), SPEED)
+    assert gain is not None
+    assert (gain.value, gain.low, gain.high) == (1.0, 1.0, 1.0)
+
+
+def test_there_is_no_speed_up_over_a_baseline_that_does_not_run_and_the_reason_says_so() -> None:
+    baseline = Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY, reason="tried to allocate 2 GiB"))
+    gain, reason = speed_up(trial(1), baseline, SPEED)
+    assert gain is None
+    assert "out_of_memory" in reason
+    assert "tried to allocate 2 GiB" in reason
+
+
+# Rivals ---------------------------------------------------------------------------------------------------------
+
+
+def test_finalists_are_the_best_and_those_within_noise_of_it() -> None:
+    trials = [trial(0, 10), trial(1, 99), trial(2, 100), trial(3, 98), trial(4, 90)]
+    assert numbers(finalists(trials, SPEED)) == [2, 1, 3]
+    assert numbers(finalists(trials, SPEED, most=2)) == [2, 1]
+    assert numbers(finalists(trials[:2], SPEED)) == [1]
+    assert finalists([], SPEED) == []
+
+
+def test_a_wide_interval_makes_more_rivals() -> None:
+    assert numbers(finalists([trial(0, 100, spread=0.3), trial(1, 85)], SPEED)) == [0, 1]
+
+
+def test_once_some_are_confirmed_those_whose_probe_was_faster_are_next() -> None:
+    assert numbers(finalists([trial(0, 100, confirmed=50), trial(1, 99), trial(2, 60), trial(3, 40)], SPEED)) == [1, 2]
+    assert finalists([trial(0, 100, confirmed=100), trial(1, 99)], SPEED) == []
+
+
+def test_what_failed_its_confirmation_is_no_finalist_again() -> None:
+    failed = replace(trial(0, 100), confirmations=(ended(Outcome.OUT_OF_MEMORY),))
+    assert numbers(finalists([failed, trial(1, 50)], SPEED)) == [1]
+    assert numbers(finalists([failed, trial(1, 50)], "memory")) == [1]
+
+
+def test_for_memory_the_leanest_alone_is_confirmed() -> None:
+    trials = [trial(0, 10, 800 * MIB), trial(1, 5, 100 * MIB), trial(2, 12, 500 * MIB), trial(3, 11, 600 * MIB)]
+    assert numbers(finalists(trials, "memory")) == [2]
+    confirmed = [trials[0], trials[1], trial(2, 12, 500 * MIB, confirmed=12), trials[3]]
+    assert finalists(confirmed, "memory") == []
+
+
+def test_the_front_holds_what_no_other_beats_in_both_speed_and_memory() -> None:
+    trials = [
+        trial(0, 10, 500 * MIB),
+        trial(1, 30, 900 * MIB),
+        trial(2, 20, 500 * MIB),
+        trial(3, 15, 700 * MIB),
+        trial(4, 5, 100 * MIB),
+        Trial(5, configuration(48), ended(Outcome.OUT_OF_MEMORY)),
+    ]
+    assert numbers(pareto_front(trials)) == [1, 2, 4]
+    assert pareto_front([]) == []

@@ -1,0 +1,90 @@
+"""Why a search ends: its budget, nothing left to win, or a run too short to be worth more of it."""
+
+import math
+from dataclasses import replace
+
+from autotune.core.time_limit import TimeLimit
+from autotune.sampler.acquisition import Choice
+from autotune.study.plan import Plan
+from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
+from tests.makers import ALLOWED, configuration, trial
+
+PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, time=TimeLimit(60.0))
+TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
+NEXT = configuration(16)
+SIZE = 4
+"""Configurations of the space: as many as were tried."""
+
+
+def choice(could_win: float = 0.2, expected_win: float = 0.1, probe_seconds: float = 5.0) -> Choice:
+    return Choice(NEXT, could_win, could_win, 30, expected_win, probe_seconds, better=True)
+
+
+def announced(steps: int) -> Plan:
+    return Plan(10, "samples_per_second", ALLOWED, ALLOWED, training_steps=steps)
+
+
+def test_a_budget_ends_it() -> None:
+    assert out_of_budget(PLAN, TRIALS, out_of_time=False) == ""
+    assert out_of_budget(PLAN, TRIALS * 3, out_of_time=True) == "the budget of 10 trials is used"
+    assert out_of_budget(PLAN, TRIALS, out_of_time=True) == "the time of 1 min 0 s is over"
+
+
+def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
+    assert nothing_to_win(PLAN, TRIALS, choice(could_win=0.011), SIZE) == ""
+    said = nothing_to_win(PLAN, TRIALS, choice(could_win=0.009), SIZE)
+    assert said == (
+        "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
+    )
+
+
+def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
+    said = nothing_to_win(PLAN, TRIALS, replace(choice(could_win=0.009), any_could_win=0.07), SIZE)
+    assert said == (
+        "nothing untried that is likely to fit can beat the best by more than 1.0% "
+        "(95% sure, 30 untried configurations considered); what fits after all could beat the best by at most 7.0%"
+    )
+
+
+def test_nothing_is_concluded_from_two_probes() -> None:
+    assert nothing_to_win(PLAN, TRIALS[:2], choice(could_win=0.0), SIZE) == ""
+
+
+def test_it_ends_when_all_is_known() -> None:
+    known = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.0, 0), SIZE)
+    assert known == "every configuration of the space is known or settled"
+    part = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.0, 0), SIZE + 1)
+    assert part == "every configuration around the best of the core levers' is known or settled"
+    starved = nothing_to_win(PLAN, TRIALS, Choice(None, math.inf, math.inf, 7), SIZE)
+    assert starved == "nothing untried is likely to fit (95% sure, 7 untried configurations considered)"
+    hardly = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.2, 7), SIZE)
+    assert hardly == f"{starved}; what fits after all could beat the best by at most 20%"
+
+
+def test_a_short_run_is_not_worth_another_probe() -> None:
+    """A step takes a second: of 20 steps a tenth is 2 s, of 100 it is 10 s; a probe takes 5 s."""
+    assert nothing_to_win(announced(100), TRIALS, choice(), SIZE) == ""
+    said = nothing_to_win(announced(20), TRIALS, choice(), SIZE)
+    assert said.startswith("your 20 steps take about 20 s: another probe of about 5 s is not expected to save as much")
+
+
+def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
+    said = nothing_to_win(announced(20), TRIALS[:1], choice(), SIZE)
+    assert said.endswith(f"by estimate the fastest is {NEXT} (not measured)")
+
+
+def test_where_nothing_is_expected_to_be_faster_what_one_has_is_the_pick() -> None:
+    said = nothing_to_win(announced(20), TRIALS[:1], replace(choice(), better=False), SIZE)
+    assert said.endswith("by estimate the fastest is what you have")
+
+
+def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
+    of_memory = replace(announced(20), objective="memory")
+    assert nothing_to_win(of_memory, TRIALS, choice(), SIZE) == ""
+
+
+def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
+    said = could_still_win(choice(could_win=0.25))
+    assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
+    assert could_still_win(choice(could_win=math.inf)) == ""
+    assert could_still_win(Choice(None, 0.0, 0.0, 0)) == ""

@@ -1,0 +1,216 @@
+"""What is known before the first probe of a real model: its memory, what this device can do, and what was before."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.request import tuning_request
+from autotune.core.trial import Trial
+from autotune.core.workload import Workload
+from autotune.memory.peak import MemoryPeak, MemorySplit
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.rates_query import device_rates, known_rates
+from autotune.sampler.calibration import Calibration
+from autotune.sampler.physics import Knowledge
+from autotune.sampler.prior import Effect
+from autotune.space.build import build_space
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import Work
+from autotune.study.plan import Progress
+from autotune.study.store import read_peaks
+from autotune.study.warm_start import UNTOUCHED_BYTES, _needs, estimated_peaks, gather, keeping_peaks
+from tests.makers import MIB, completed, space, space_file, trial
+
+SPACE = """
+parameters:
+  micro_batch_size: divisors
+  checkpointing: [none, full]
+  precision: [fp32, bf16]
+  optimizer: [adamw_torch, adamw_bnb_8bit]
+  workers: [0, 2]
+"""
+OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
+PAST = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.0, 3.0)}}, 50.0 * MIB)
+
+
+@pytest.fixture(scope="module")
+def made(
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[SearchSpace, Knowledge]:
+    workload = workload_of("bert-mini", global_batch_size=8, sequence_length=32)
+    path = space_file(tmp_path_factory.mktemp("space"), SPACE)
+    request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
+    space = build_space(request, environment, workload, {})
+    return space, gather(host, environment, workload, space, {}, 10**9, [PAST])
+
+
+def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
+    made: tuple[SearchSpace, Knowledge],
+) -> None:
+    space, knowledge = made
+    assert knowledge.estimate is not None
+    for one in space:
+        own = knowledge.estimate(one)
+        assert 30 * MIB < own < 1000 * MIB
+        # Without accumulation the gradients are freed before the next forward: less memory than with two micro-batches.
+        larger = [
+            other
+            for other in space
+            if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
+        ]
+        assert all(knowledge.estimate(other) >= own for other in larger)
+
+
+def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchSpace, Knowledge]) -> None:
+    space, knowledge = made
+    found = estimated_peaks(knowledge, [Trial(0, space.baseline, completed(space.baseline))])
+    assert knowledge.estimate is not None
+    assert found[0].device_bytes == knowledge.estimate(space.baseline)
+    assert found[0].split.total == found[0].device_bytes, "a CPU has neither a context nor an allocator's rest"
+    assert found[0].split.weights > MIB
+    assert found[0].split.activations > MIB
+
+
+def test_what_a_cpu_training_reserves_without_touching_it_is_not_there_for_its_peak(
+    made: tuple[SearchSpace, Knowledge],
+) -> None:
+    assert made[1].allowed_bytes == 10**9 - UNTOUCHED_BYTES
+
+
+def test_where_less_is_allowed_than_is_reserved_nothing_is_left(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+) -> None:
+    workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
+    assert gather(host, environment, workload, made[0], {}, 2**20).allowed_bytes == 1
+
+
+def test_what_an_optimizers_library_takes_is_measured_and_estimated(
+    environment: Environment, made: tuple[SearchSpace, Knowledge]
+) -> None:
+    if reason := environment.optimizers["adamw_bnb_8bit"]:
+        pytest.skip(reason)
+    taken = environment.optimizer_bytes["adamw_bnb_8bit"]
+    assert 5 * MIB < taken < 300 * MIB
+    assert "adamw_torch" not in environment.optimizer_bytes, "torch is there in every training"
+    space, knowledge = made
+    assert knowledge.estimate is not None
+    plain, other = (space.configuration({**space.baseline.values, "optimizer": name}) for name in OPTIMIZERS)
+    # Its states are smaller than AdamW's by less than its library is large.
+    assert knowledge.estimate(plain) - 100 * MIB < knowledge.estimate(other) - taken < knowledge.estimate(plain)
+
+
+@pytest.mark.parametrize(
+    "proposed", [{"lora": ("none", "8"), "quantization": ("none", "nf4")}, {"lora": ("8",), "quantization": ("nf4",)}]
+)
+def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    proposed: dict[str, tuple[str, ...]],
+) -> None:
+    workload = workload_of("llama-mini", global_batch_size=8, sequence_length=32)
+    baseline = Configuration.exact(8, 2, {"checkpointing": "none", "lora": "none", "quantization": "none"})
+    among = space(baseline, (2, 4), checkpointing=("none", "full"), **proposed)
+    knowledge = gather(host, environment, workload, among, {}, 10**9)
+    assert knowledge.estimate is not None
+    for checkpointing in ("none", "full"):
+        values = {"micro_batch_size": 4, "checkpointing": checkpointing, "lora": "8", "quantization": "none"}
+        adapter, whole = (among.configuration({**values, "lora": rank}) for rank in ("8", "none"))
+        packed = among.configuration({**values, "quantization": "nf4"})
+        assert packed in among
+        found = estimated_peaks(knowledge, [Trial(0, adapter, completed(adapter)), Trial(1, packed, completed(packed))])
+        assert set(found) == {0}, "nothing is said of what weights in four bits are for"
+        assert knowledge.estimate(packed) == found[0].device_bytes
+        assert (
+            whole not in among or knowledge.estimate(packed) < knowledge.estimate(whole) - 2 * workload.parameter_bytes
+        )
+    assert knowledge.prior.effects["quantization"]["nf4"].peak_bytes < 0
+
+
+def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:
+    prior = made[1].prior
+    assert prior.effects["precision"]["bf16"] == Effect(-0.5, 0.0, 3.0)
+    assert len(set(prior.work["precision"].values())) == 1, "what was measured counts, and not twice"
+    assert prior.work["checkpointing"]["full"] == pytest.approx((4 / 3, 4 / 3, 1.0))
+    assert prior.work["workers"] == {0: Work(), 2: Work()}
+    assert 0.1 < prior.half_speed < 100, "a small model on a CPU: a few samples keep it busy"
+
+
+def test_a_callers_own_model_has_no_estimate(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+) -> None:
+    workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
+    found = gather(host, environment, workload, made[0], {}, 10**9)
+    assert found.estimate is None
+    assert not estimated_peaks(found, [Trial(0, made[0].baseline, completed(made[0].baseline))])
+    assert found.unknown.startswith("memory was not estimated before the probes")
+    assert found.prior.effects == {}
+
+
+def test_the_device_is_measured_once_and_remembered(
+    host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rates = known_rates(host, environment)
+    usable = {**environment.precisions, **environment.optimizers}
+    assert set(rates) == {name for name, reason in usable.items() if reason is None}
+    assert all(10**6 < rate < 10**16 for rate in rates.values())
+    assert known_rates(host, environment) == rates, "from the file: a second measurement would differ"
+    next((tmp_path / "autotune" / "rates").iterdir()).write_text("{")
+    assert set(known_rates(host, environment)) == set(rates)
+
+
+@pytest.mark.parametrize("precisions", [{"fp32": None}, {}])
+def test_what_cannot_be_measured_is_remembered_as_such(
+    precisions: dict[str, None],
+    host: ProbeHost,
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    odd = replace(environment, precisions=precisions, optimizers={"no such": None})
+    measured: list[Order] = []
+    attempt = host.attempt
+    monkeypatch.setattr(host, "attempt", lambda order: measured.append(order) or attempt(order))
+    first = known_rates(host, odd)
+    assert set(first) == set(precisions)
+    assert known_rates(host, odd) == first
+    assert [one.request["optimizers"] for one in measured] == [["no such"]], "once"
+
+
+def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:
+    assert device_rates(host, replace(environment, device="cuda:7", precisions={"fp32": None})) == {}
+
+
+def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
+    among = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2))
+    needed = _needs(among)
+    assert [(one.values["checkpointing"], one.values["precision"]) for one in needed[1:]] == [
+        ("none", "fp32"),
+        ("full", "fp32"),
+        ("none", "bf16"),
+        ("full", "bf16"),
+    ]
+    assert {one.micro_batch_size for one in needed[1:]} == {8}
+    assert {one.values["workers"] for one in needed} == {0}, "workers take the host's memory, not what is traced"
+
+
+def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
+    peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
+    watch = keeping_peaks(seen.append, Knowledge(10**9, peak=lambda configuration: peak), tmp_path)
+    trials = (trial(0), trial(1))
+    watch(Progress("resumed", trials[:1]))
+    assert read_peaks(tmp_path) == {0: peak}
+    watch(Progress("probing", trials[:1]))
+    watch(Progress("trial", trials))
+    assert read_peaks(tmp_path) == {0: peak, 1: peak}
+    assert [one.kind for one in seen] == ["resumed", "probing", "trial"]

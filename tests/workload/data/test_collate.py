@@ -1,0 +1,578 @@
+"""What the Trainer is given: random samples and real ones, trained on by real tiny models."""
+
+import csv
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, ByT5Tokenizer, Trainer, TrainingArguments
+
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.request import tuning_request
+from autotune.core.workload import Workload
+from autotune.workload.data import prepare as prepared
+from autotune.workload.data.collate import training_data
+from autotune.workload.data.prepare import PreparedData, prepare_data
+from autotune.workload.data.synthetic import POOL_BYTES, SyntheticSamples
+from autotune.workload.model.build import build_model, choose_task, plain_config, read_config, tasks_of
+from autotune.workload.read import prepare
+
+PARAGRAPHS = [" ".join(text.split()) for topic in topics.topics.values() for text in topic.split("\n\n")]
+PARAGRAPHS = [text for text in PARAGRAPHS if text][:300]
+MINIS = ("bert-mini", "gpt2-mini", "llama-mini", "t5-mini", "vit-mini", "moe-mini")
+PAIRS = [(name, task) for name in MINIS for task in tasks_of(read_config(name, False)[0])]
+
+
+def text_file(folder: Path, texts: list[str] = PARAGRAPHS, name: str = "topics.txt") -> Path:
+    (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return folder / name
+
+
+def json_file(folder: Path, rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder / name
+
+
+def csv_file(folder: Path, rows: list[dict[str, Any]], name: str = "rows.csv") -> Path:
+    with (folder / name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder / name
+
+
+def image_folder(folder: Path, each: int = 4) -> Path:
+    random = np.random.default_rng(0)
+    for label, mode in (("cat", "RGB"), ("dog", "L")):
+        (folder / label).mkdir(parents=True)
+        for number in range(each):
+            shape = (40 + number, 50, 3) if mode == "RGB" else (40, 50)
+            Image.fromarray(random.integers(0, 255, shape, dtype=np.uint8)).save(folder / label / f"{number}.png")
+    return folder
+
+
+def prepared_by(
+    cache: Path, data: Path, model: str = "bert-mini", task: str | None = None, **options: Any
+) -> PreparedData:
+    """The data prepared for a model, with a batch of 4 and 32 tokens unless the options say otherwise."""
+    length = options.pop("sequence_length", 32)
+    request = tuning_request(model, options.pop("global_batch_size", 4), dataset=str(data), task=task, **options)
+    config, _ = read_config(model, False)
+    return prepare_data(request, config, choose_task(config, task), length, cache)
+
+
+def refusal(cache: Path, data: Path | str, **options: Any) -> str:
+    """The one line with which data is refused; nothing may be left in the cache."""
+    with pytest.raises(InvalidRequest) as caught:
+        prepared_by(cache, Path(data) if not isinstance(data, str) else data, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+    assert not cache.exists() or not [one for one in cache.iterdir() if one.name.startswith(".")]
+    return str(caught.value)
+
+
+def a_step(workload: Workload, batch_size: int = 4) -> dict[str, Any]:
+    """One forward and backward of the workload's real model on a real batch; returns the batch."""
+    dataset, collator, _ = training_data(workload, 40, seed=0)
+    batch = collator([dataset[index] for index in range(batch_size)])
+    loss = build_model(workload)(**batch).loss
+    loss.backward()
+    assert loss.isfinite()
+    return dict(batch)
+
+
+def synthetic(name: str, task: str, sequence_length: int | None = 24) -> Workload:
+    config, source = read_config(name, False)
+    return Workload(
+        name=name, task=task, source=source, model_config=plain_config(config), sequence_length=sequence_length
+    )
+
+
+# Random samples
+
+
+@pytest.mark.parametrize(("name", "task"), PAIRS)
+def test_a_model_learns_from_random_samples_of_each_of_its_tasks(name: str, task: str) -> None:
+    batch = a_step(synthetic(name, task))
+    main = batch["pixel_values"] if task == "image-classification" else batch["input_ids"]
+    assert main.shape == ((4, 3, 64, 64) if task == "image-classification" else (4, 24))
+    assert main.float().std() > 0.5, "matrix products are faster on zeros"
+
+
+def test_random_samples_are_the_same_for_the_same_seed_and_others_for_another() -> None:
+    config, _ = read_config("gpt2-mini", False)
+    first, again, other = (SyntheticSamples(config, "causal-lm", 16, 10, seed)[3]["input_ids"] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_random_samples_have_the_length_asked_for_and_repeat_a_bounded_pool() -> None:
+    config, _ = read_config("llama-8b", False)
+    samples = SyntheticSamples(config, "causal-lm", 131072, 10**9, 0)
+    assert len(samples) == 10**9
+    assert samples[10**9 - 1]["input_ids"].shape == (131072,)
+    assert sum(values.nbytes for values in samples._pool.values()) <= POOL_BYTES
+    images = SyntheticSamples(read_config("vit-base", False)[0], "image-classification", None, 8, 0)
+    assert sum(values.nbytes for values in images._pool.values()) <= POOL_BYTES
+    with pytest.raises(IndexError):
+        images[8]
+
+
+def test_random_tokens_are_neither_padding_nor_the_end() -> None:
+    config = AutoConfig.for_model("gpt2", vocab_size=6, pad_token_id=2, eos_token_id=[4, 5])
+    ids = torch.stack([sample["input_ids"] for sample in itertools.islice(_all(config, "causal-lm"), 50)])
+    assert set(ids.unique().tolist()) == {0, 1, 3, 5}
+
+
+def test_each_random_sample_of_a_masked_model_has_a_label() -> None:
+    config, _ = read_config("bert-mini", False)
+    for sample in itertools.islice(_all(config, "masked-lm", tokens=3), 200):
+        assert (sample["labels"] != -100).any()
+    labels = torch.stack([sample["labels"] for sample in itertools.islice(_all(config, "masked-lm", tokens=100), 200)])
+    assert (labels != -100).float().mean().item() == pytest.approx(0.15, abs=0.02)
+
+
+def test_a_single_class_means_regression() -> None:
+    config, _ = read_config("bert-mini", False)
+    config.num_labels = 1
+    workload = Workload("x", "sequence-classification", model_config=plain_config(config), sequence_length=8)
+    assert a_step(workload)["labels"].dtype == torch.float32
+
+
+def _all(config: Any, task: str, tokens: int = 20) -> Any:
+    samples = SyntheticSamples(config, task, tokens, 10**6, 0)
+    return (samples[index] for index in itertools.count())
+
+
+# Real text
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini", "llama-mini", "t5-mini", "moe-mini"])
+def test_a_language_model_learns_from_a_text_file(name: str, tmp_path: Path) -> None:
+    request = tuning_request(name, 4, dataset=str(text_file(tmp_path)), sequence_length=32)
+    workload = prepare(request, tmp_path / "cache")
+    assert workload.samples == len(PARAGRAPHS)
+    assert re.fullmatch(r"byte-pair tokenizer trained on the data \(\d+ tokens\)", workload.text_source)
+    batch = a_step(Workload.from_dict(json.loads(json.dumps(workload.to_dict()))))
+    assert batch["input_ids"].shape[1] <= 32
+    assert set(batch) <= {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
+
+
+def test_texts_keep_their_own_lengths_and_are_padded_by_the_batch(tmp_path: Path) -> None:
+    data = text_file(tmp_path, ["one", "two three four", "a " * 500] * 4)
+    workload = prepare(tuning_request("gpt2-mini", 4, dataset=str(data), sequence_length=64), tmp_path / "cache")
+    dataset, collator, tokenizer = training_data(workload, 10, 0)
+    lengths = [len(row["input_ids"]) for row in dataset]
+    assert max(lengths) == 64
+    assert min(lengths) < 10
+    batch = collator([dataset[0], dataset[1]])
+    assert batch["input_ids"].shape == (2, max(lengths[:2]))
+    assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
+    assert tokenizer.pad_token_id == 0
+
+
+def test_a_short_text_alone_in_a_masked_batch_still_has_a_label(tmp_path: Path) -> None:
+    data = text_file(tmp_path, ["yes", "no"] * 10)
+    workload = prepare(tuning_request("bert-mini", 4, dataset=str(data)), tmp_path / "cache")
+    dataset, collator, tokenizer = training_data(workload, 10, 0)
+    for _ in range(30):
+        batch = collator([dataset[0]])
+        chosen = batch["labels"][batch["labels"] != -100]
+        assert len(chosen)
+        assert not set(chosen.tolist()) & set(tokenizer.all_special_ids)
+
+
+def test_the_real_trainer_trains_on_prepared_data_and_on_images(tmp_path: Path) -> None:
+    text = prepare(tuning_request("bert-mini", 4, dataset=str(text_file(tmp_path))), tmp_path / "cache")
+    image = prepare(tuning_request("vit-mini", 4, dataset=str(image_folder(tmp_path / "pets"))), tmp_path / "cache")
+    for workload in (text, image, synthetic("t5-mini", "seq2seq-lm")):
+        dataset, collator, tokenizer = training_data(workload, 16, 0)
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / "out"),
+            max_steps=2,
+            per_device_train_batch_size=2,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        trainer = Trainer(
+            model=build_model(workload),
+            args=arguments,
+            train_dataset=dataset,
+            data_collator=collator,
+            processing_class=tokenizer,
+        )
+        result = trainer.train()
+        assert result.global_step == 2
+        assert np.isfinite(result.training_loss)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.json", "rows.parquet"])
+def test_each_kind_of_file_is_read(name: str, tmp_path: Path) -> None:
+    rows = [{"sentence": text, "stars": number % 5} for number, text in enumerate(PARAGRAPHS[:20])]
+    table = datasets.Dataset.from_list(rows).to_pandas()
+    write: dict[str, Callable[[Path], Any]] = {
+        ".csv": lambda path: table.to_csv(path, index=False),
+        ".tsv": lambda path: table.to_csv(path, index=False, sep="\t"),
+        ".jsonl": lambda path: table.to_json(path, orient="records", lines=True),
+        ".json": lambda path: path.write_text(json.dumps(rows)),
+        ".parquet": lambda path: table.to_parquet(path),
+    }
+    write[Path(name).suffix](tmp_path / name)
+    data = prepared_by(tmp_path / "cache", tmp_path / name)
+    assert data.samples == 20
+
+
+def test_a_folder_is_read_split_by_split(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "test").mkdir(parents=True)
+    text_file(folder, PARAGRAPHS[:30], "train-00000.txt")
+    text_file(folder, PARAGRAPHS[30:40], "train-00001.txt")
+    text_file(folder / "test", PARAGRAPHS[40:45], "a.txt")
+    (folder / "notes.md").write_text("# not data")
+    assert prepared_by(tmp_path / "cache", folder).samples == 40
+    assert prepared_by(tmp_path / "cache", folder, dataset_split="test").samples == 5
+    assert prepared_by(tmp_path / "cache", folder, dataset_split="train[:50%]").samples == 20
+    assert "no split 'validation'" in refusal(tmp_path / "cache", folder, dataset_split="validation")
+
+
+def test_a_folder_that_datasets_saved_is_read(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_dict({"text": PARAGRAPHS[:12]})
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "test": rows.select(range(5))}).save_to_disk(str(tmp_path / "two"))
+    assert prepared_by(tmp_path / "cache", tmp_path / "one").samples == 12
+    assert prepared_by(tmp_path / "cache", tmp_path / "two", dataset_split="test").samples == 5
+    assert "no split 'dev'" in refusal(tmp_path / "cache", tmp_path / "two", dataset_split="dev")
+
+
+def test_prepared_data_is_reused_until_the_file_or_the_question_changes(tmp_path: Path) -> None:
+    data = text_file(tmp_path)
+    first = prepared_by(tmp_path / "cache", data)
+    stamp = (Path(first.folder) / "prepared.json").stat().st_mtime_ns
+    assert prepared_by(tmp_path / "cache", data) == first
+    assert (Path(first.folder) / "prepared.json").stat().st_mtime_ns == stamp
+    assert prepared_by(tmp_path / "cache", data, sequence_length=16).folder != first.folder
+    text_file(tmp_path, PARAGRAPHS[:50])
+    changed = prepared_by(tmp_path / "cache", data)
+    assert changed.folder != first.folder
+    assert changed.identity != first.identity
+    assert sorted(one.name for one in (tmp_path / "cache").iterdir() if one.name.startswith(".")) == []
+
+
+def test_large_data_is_represented_by_a_random_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "MOST_TEXTS", 20)
+    data = prepared_by(tmp_path / "cache", text_file(tmp_path))
+    assert data.samples == 20
+    assert f"20 of {len(PARAGRAPHS)} rows" in data.notes[0]
+
+
+def test_blank_rows_are_left_out_and_counted(tmp_path: Path) -> None:
+    data = prepared_by(tmp_path / "cache", text_file(tmp_path, ["good text", "", "   "] * 5))
+    assert data.samples == 5
+    assert "10 of 15 rows" in data.notes[0]
+
+
+def test_words_that_look_like_tags_are_not_special_tokens(tmp_path: Path) -> None:
+    workload = prepare(
+        tuning_request("t5-mini", 4, dataset=str(text_file(tmp_path, ["<s> <pad> </s> <mask>"] * 9))), tmp_path / "c"
+    )
+    dataset, _, tokenizer = training_data(workload, 4, 0)
+    assert [one for one in dataset[0]["input_ids"] if one in tokenizer.all_special_ids] == [tokenizer.eos_token_id]
+
+
+# The longest samples
+
+
+def test_the_longest_text_is_known_by_its_place(tmp_path: Path) -> None:
+    texts = [f"a line of text, number {number}" for number in range(30)]
+    texts[17] = "word " * 100
+    file = text_file(tmp_path, texts)
+    data = prepared_by(tmp_path / "cache", file, model="gpt2-mini", sequence_length=64)
+    assert data.longest == (17,)
+    again = prepared_by(tmp_path / "cache", file, model="gpt2-mini", sequence_length=64)
+    assert again == data, "found the second time, too"
+    workload = Workload("x", "causal-lm", data=data.folder)
+    rows, _, _ = training_data(workload, 30, 0)
+    assert [len(row["input_ids"]) for row in rows].index(64) == 17
+
+
+def test_the_place_is_that_in_the_data_without_its_blank_rows(tmp_path: Path) -> None:
+    texts = ["short one", "", "   ", "word " * 50, "short two"]
+    assert prepared_by(tmp_path / "cache", text_file(tmp_path, texts), global_batch_size=2).longest == (1,)
+
+
+def test_a_translation_s_longest_source_and_longest_target_may_be_different_rows(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "summary": f"sum {number}"} for number in range(20)]
+    rows[5]["text"] = "word " * 40
+    rows[11]["summary"] = "word " * 40
+    data = prepared_by(
+        tmp_path / "cache", csv_file(tmp_path, rows), model="t5-mini", text_column="text", label_column="summary"
+    )
+    assert sorted(data.longest) == [5, 11]
+    dataset, collator, _ = training_data(Workload("x", "seq2seq-lm", data=data.folder), 20, 0)
+    both = collator([dataset[place] for place in data.longest])
+    every = collator([dataset[place] for place in range(20)])
+    assert both["input_ids"].shape[1] == every["input_ids"].shape[1]
+    assert both["labels"].shape[1] == every["labels"].shape[1]
+
+
+def test_samples_that_are_all_alike_have_no_longest(tmp_path: Path) -> None:
+    cut = prepared_by(tmp_path / "cache", text_file(tmp_path, ["word " * 100] * 8), sequence_length=16)
+    assert cut.longest == ()
+    images = prepared_by(tmp_path / "images", image_folder(tmp_path / "pets"), model="vit-mini", sequence_length=None)
+    assert images.longest == ()
+
+
+# Tasks with labels
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini", "t5-mini"])
+def test_texts_are_classified_by_words_and_the_config_learns_how_many(name: str, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": ["good", "bad", "so-so"][n % 3]} for n, text in enumerate(PARAGRAPHS[:30])]
+    request = tuning_request(
+        name, 4, dataset=str(csv_file(tmp_path, rows)), task="sequence-classification", sequence_length=32
+    )
+    workload = prepare(request, tmp_path / "cache")
+    assert len(workload.model_config["id2label"]) == 3
+    assert any("num_labels set to 3" in note for note in workload.notes)
+    batch = a_step(workload)
+    assert batch["labels"].tolist() == [1, 0, 2, 1]
+
+
+def test_numbers_with_a_fraction_are_learnt_as_numbers(tmp_path: Path) -> None:
+    rows = [{"text": text, "label": n / 7} for n, text in enumerate(PARAGRAPHS[:20])]
+    request = tuning_request("bert-mini", 4, dataset=str(csv_file(tmp_path, rows)), task="sequence-classification")
+    workload = prepare(request, tmp_path / "cache")
+    assert len(workload.model_config["id2label"]) == 1
+    assert a_step(workload)["labels"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "llama-mini"])
+def test_words_are_tagged_one_tag_a_word(name: str, tmp_path: Path) -> None:
+    words = [text.split()[:9] for text in PARAGRAPHS[:20]]
+    rows = [{"tokens": one, "ner_tags": [f"B-{len(word) % 3}" for word in one]} for one in words]
+    request = tuning_request(name, 4, dataset=str(json_file(tmp_path, rows)), task="token-classification")
+    workload = prepare(request, tmp_path / "cache")
+    assert len(workload.model_config["id2label"]) == 3
+    dataset, _, _ = training_data(workload, 4, 0)
+    for row, one in zip(dataset, words, strict=False):
+        assert len(row["labels"]) == len(row["input_ids"])
+        assert [tag for tag in row["labels"] if tag != -100] == [len(word) % 3 for word in one]
+    a_step(workload)
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini"])
+def test_questions_are_answered_by_tokens_of_the_context(name: str, tmp_path: Path) -> None:
+    rows = []
+    for text in PARAGRAPHS[:20]:
+        answer = text.split()[-1]
+        start = text.rindex(answer)
+        rows.append(
+            {"question": "What ends it?", "context": text, "answers": {"text": [answer], "answer_start": [start]}}
+        )
+    rows.append({"question": "None?", "context": "Nothing here.", "answers": {"text": [], "answer_start": []}})
+    request = tuning_request(
+        name, 4, dataset=str(json_file(tmp_path, rows)), task="question-answering", sequence_length=512
+    )
+    workload = prepare(request, tmp_path / "cache")
+    dataset, _, tokenizer = training_data(workload, 4, 0)
+    for row, asked in zip(list(dataset)[:20], rows, strict=False):
+        found = tokenizer.decode(row["input_ids"][row["start_positions"] : row["end_positions"] + 1])
+        assert asked["answers"]["text"][0] in found  # type: ignore[index]
+    assert (dataset[20]["start_positions"], dataset[20]["end_positions"]) == (0, 0)
+    a_step(workload)
+
+
+def test_a_summary_is_the_target_of_its_text(tmp_path: Path) -> None:
+    rows = [{"text": text, "summary": text[:20]} for text in PARAGRAPHS[:20]]
+    workload = prepare(tuning_request("t5-mini", 4, dataset=str(json_file(tmp_path, rows))), tmp_path / "cache")
+    dataset, _, tokenizer = training_data(workload, 4, 0)
+    assert tokenizer.decode(dataset[0]["labels"], skip_special_tokens=True) == rows[0]["summary"]
+    assert a_step(workload)["labels"].shape[1] < a_step(workload)["input_ids"].shape[1]
+
+
+def test_images_are_decoded_in_the_loader_at_the_size_of_the_model(tmp_path: Path) -> None:
+    request = tuning_request("vit-mini", 4, dataset=str(image_folder(tmp_path / "pets")))
+    workload = prepare(request, tmp_path / "cache")
+    assert workload.samples == 8
+    assert workload.sequence_length is None
+    assert "64 x 64" in workload.text_source
+    for file in (tmp_path / "pets").rglob("*.png"):
+        file.unlink()  # the prepared data stands alone
+    batch = a_step(workload)
+    assert batch["pixel_values"].shape == (4, 3, 64, 64)
+    assert -1 <= batch["pixel_values"].min() < batch["pixel_values"].max() <= 1
+    images, _, _ = training_data(workload, 100, 0)
+    assert len(list(images)) == len(images) == 8, "whoever iterates them comes to an end"
+
+
+# Tokenizers
+
+
+def test_a_named_tokenizer_reads_the_data_and_pads_it(tmp_path: Path) -> None:
+    ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
+    request = tuning_request(
+        "t5-mini", 4, dataset=str(text_file(tmp_path)), tokenizer=str(tmp_path / "bytes"), sequence_length=32
+    )
+    workload = prepare(request, tmp_path / "cache")
+    assert "(384 tokens)" in workload.text_source
+    assert workload.model_config["eos_token_id"] == 1
+    a_step(workload)
+
+
+def test_the_tokenizer_in_the_models_own_folder_is_used(tmp_path: Path) -> None:
+    config, _ = read_config("t5-mini", False)
+    config.save_pretrained(tmp_path / "model")
+    data = text_file(tmp_path)
+    assert "trained" in prepared_by(tmp_path / "cache", data, model=str(tmp_path / "model")).text_source
+    ByT5Tokenizer().save_pretrained(tmp_path / "model")
+    assert "(384 tokens)" in prepared_by(tmp_path / "cache", data, model=str(tmp_path / "model")).text_source
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    data = text_file(tmp_path)
+    ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
+    cache, place = tmp_path / "cache", str(tmp_path / "bytes")
+    assert "no mask token" in refusal(cache, data, tokenizer=place)
+    config, _ = read_config("t5-mini", False)
+    config.vocab_size = 300
+    config.save_pretrained(tmp_path / "small")
+    text = refusal(cache, data, model=str(tmp_path / "small"), tokenizer=place)
+    assert "384 tokens" in text
+    assert "300" in text
+    (tmp_path / "hollow").mkdir()
+    assert "holds no tokenizer" in refusal(cache, data, tokenizer=str(tmp_path / "hollow"))
+    assert "is not there" in refusal(cache, data, tokenizer="./nowhere")
+    assert "hub" in refusal(cache, data, tokenizer="nobody/nothing")
+    (tmp_path / "hollow" / "tokenizer.json").write_text("{}")
+    assert "cannot be opened" in refusal(cache, data, tokenizer=str(tmp_path / "hollow"))
+
+
+def test_a_trained_tokenizer_pads_with_the_id_of_the_config(tmp_path: Path) -> None:
+    for pad in (0, 1, 3):
+        AutoConfig.for_model("roberta", vocab_size=600, pad_token_id=pad).save_pretrained(tmp_path / f"pad{pad}")
+        data = prepared_by(tmp_path / "cache", text_file(tmp_path), model=str(tmp_path / f"pad{pad}"))
+        assert dict(data.special_ids)["pad_token_id"] == pad
+        assert "(600 tokens)" in data.text_source
+
+
+def test_a_vocabulary_below_all_bytes_cannot_be_trained(tmp_path: Path) -> None:
+    AutoConfig.for_model("gpt2", vocab_size=100).save_pretrained(tmp_path / "model")
+    assert "too small" in refusal(tmp_path / "cache", text_file(tmp_path), model=str(tmp_path / "model"))
+
+
+# Bad data: one clear line each
+
+
+def test_missing_data_is_called_missing(tmp_path: Path) -> None:
+    for name in ("nowhere.txt", "./nowhere", str(tmp_path / "nowhere")):
+        assert "no file or folder" in refusal(tmp_path / "cache", name)
+    text = refusal(tmp_path / "cache", "nobody/no-such-data")
+    assert "no dataset 'nobody/no-such-data'" in text
+    assert "hub" in text
+
+
+def test_empty_data_is_called_empty(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    (tmp_path / "empty.txt").touch()
+    assert "is empty" in refusal(cache, tmp_path / "empty.txt")
+    assert "is empty" in refusal(cache, text_file(tmp_path, ["", "  "], "blank.txt"))
+    (tmp_path / "header.csv").write_text("text,label\n")
+    assert "no rows" in refusal(cache, tmp_path / "header.csv")
+    (tmp_path / "hollow").mkdir()
+    assert "holds no data" in refusal(cache, tmp_path / "hollow")
+    assert "no row to learn from" in refusal(cache, json_file(tmp_path, [{"text": " "}] * 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"\x00\x01\x02" * 50, "not text"),
+        ("b.txt", b"fine\n\xff\xfe\x80", "not text: byte 5"),
+        ("c.csv", b"\x80\x81,\x00", "not text"),
+        ("d.csv", b"text,b\n1,2\n1,2,3,4\n", "cannot be read as csv"),
+        ("e.parquet", b"not a parquet file", "cannot be read as parquet"),
+        ("f.jsonl", b"{not json}\n", "cannot be read as json"),
+        ("g.xlsx", b"PK", "none of a known kind"),
+        ("h", b"text", "none of a known kind"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_fault(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    text = refusal(tmp_path / "cache", tmp_path / name)
+    assert words in text
+    assert name in text
+
+
+def test_text_that_goes_bad_late_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "late.txt").write_bytes("ä".encode() * 100_000 + b"\nline\n" + b"\xff\n")
+    assert "cannot be read as txt" in refusal(tmp_path / "cache", tmp_path / "late.txt")
+
+
+def test_a_folder_of_mixed_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mixed").mkdir()
+    text_file(tmp_path / "mixed")
+    json_file(tmp_path / "mixed", [{"text": "x"}])
+    assert "mixes kinds of data: json, text" in refusal(tmp_path / "cache", tmp_path / "mixed")
+
+
+def test_data_smaller_than_one_batch_is_refused_also_when_found_in_the_cache(tmp_path: Path) -> None:
+    data = text_file(tmp_path, PARAGRAPHS[:10])
+    assert prepared_by(tmp_path / "cache", data).samples == 10
+    for cache in (tmp_path / "cache", tmp_path / "fresh"):
+        text = refusal(cache, data, global_batch_size=11)
+        assert "10 usable samples" in text
+        assert "smaller than one batch of 11" in text
+
+
+def test_a_missing_split_is_named_with_those_there_are(tmp_path: Path) -> None:
+    text = refusal(tmp_path / "cache", text_file(tmp_path), dataset_split="tain")
+    assert "no split 'tain'" in text
+    assert "Did you mean 'train'?" in text
+
+
+def test_a_missing_or_unfit_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    rows = [{"body": text, "title": text[:9], "stars": n % 5} for n, text in enumerate(PARAGRAPHS[:20])]
+    data = csv_file(tmp_path, rows)
+    assert "Did you mean 'body'?" in refusal(cache, data, text_column="boddy")
+    assert "body (text), title (text), stars (int64)" in refusal(cache, data)
+    assert "'stars' holds int64, not text" in refusal(cache, data, text_column="stars")
+    task = "sequence-classification"
+    assert "no column named label" in refusal(cache, data, task=task, text_column="body")
+    assert "Did you mean 'stars'?" in refusal(cache, data, task=task, text_column="body", label_column="star")
+    assert prepared_by(cache, data, task=task, text_column="body", label_column="stars").num_labels == 5
+    assert "question" in refusal(cache, data, task="question-answering")
+    assert "tokens" in refusal(cache, data, task="token-classification")
+    assert "Which column holds the images?" in refusal(cache, data, model="vit-mini", label_column="stars")
+
+
+def test_a_broken_image_is_refused(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "pets")
+    (folder / "cat" / "0.png").write_bytes(b"no image")
+    assert "cannot be decoded" in refusal(tmp_path / "cache", folder, model="vit-mini")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_data_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    data = text_file(tmp_path)
+    data.chmod(0)
+    assert "may not be read" in refusal(tmp_path / "cache", data)
+
+
+def test_a_cache_that_cannot_be_written_is_a_storage_failure(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(StorageFailed, match="cannot be written"):
+        prepared_by(tmp_path / "cache", text_file(tmp_path))

@@ -1,0 +1,39 @@
+"""Local data, looked at without reading them."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.core.errors import InvalidRequest
+from autotune.workload.data import sources
+from autotune.workload.data.sources import check_data, find_data
+
+
+@pytest.mark.parametrize("name", ["none.txt", "./none", "x" * 5000 + ".txt", "~nobody-of-that-name/x.txt", "a/b/c"])
+def test_what_is_not_there_is_refused_and_a_hub_id_is_not(name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        check_data(name)
+    check_data("user/name")
+
+
+def test_a_folder_is_looked_at_until_the_first_file_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="holds no data"):
+        check_data(str(tmp_path))
+    for name in ("a.png", "deep/er/b.png"):
+        (tmp_path / name).write_bytes(b"")
+    looked: list[Path] = []
+    whole = sources._files_below
+    monkeypatch.setattr(sources, "_files_below", lambda folder: (looked.append(one) or one for one in whole(folder)))
+    check_data(str(tmp_path))
+    assert [path.name for path in looked] == ["a.png"]
+
+
+def test_json_that_would_end_its_reader_s_process_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "' + "[" * 500 + '\\"{[", "tokens": [["a"]]}\n')
+    assert find_data(str(file), images=False).reader == "json"
+    for deep in ("[" * 400 + "]" * 400, '{"a":' * 400 + "1" + "}" * 400):
+        file.write_text(f'{{"text": {deep}}}\n')
+        with pytest.raises(InvalidRequest, match="deeply"):
+            check_data(str(file))

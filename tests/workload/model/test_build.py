@@ -1,0 +1,315 @@
+"""Reading configs, choosing tasks and building models: real ones, small, without a network."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from autotune.core.errors import InvalidRequest
+from autotune.core.workload import Workload
+from autotune.workload.model.build import (
+    auto_class,
+    build_model,
+    choose_task,
+    count_parameters,
+    longest_sequence,
+    model_outline,
+    plain_config,
+    read_config,
+    supports_checkpointing,
+    tasks_of,
+)
+from autotune.workload.model.builtin import BUILT_IN
+
+REMOTE_CODE = """
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+class OwnConfig(PretrainedConfig):
+    model_type = "nobodys-own"
+    def __init__(self, width=8, vocab_size=50, **kwargs):
+        self.width, self.vocab_size = width, vocab_size
+        super().__init__(**kwargs)
+
+class OwnModel(PreTrainedModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = torch.nn.Embedding(config.vocab_size, config.width)
+        self.post_init()
+    def forward(self, input_ids, labels=None, attention_mask=None):
+        return {"loss": self.embed(input_ids).mean()}
+"""
+
+
+def workload_of(name: str, task: str | None = None) -> Workload:
+    config, source = read_config(name, False)
+    return Workload(name=name, task=choose_task(config, task), source=source, model_config=plain_config(config))
+
+
+def refusal(name: str, trust_remote_code: bool = False) -> str:
+    """The one line with which a model's name is refused."""
+    with pytest.raises(InvalidRequest) as caught:
+        read_config(name, trust_remote_code)
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+    return str(caught.value)
+
+
+def saved(folder: Path, **values: object) -> Path:
+    """A folder with a config.json of these values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def own_model(folder: Path) -> Path:
+    code = {"AutoConfig": "own_code.OwnConfig", "AutoModelForCausalLM": "own_code.OwnModel"}
+    saved(folder, model_type="nobodys-own", width=4, vocab_size=30, auto_map=code)
+    (folder / "own_code.py").write_text(REMOTE_CODE, encoding="utf-8")
+    return folder
+
+
+def test_the_names_of_built_in_models_are_known_without_torch() -> None:
+    code = "import sys, autotune.workload.model.builtin as s; assert 'llama-8b' in s.BUILT_IN; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("bert-base", 110),
+        ("bert-large", 335),
+        ("gpt2", 124),
+        ("t5-small", 60.5),
+        ("t5-base", 223),
+        ("vit-base", 86.6),
+        ("llama-1b", 1236),
+        ("llama-8b", 8030),
+    ],
+)
+def test_a_real_shape_has_the_parameters_of_the_real_model(name: str, millions: float) -> None:
+    config, _ = read_config(name, False)
+    before = time.monotonic()
+    parameters, size = count_parameters(model_outline(config, choose_task(config, None)))
+    assert parameters / 1e6 == pytest.approx(millions, rel=0.01)
+    assert size == 4 * parameters
+    assert time.monotonic() - before < 10, "counting takes no memory and hardly any time"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_model_has_the_task_it_is_listed_with(name: str) -> None:
+    config, source = read_config(name, False)
+    assert source == name
+    assert choose_task(config, None) == BUILT_IN[name].task
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name.endswith("-mini")])
+def test_a_mini_model_is_built_from_its_plain_config_alone(name: str) -> None:
+    workload = Workload.from_dict(json.loads(json.dumps(workload_of(name).to_dict())))
+    model = build_model(workload)
+    assert model.training
+    assert type(model).__name__ in str(auto_class(workload.task)._model_mapping[type(model.config)])
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert max(parameter.std().item() for parameter in model.parameters() if parameter.ndim > 1) > 0.01
+    assert count_parameters(model) == count_parameters(model_outline(model.config, workload.task))
+
+
+def test_a_config_that_switches_checkpointing_on_is_built_with_it_off(tmp_path: Path) -> None:
+    config, _ = read_config("bert-mini", False)
+    values = plain_config(config)
+    folder = saved(tmp_path / "model", **values, gradient_checkpointing=True)
+    model = build_model(workload_of(str(folder)))
+    assert supports_checkpointing(model)
+    assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def test_a_model_is_built_on_the_device_asked_for() -> None:
+    model = build_model(workload_of("bert-mini"), device="meta")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+def test_attention_can_be_chosen_when_building() -> None:
+    model = build_model(workload_of("bert-mini"), model_arguments={"attn_implementation": "eager"})
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_folder_and_its_json_are_opened_alike_and_again_from_their_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AutoConfig.for_model("bert", hidden_size=48, num_attention_heads=4).save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "./model", "model/config.json", str(tmp_path / "model")):
+        config, source = read_config(name, False)
+        assert config.hidden_size == 48
+        assert Path(source).is_absolute()
+        assert read_config(source, False)[0].hidden_size == 48
+
+
+def test_a_config_names_its_task_by_its_architecture(tmp_path: Path) -> None:
+    for architecture, task in (
+        ("BertForSequenceClassification", "sequence-classification"),
+        ("BertLMHeadModel", "causal-lm"),
+        ("BertModel", "masked-lm"),
+    ):
+        config, _ = read_config(
+            str(saved(tmp_path / architecture, model_type="bert", architectures=[architecture])), False
+        )
+        assert choose_task(config, None) == task
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task"),
+    [
+        ("roberta", "masked-lm"),
+        ("xlm-roberta", "masked-lm"),
+        ("bart", "seq2seq-lm"),
+        ("mbart", "seq2seq-lm"),
+        ("llama", "causal-lm"),
+        ("mixtral", "causal-lm"),
+        ("resnet", "image-classification"),
+        ("layoutlmv3", "sequence-classification"),
+    ],
+)
+def test_a_model_type_has_the_task_it_is_usually_trained_for(model_type: str, task: str) -> None:
+    assert choose_task(AutoConfig.for_model(model_type), None) == task
+
+
+def test_a_task_that_the_model_type_lacks_is_refused_with_those_it_has() -> None:
+    config, _ = read_config("gpt2-mini", False)
+    with pytest.raises(InvalidRequest, match=r"gpt2 model has no task 'masked-lm'.*causal-lm") as caught:
+        choose_task(config, "masked-lm")
+    assert "image-classification" not in str(caught.value)
+
+
+def test_a_model_of_sound_has_no_task() -> None:
+    with pytest.raises(InvalidRequest, match="whisper model has no task"):
+        choose_task(AutoConfig.for_model("whisper"), None)
+    assert tasks_of(AutoConfig.for_model("wav2vec2")) == ()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "longest"),
+    [
+        ("bert", {"max_position_embeddings": 512}, 512),
+        ("gpt2", {"n_positions": 1024}, 1024),
+        ("llama", {"max_position_embeddings": 4096}, 4096),
+        ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("bart", {"max_position_embeddings": 1024}, 1024),
+        ("led", {"max_encoder_position_embeddings": 4096, "max_decoder_position_embeddings": 1024}, 1024),
+        ("t5", {"n_positions": 512}, None),
+        ("bloom", {"seq_length": 2048}, None),
+        ("mamba", {}, None),
+        ("vit", {}, None),
+    ],
+)
+def test_the_longest_sequence_is_what_the_positions_allow(
+    model_type: str, values: dict[str, int], longest: int | None
+) -> None:
+    assert longest_sequence(AutoConfig.for_model(model_type, **values)) == longest
+
+
+def test_a_roberta_really_takes_its_longest_sequence_and_no_token_more() -> None:
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = AutoConfig.for_model("roberta", vocab_size=64, max_position_embeddings=34, pad_token_id=1, **small)
+    model = auto_class("masked-lm").from_config(config)
+    longest = longest_sequence(config)
+    assert longest == 32
+    model(input_ids=torch.full((1, longest), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, longest + 1), 5))
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "nowhere.json", "a/b/c", "~/nowhere-at-all"])
+def test_a_missing_path_is_called_missing_and_never_looked_for_on_the_hub(name: str) -> None:
+    before = time.monotonic()
+    assert "no such file or folder" in refusal(name)
+    assert time.monotonic() - before < 1
+
+
+def test_a_folder_without_a_config_says_so(tmp_path: Path) -> None:
+    assert "no config.json" in refusal(str(tmp_path))
+
+
+def test_broken_json_is_called_broken(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{'model_type': ", encoding="utf-8")
+    assert "not valid JSON" in refusal(str(tmp_path / "broken.json"))
+    (tmp_path / "list.json").write_text("[1, 2]", encoding="utf-8")
+    assert "not a JSON object" in refusal(str(tmp_path / "list.json"))
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    assert "not valid JSON" in refusal(str(tmp_path / "bytes.json"))
+
+
+def test_a_config_without_or_with_an_unknown_model_type_gets_the_nearest_right_one(tmp_path: Path) -> None:
+    assert "has no model_type" in refusal(str(saved(tmp_path / "without", hidden_size=8)))
+    assert "Did you mean 'llama'?" in refusal(str(saved(tmp_path / "typo", model_type="lama")))
+    strange = refusal(str(saved(tmp_path / "strange", model_type="zzzzqqqq")))
+    assert "'zzzzqqqq'" in strange
+    assert len(strange) < 300, "not all eight hundred model types"
+
+
+def test_a_config_that_transformers_refuses_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", model_type="bert", hidden_dropout_prob="much")
+    assert "cannot be used" in refusal(str(folder))
+
+
+def test_a_model_that_cannot_be_built_is_refused_in_one_line(tmp_path: Path) -> None:
+    config, _ = read_config(
+        str(saved(tmp_path / "model", model_type="bert", hidden_size=50, num_attention_heads=12)), False
+    )
+    with pytest.raises(InvalidRequest, match=r"cannot be built from its config: .*50") as caught:
+        model_outline(config, "masked-lm")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_built_in_name_gets_the_nearest_one_within_seconds() -> None:
+    before = time.monotonic()
+    text = refusal("gpt2-minni")
+    assert time.monotonic() - before < 15
+    assert "Did you mean 'gpt2-mini'?" in text
+    assert "hub" in text
+
+
+def test_an_unknown_hub_id_speaks_of_the_hub() -> None:
+    assert "hub" in refusal("nobody-at-all/no-such-model")
+    assert "hub" in refusal("not a name")
+
+
+def test_code_of_its_own_needs_trust_and_then_runs(tmp_path: Path) -> None:
+    folder = own_model(tmp_path / "own_model")
+    assert "trust" in refusal(str(folder))
+    config, source = read_config(str(folder), True)
+    assert config.width == 4
+    task = choose_task(config, None)
+    assert task == "causal-lm"
+    config.width = 6
+    workload = Workload(name="own", task=task, source=source, model_config=plain_config(config), trust_remote_code=True)
+    model = build_model(Workload.from_dict(json.loads(json.dumps(workload.to_dict()))))
+    assert model.embed.weight.shape == (30, 6)
+    assert count_parameters(model_outline(config, task, True))[0] == 180
+
+
+def test_a_model_in_the_hubs_local_cache_opens_without_a_network(tmp_path: Path) -> None:
+    repository = tmp_path / "models--somebody--small"
+    commit = "0" * 40
+    saved(repository / "snapshots" / commit, model_type="gpt2", n_layer=3)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+    code = (
+        "from autotune.workload.model.build import read_config\n"
+        "config, source = read_config('somebody/small', False)\n"
+        "assert (config.n_layer, source) == (3, 'somebody/small')\n"
+        "try:\n    read_config('somebody/other', False)\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "hub cannot be reached" in done.stdout

@@ -1,0 +1,214 @@
+"""From a request to the workload that every probe gets."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, ByT5Tokenizer
+
+from autotune.core.errors import InvalidRequest
+from autotune.core.request import tuning_request
+from autotune.core.workload import Workload
+from autotune.workload.data.collate import training_data
+from autotune.workload.model import user_objects
+from autotune.workload.model.build import build_model
+from autotune.workload.model.builtin import BUILT_IN
+from autotune.workload.model.pickling import sent
+from autotune.workload.model.user_objects import user_workload
+from autotune.workload.read import prepare
+
+
+def prepared(cache: Path, model: str, **options: Any) -> Workload:
+    return prepare(tuning_request(model, options.pop("global_batch_size", 4), **options), cache)
+
+
+def refusal(cache: Path, model: str, **options: Any) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        prepared(cache, model, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_model_becomes_a_workload_that_survives_json(name: str, tmp_path: Path) -> None:
+    workload = prepared(tmp_path, name)
+    again = Workload.from_dict(json.loads(json.dumps(workload.to_dict())))
+    assert again == workload
+    assert workload.name == workload.source == name
+    assert workload.task == BUILT_IN[name].task
+    assert workload.parameter_bytes == 4 * workload.parameters > 0
+    assert 0 < workload.linear_parameters < workload.parameters
+    assert workload.supports_checkpointing is True
+    assert workload.data_identity == "synthetic"
+    assert workload.longest == ()
+    assert "random weights" in workload.notes
+    assert not list(tmp_path.iterdir()), "random samples leave nothing on disk"
+
+
+def test_the_default_sequence_is_512_tokens_or_what_the_model_takes(tmp_path: Path) -> None:
+    AutoConfig.for_model("bert", max_position_embeddings=128).save_pretrained(tmp_path / "short")
+    assert prepared(tmp_path, "gpt2-mini").sequence_length == 512
+    assert prepared(tmp_path, "t5-mini").sequence_length == 512
+    assert prepared(tmp_path, str(tmp_path / "short")).sequence_length == 128
+    assert prepared(tmp_path, "vit-mini").sequence_length is None
+
+
+def test_a_sequence_longer_than_the_model_takes_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    text = refusal(tmp_path, "bert-mini", sequence_length=513)
+    assert "513" in text
+    assert "512" in text
+    assert prepared(tmp_path, "bert-mini", sequence_length=512).sequence_length == 512
+    assert prepared(tmp_path, "t5-mini", sequence_length=4096).sequence_length == 4096
+
+
+def test_a_sequence_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    assert "no sequence length" in refusal(tmp_path, "vit-mini", sequence_length=64)
+    assert "nothing to learn" in refusal(tmp_path, "gpt2-mini", sequence_length=1)
+
+
+def test_a_task_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    assert "no task 'image-classification'" in refusal(tmp_path, "bert-mini", task="image-classification")
+
+
+def test_a_model_of_sound_is_refused(tmp_path: Path) -> None:
+    AutoConfig.for_model("wav2vec2").save_pretrained(tmp_path / "sound")
+    assert "wav2vec2 model has no task" in refusal(tmp_path, str(tmp_path / "sound"))
+
+
+def test_a_model_that_reads_something_else_is_refused(tmp_path: Path) -> None:
+    AutoConfig.for_model("imagegpt", n_layer=1, n_embd=16, n_head=2).save_pretrained(tmp_path / "clusters")
+    assert "reads input_ids" in refusal(tmp_path, str(tmp_path / "clusters"))
+
+
+def test_a_tokenizer_without_data_is_refused(tmp_path: Path) -> None:
+    assert "needs a dataset" in refusal(tmp_path, "bert-mini", tokenizer="anything")
+
+
+def test_a_decoder_without_padding_gets_one_for_classification(tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    AutoConfig.for_model("llama", vocab_size=100, **small).save_pretrained(tmp_path / "llama")
+    workload = prepared(tmp_path, str(tmp_path / "llama"), task="sequence-classification", sequence_length=8)
+    assert workload.model_config["pad_token_id"] == 2
+    assert any("pad_token_id set to 2" in note for note in workload.notes)
+    assert workload.architecture == "LlamaForSequenceClassification"
+    assert one_loss(workload) > 0
+
+
+def test_an_encoder_trained_as_a_causal_model_does_not_look_ahead(tmp_path: Path) -> None:
+    workload = prepared(tmp_path, "bert-mini", task="causal-lm", sequence_length=16)
+    assert workload.model_config["is_decoder"] is True
+    assert any("is_decoder" in note for note in workload.notes)
+    assert one_loss(workload) > 0
+
+
+def test_a_translator_without_a_first_token_gets_one(tmp_path: Path) -> None:
+    small = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 64}
+    AutoConfig.for_model("t5", decoder_start_token_id=None, **small).save_pretrained(tmp_path / "t5")
+    workload = prepared(tmp_path, str(tmp_path / "t5"), sequence_length=8)
+    assert workload.model_config["decoder_start_token_id"] == 0
+    assert one_loss(workload) > 0
+
+
+def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"line number {number}\n" for number in range(19)) + "word " * 30)
+    workload = prepared(tmp_path / "cache", "gpt2-mini", dataset=str(tmp_path / "lines.txt"), sequence_length=16)
+    assert workload.samples == 20
+    assert Path(workload.data).parent == tmp_path / "cache"
+    assert workload.data_identity.startswith("lines.txt, ")
+    assert str(tmp_path) not in workload.data_identity
+    assert "split train" in workload.data_identity
+    assert "trained on the data" in workload.text_source
+    assert workload.longest == (19,)
+    assert Workload.from_dict(json.loads(json.dumps(workload.to_dict()))) == workload
+    assert one_loss(workload) > 0
+
+
+def test_of_a_folder_and_its_tokenizer_the_names_are_told(tmp_path: Path) -> None:
+    small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 512}
+    AutoConfig.for_model("gpt2", **small).save_pretrained(tmp_path / "mine")
+    ByT5Tokenizer().save_pretrained(tmp_path / "words")
+    (tmp_path / "lines.txt").write_text("a line of text\n" * 20)
+    data = {"dataset": str(tmp_path / "lines.txt"), "tokenizer": str(tmp_path / "words"), "sequence_length": 16}
+    workload = prepared(tmp_path / "cache", str(tmp_path / "mine"), **data)
+    assert workload.name == "mine"
+    assert workload.source == str(tmp_path / "mine")
+    assert workload.text_source.startswith("tokenizer of words (")
+
+
+def test_more_classes_than_the_config_has_change_the_model_that_is_counted(tmp_path: Path) -> None:
+    lines = [f"text {number},class {number % 50}" for number in range(100)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]))
+    options = {"dataset": str(tmp_path / "rows.csv"), "task": "sequence-classification"}
+    workload = prepared(tmp_path / "cache", "bert-mini", **options)
+    two_classes = prepared(tmp_path / "cache", "bert-mini", task="sequence-classification")
+    assert workload.parameters - two_classes.parameters == 48 * (256 + 1)
+
+
+# A caller's own dataset -----------------------------------------------------------------------------------------
+
+
+class Slow(torch.utils.data.Dataset):
+    """Samples that take a while, each larger than the one before."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.01)
+        return {"x": [0] * (index + 1)}
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        yield from ({"x": [0] * number} for number in range(10**9))
+
+
+def own_workload(dataset: Any) -> Workload:
+    objects = {"model_init": lambda: torch.nn.Linear(2, 2), "train_dataset": dataset}
+    return user_workload(tuning_request("mine", 4), sent(objects))
+
+
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [
+        (torch.ones(9, 2), torch.ones(2, 2)),
+        (np.ones((9, 2)), np.ones((2, 2))),
+        ([0] * 9, [0] * 3),
+        ("a long text", "short"),
+        ({"inner": torch.ones(9)}, {"inner": torch.ones(2)}),
+    ],
+    ids=["tensors", "arrays", "lists", "texts", "nested"],
+)
+def test_the_largest_sample_of_a_caller_s_own_dataset_is_found(large: Any, small: Any) -> None:
+    samples = [{"x": small, "labels": 1} for _ in range(12)]
+    assert own_workload(samples).longest == ()
+    samples[7] = {"x": large, "labels": 1}
+    workload = own_workload(samples)
+    assert workload.longest == (7,)
+    assert workload.samples == 12
+    assert workload.user_objects
+    assert own_workload(datasets.Dataset.from_dict({"x": [[0], [0] * 5, [0], [0]]})).longest == (1,)
+
+
+def test_a_caller_s_own_dataset_is_looked_through_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_objects, "LOOK_S", 0.2)
+    (place,) = own_workload(Slow()).longest
+    assert 0 < place < 1000
+
+
+def test_a_stream_has_no_largest_sample() -> None:
+    workload = own_workload(Endless())
+    assert (workload.longest, workload.samples) == ((), 0)
+
+
+def one_loss(workload: Workload) -> float:
+    dataset, collator, _ = training_data(workload, 8, 0)
+    loss = build_model(workload)(**collator([dataset[index] for index in range(4)])).loss
+    loss.backward()
+    return float(loss.detach())
