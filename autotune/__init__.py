@@ -5,35 +5,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.commands.compare.run import compare
     from autotune.commands.estimate.run import estimate
-    from autotune.commands.explain.run import explanation
-    from autotune.commands.guide.run import run_guide
+    from autotune.commands.explain.run import explain
+    from autotune.commands.guide.run import guide
     from autotune.commands.result import TuningResult
     from autotune.commands.search import search
     from autotune.commands.tune import tune
-    from autotune.commands.verify.run import verify_study
+    from autotune.commands.verify.run import verify
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "compare", "estimate", "explanation", "run_guide", "search", "tune", "verify_study"]
+__all__ = ["TuningResult", "compare", "estimate", "explain", "guide", "search", "tune", "verify"]
 
-_ROOMS = {
+_MODULES = {
     "search": "autotune.commands.search",
     "tune": "autotune.commands.tune",
     "compare": "autotune.commands.compare.run",
     "estimate": "autotune.commands.estimate.run",
-    "explanation": "autotune.commands.explain.run",
-    "run_guide": "autotune.commands.guide.run",
+    "explain": "autotune.commands.explain.run",
+    "guide": "autotune.commands.guide.run",
     "TuningResult": "autotune.commands.result",
-    "verify_study": "autotune.commands.verify.run",
+    "verify": "autotune.commands.verify.run",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Load torch, optuna and pandas only when something of theirs is first used."""
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Pages that are made from the code, so that they cannot go stale: levers, columns, command line, messages, API."""
+"""Pages that are made from the code, so that they cannot go stale: settings, columns, command line, messages, API."""
 
 import ast
 import inspect
@@ -23,10 +23,10 @@ from autotune.core.interval import Interval
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
-from autotune.report.columns import AFTER, BEFORE, Column, lever_column
+from autotune.report.columns import AFTER, BEFORE, Column, setting_column
 from autotune.space.file import describe_space, named_spaces, read_space
 from autotune.space.search_space import RuledOut
-from autotune.space.settings import LEVERS, Lever
+from autotune.space.settings import SETTINGS, Setting
 from autotune.study.plan import Progress
 
 PACKAGE = Path(autotune.__file__).parent
@@ -45,39 +45,39 @@ def write(folder: Path) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-# Levers and spaces ------------------------------------------------------------------------------------------------
+# Settings and spaces ------------------------------------------------------------------------------------------------
 
 
-def levers() -> str:
-    """A section for each lever: what it is, its values, what it changes, where it is searched."""
+def settings() -> str:
+    """A section for each setting: what it is, its values, what it changes, where it is searched."""
     spaces = {name: read_space(name) for name in named_spaces()}
-    return "\n".join(line for lever in LEVERS.values() for line in _lever(lever, spaces))
+    return "\n".join(line for setting in SETTINGS.values() for line in _setting(setting, spaces))
 
 
-def _lever(lever: Lever, spaces: dict[str, Any]) -> Iterator[str]:
-    values = ", ".join(f"`{word(value)}`" for value in lever.values) or "every divisor of the global batch size"
-    searched = ", ".join(f"`{name}`" for name, levers in spaces.items() if lever.name in levers)
-    yield from (f"## {lever.name}", "", lever.summary, "")
+def _setting(setting: Setting, spaces: dict[str, Any]) -> Iterator[str]:
+    values = ", ".join(f"`{word(value)}`" for value in setting.values) or "every divisor of the global batch size"
+    searched = ", ".join(f"`{name}`" for name, settings in spaces.items() if setting.name in settings)
+    yield from (f"## {setting.name}", "", setting.summary, "")
     yield f"- values: {values}"
-    yield f"- changes: {', '.join(sorted(lever.changes, reverse=True))}"
-    if lever.needs:
-        name, means = lever.needs
-        able = ", ".join(f"`{word(value)}`" for value in LEVERS[name].values if means(value))
+    yield f"- changes: {', '.join(sorted(setting.changes, reverse=True))}"
+    if setting.active_if:
+        name, means = setting.active_if
+        able = ", ".join(f"`{word(value)}`" for value in SETTINGS[name].values if means(value))
         yield f"- means something only beside `{name}` {able}"
     yield from (
         f"- in the spaces: {searched or 'none; add it with `--only`'}",
-        f"- file: `autotune/space/settings/{lever.name}.py`",
+        f"- file: `autotune/space/settings/{setting.name}.py`",
         "",
     )
 
 
 def spaces() -> str:
-    """The shipped spaces: name, levers, what for."""
+    """The shipped spaces: name, settings, what for."""
     rows = [
-        (f"`{name}`", describe_space(path), ", ".join(f"`{lever}`" for lever in read_space(name)))
+        (f"`{name}`", describe_space(path), ", ".join(f"`{setting}`" for setting in read_space(name)))
         for name, path in named_spaces().items()
     ]
-    return table(("space", "what it is for", "levers"), rows)
+    return table(("space", "what it is for", "settings"), rows)
 
 
 def cards() -> str:
@@ -98,10 +98,10 @@ def columns(known: Iterable[Column]) -> str:
     return table(("column", "dtype", "unit", "meaning"), rows)
 
 
-def lever_columns() -> list[Column]:
-    """Those of levers that do not stand in every study's table anyway."""
+def setting_columns() -> list[Column]:
+    """Those of settings that do not stand in every study's table anyway."""
     always = {column.name for column in BEFORE}
-    return [lever_column(name) for name in LEVERS if name not in always]
+    return [setting_column(name) for name in SETTINGS if name not in always]
 
 
 # The command line -------------------------------------------------------------------------------------------------
@@ -230,12 +230,12 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "levers.md": levers,
+    "settings.md": settings,
     "spaces.md": spaces,
     "cards.md": cards,
     "columns_sizes.md": lambda: columns(BEFORE),
     "columns_measured.md": lambda: columns(AFTER),
-    "columns_levers.md": lambda: columns(lever_columns()),
+    "columns_settings.md": lambda: columns(setting_columns()),
     "columns_compared.md": lambda: columns(COMPARED),
     "columns_forecast.md": lambda: columns(FORECAST),
     "command_line.md": command_line,

@@ -124,7 +124,7 @@ OPTIONS = (
     search("a timeout of nothing", "timeout", "--timeout", ""),
     search("a probe timeout of zero", "probe timeout", "--probe-timeout", "0s"),
     search("a probe timeout in words", "probe timeout", "--probe-timeout", "long"),
-    search("an unknown lever to fix", "precision", "--fix", "precison=bf16"),
+    search("an unknown setting to fix", "precision", "--fix", "precison=bf16"),
     search("an unknown value to fix", "adamw_torch", "--fix", "optimizer=adamw_trch"),
     search("nothing to fix", "--fix", "--fix", "checkpointing"),
     search("a fix without a name", "--fix", "--fix", "=fp32"),
@@ -140,7 +140,7 @@ OPTIONS = (
     search("ranks that do not divide", "rank", "--fix", "data_parallel_size=16"),
     search("an only without values", "--only", "--only", "checkpointing=,"),
     search("an only of unknown values", "checkpointing", "--only", "checkpointing=some"),
-    search("an only of an unknown lever", "checkpointing", "--only", "checkpoint=none"),
+    search("an only of an unknown setting", "checkpointing", "--only", "checkpoint=none"),
     search("what the device cannot do", "fp16", "--only", "precision=fp16", "--space", "default", for_real=True),
     search("a column without data", "--text-column", "--text-column", "text"),
     search("a label column without data", "--label-column", "--label-column", "label"),
@@ -472,7 +472,7 @@ DATA = (
 # Search spaces ---------------------------------------------------------------------------------------------------------
 
 SPACES: dict[str, tuple[str, str]] = {
-    "an unknown lever": ("parameters:\n  precison: [fp32]\n", "precision"),
+    "an unknown setting": ("parameters:\n  precison: [fp32]\n", "precision"),
     "an unknown value": ("parameters:\n  precision: [fp23]\n", "precision"),
     "no values": ("parameters:\n  precision: []\n", "precision"),
     "null values": ("parameters:\n  precision:\n", "precision"),
@@ -485,7 +485,7 @@ SPACES: dict[str, tuple[str, str]] = {
     "a section too many": ("parameters:\n  precision: [fp32]\nspeed: 1\n", "speed"),
     "an open bracket": ("parameters:\n  precision: [fp32\n", "YAML"),
     "a tab": ("parameters:\n\tprecision: [fp32]\n", "YAML"),
-    "a lever twice": ("parameters:\n  workers: [0]\n  workers: [2]\n", "workers"),
+    "a setting twice": ("parameters:\n  workers: [0]\n  workers: [2]\n", "workers"),
     "nested lists": ("parameters:\n  workers: [[0], [2]]\n", "workers"),
     "a micro-batch of zero": ("parameters:\n  micro_batch_size: [0]\n", "micro_batch_size"),
     "a micro-batch in words": ("parameters:\n  micro_batch_size: [few]\n", "micro_batch_size"),
@@ -512,7 +512,7 @@ SPACE_FILES = (
             f"a space with {what}",
             ("search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--space", f"spaces/{what}.yaml"),
             names,
-            for_real=what in ("an unknown lever", "deep brackets"),
+            for_real=what in ("an unknown setting", "deep brackets"),
         )
         for what, (_, names) in SPACES.items()
     ),
@@ -564,7 +564,7 @@ OTHERS = (
     estimate("an estimate of a text", "prose.txt", model="data/prose.txt"),
     estimate("an estimate without positions", "max_position_embeddings", model="models/no positions.json"),
     estimate("an estimate of an unknown optimizer", "adam_magic", "--args", "args/magic.yaml"),
-    estimate("an estimate of an unknown lever", "precision", "--fix", "precison=bf16"),
+    estimate("an estimate of an unknown setting", "precision", "--fix", "precison=bf16"),
     estimate("an estimate for an unknown device", "device", "--device", "tpu"),
     estimate("an estimate of a deep space", "deep", "--space", "spaces/deep brackets.yaml"),
     command("a guide of a batch of three", "multiple of 4", "guide", "gpt2-mini", "--global-batch-size", "3"),

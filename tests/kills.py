@@ -132,7 +132,7 @@ class Killer:
             compare(place, known, killed[-1:] or self.kills[-1:])
             if code == 0:
                 result = TuningResult.load(place)
-                assert result.complete, result.statement
+                assert result.complete, result.stop_reason
                 half = {str(path) for path in place.rglob(".*") if path.name != ".lock"}
                 for kill in self.kills[-1:]:
                     kill.left |= half

@@ -21,7 +21,7 @@ GIB = 2**30
 ALLOWED = 1000 * MIB
 """What the makers' probes are held to."""
 
-LEVERS: dict[str, Value] = {
+SETTINGS: dict[str, Value] = {
     "checkpointing": "none",
     "precision": "fp32",
     "optimizer": "adamw_torch_fused",
@@ -102,9 +102,9 @@ def workload(**facts: Any) -> Workload:
     )
 
 
-def configuration(micro_batch_size: int = 8, global_batch_size: int = 48, **levers: Value) -> Configuration:
-    """A configuration of every lever; those not named are as on a plain CPU."""
-    return Configuration.exact(global_batch_size, micro_batch_size, LEVERS | levers)
+def configuration(micro_batch_size: int = 8, global_batch_size: int = 48, **settings: Value) -> Configuration:
+    """A configuration of every setting; those not named are as on a plain CPU."""
+    return Configuration.exact(global_batch_size, micro_batch_size, SETTINGS | settings)
 
 
 def step(seconds: float = 1.0, **facts: float) -> Step:
@@ -156,15 +156,15 @@ def space(
     micro_batch_size: tuple[int, ...] = (1, 2, 4, 8),
     global_batch_size: int = 8,
     baseline_problem: str = "",
-    **levers: tuple[Value, ...],
+    **settings: tuple[Value, ...],
 ) -> SearchSpace:
-    """A search space of these values; its baseline is the first of each lever and a micro-batch of 2."""
-    levers = levers or {"checkpointing": ("none", "full")}
-    first = {name: values[0] for name, values in levers.items()}
+    """A search space of these values; its baseline is the first of each setting and a micro-batch of 2."""
+    settings = settings or {"checkpointing": ("none", "full")}
+    first = {name: values[0] for name, values in settings.items()}
     return SearchSpace(
         name="test",
         global_batch_size=global_batch_size,
-        values={"micro_batch_size": micro_batch_size, **levers},
+        values={"micro_batch_size": micro_batch_size, **settings},
         baseline=baseline or Configuration.exact(global_batch_size, 2, first),
         baseline_problem=baseline_problem,
     )
@@ -213,6 +213,6 @@ def space_file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def values_of(space: SearchSpace, lever: str) -> Mapping[Value, None]:
-    """The values that can be proposed for a lever, in their order."""
-    return dict.fromkeys(space.values[lever])
+def values_of(space: SearchSpace, setting: str) -> Mapping[Value, None]:
+    """The values that can be proposed for a setting, in their order."""
+    return dict.fromkeys(space.values[setting])

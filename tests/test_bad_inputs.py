@@ -174,7 +174,7 @@ EARLY = (
     ),
     *("a report folder without a name", "a report folder that is a file", "no file of training arguments"),
     *(
-        "a space with an unknown lever",
+        "a space with an unknown setting",
         "an estimate of a missing model",
         "a guide of no model",
         "a tokenizer without data",

@@ -13,7 +13,7 @@ from autotune.probe.replay import ReplayProbe
 from autotune.report.summary import compiling_text
 from autotune.report.table import frame
 from autotune.sampler.observation import observed
-from autotune.sampler.physics import Knowledge
+from autotune.sampler.physics import WarmStart
 from autotune.study.loop import open_study, search
 from autotune.study.measure import measure
 from autotune.study.objective import best_trial, pays_from, speed
@@ -49,7 +49,7 @@ def run(folder: Path, **facts: Any) -> Study:
         return float(machine(one).peak_bytes or machine(one).held_bytes or 0)
 
     with locked(folder):
-        study = open_study(folder, SPACE, plan(**facts), Knowledge(ALLOWED, estimate))
+        study = open_study(folder, SPACE, plan(**facts), WarmStart(ALLOWED, estimate))
         search(study, ReplayProbe(world))
     return study
 
@@ -80,14 +80,14 @@ def test_it_pays_from_the_step_on_at_which_it_has_saved_what_it_cost() -> None:
     assert pays_from(plain, [plain, fast]) == 0
     said = compiling_text(fast, [plain, fast])
     assert said == f"takes 36 s at the start; it pays from {pays_from(fast, [plain, fast])} steps on"
-    assert "of your 1000 steps" in compiling_text(fast.over(1000), [plain, fast])
+    assert "of your 1000 steps" in compiling_text(fast.with_training_steps(1000), [plain, fast])
 
 
 @pytest.mark.parametrize(("steps", "wins"), [(20, False), (1_000_000, True)])
 def test_a_short_run_is_not_compiled_and_a_long_one_is(steps: int, wins: bool) -> None:
     first = SPACE.baseline
     other = SPACE.configuration({**first.values, "compile": "default"})
-    trials = [Trial(n, one, world(one)).over(steps) for n, one in enumerate((first, other))]
+    trials = [Trial(n, one, world(one)).with_training_steps(steps) for n, one in enumerate((first, other))]
     best = best_trial(trials, SPEED)
     assert best is not None
     assert compiled(best) == wins
@@ -148,10 +148,10 @@ def test_its_deadline_leaves_time_for_it(tmp_path: Path) -> None:
     assert patient.deadline_s >= 600.0
 
 
-def test_graphs_compiled_anew_in_timed_steps_are_a_doubt() -> None:
-    doubted = replace(completed(), recompiled_graphs=2)
-    assert any("compiled anew" in doubt for doubt in doubted.doubts)
-    assert pooled([doubted, doubted]).recompiled_graphs == 4
+def test_graphs_compiled_anew_in_timed_steps_are_a_warning() -> None:
+    warned = replace(completed(), recompiled_graphs=2)
+    assert any("compiled anew" in warning for warning in warned.warnings)
+    assert pooled([warned, warned]).recompiled_graphs == 4
 
 
 def test_the_table_has_its_seconds() -> None:

@@ -1,4 +1,4 @@
-"""A real competitor on every core during a real probe: the measurement carries the doubt and is made again."""
+"""A real competitor on every core during a real probe: the measurement carries the warning and is made again."""
 
 import os
 import subprocess
@@ -65,23 +65,23 @@ def live_probe(host: ProbeHost, environment: Environment, workload: Workload, fo
     return LiveProbe(host, environment, workload, {}, GIB, place, timings=(LONG_ENOUGH, LONG_ENOUGH))
 
 
-def test_a_probe_beside_a_competitor_is_doubted_and_made_again_when_it_is_gone(
+def test_a_probe_beside_a_competitor_is_warned_and_made_again_when_it_is_gone(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
     measurement = measured_beside(1, live, tmp_path)
     assert measurement.outcome is Outcome.COMPLETED
-    assert any("other processes used" in doubt for doubt in measurement.repeated_because)
-    assert not any("other processes used 2" in doubt for doubt in measurement.observed_doubts)
+    assert any("other processes used" in warning for warning in measurement.repeated_because)
+    assert not any("other processes used 2" in warning for warning in measurement.observed_warnings)
     trial = read_trial(probe_folder(tmp_path, 0), 0)
     assert trial is not None
     assert trial.measurement.repeated_because == measurement.repeated_because
 
 
-def test_a_competitor_that_stays_leaves_its_doubt_on_the_measurement(
+def test_a_competitor_that_stays_leaves_its_warning_on_the_measurement(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
     measurement = measured_beside(1 + REPEATS, live, tmp_path)
-    assert any("other processes used" in doubt for doubt in measurement.doubts)
+    assert any("other processes used" in warning for warning in measurement.warnings)
     assert len(measurement.repeated_because) >= REPEATS

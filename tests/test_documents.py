@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from autotune.cli.app import app
-from autotune.space.file import core_levers, read_space
+from autotune.space.file import core_settings, read_space
 from autotune.space.user_arguments import read_training_args
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors
 from tests.hurry import hurried
@@ -132,7 +132,7 @@ def test_every_yaml_file_that_is_shown_can_be_read(block: Block, tmp_path: Path)
     path.write_text(block.text, encoding="utf-8")
     if "parameters:" in block.text:
         assert read_space(str(path))
-        assert set(core_levers(str(path))) <= set(read_space(str(path)))
+        assert set(core_settings(str(path))) <= set(read_space(str(path)))
     else:
         assert read_training_args(path)
 

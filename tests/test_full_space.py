@@ -8,7 +8,7 @@ import autotune
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.space.file import read_space
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.study import confirm
 from tests.hurry import hurry
 
@@ -40,11 +40,11 @@ def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(tmp_p
     assert len(ended) == 6
     assert all(outcome in FINE for outcome, _ in ended.values()), ended
     assert all(reason for outcome, reason in ended.values() if outcome is not Outcome.COMPLETED), ended
-    changed = {name for trial in result.trials for name in LEVERS if differs(trial, result.baseline, name)}
+    changed = {name for trial in result.trials for name in SETTINGS if differs(trial, result.baseline, name)}
     assert len(changed) >= 5, "these are no corners"
     assert all(one.reason.strip() for one in result.ruled_out)
     # Whatever the file names can be proposed, was fixed, or is ruled out with its reason.
-    left_out = {(one.lever, one.value) for one in result.ruled_out}
+    left_out = {(one.setting, one.value) for one in result.ruled_out}
     assert {("precision", "fp16"), ("attention", "flash_attention_2"), ("zero", "3_offload_all")} <= left_out
     assert {name for name, _ in left_out} <= set(read_space("full"))
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli.app import app
 from autotune.commands.result import TuningResult
-from autotune.commands.verify.run import verify_study
+from autotune.commands.verify.run import verify
 from autotune.core.errors import InvalidRequest, NothingFits
 from autotune.study import finish
 from tests.hurry import hurry
@@ -80,7 +80,7 @@ def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, 
 def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResult, str]) -> None:
     assert searched[0].folder is not None
     with pytest.raises(InvalidRequest, match="trains on 2 ranks") as refused:
-        verify_study(searched[0].folder, 4)
+        verify(searched[0].folder, 4)
     assert "torchrun --nproc-per-node 2" in str(refused.value)
 
 

@@ -40,8 +40,8 @@ def test_ours_is_as_good_as_it_was(ours: list[Found]) -> None:
 
 def test_what_the_end_says_is_true(ours: list[Found]) -> None:
     for one in ours:
-        assert one.bound is not None, one.statement
-        assert one.open_share <= one.bound, one.statement
+        assert one.bound is not None, one.stop_reason
+        assert one.open_share <= one.bound, one.stop_reason
 
 
 def test_a_summary_counts_what_was_found(ours: list[Found]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.common import json_error, plain_errors, whole
+from autotune.cli.common import ErrorReporter, json_error, whole
 from autotune.cli.compare import compare
 from autotune.cli.completion import complete_device, complete_study
 from autotune.cli.estimate import estimate
@@ -57,9 +57,9 @@ def spaces(
     as_json: Annotated[bool, Option("--json", help="Print the spaces as one JSON object on standard output.")] = False,
 ) -> None:
     """List the search spaces that are shipped."""
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         from autotune.space.file import describe_space, named_spaces, read_space
-        from autotune.space.settings import LEVERS
+        from autotune.space.settings import SETTINGS
 
         if as_json:
             known = {
@@ -70,7 +70,9 @@ def spaces(
             return
         for name, path in named_spaces().items():
             print(f"{name:12} {describe_space(path)}")
-            told = (f"{lever}*" if "numerics" in LEVERS[lever].changes else lever for lever in read_space(name))
+            told = (
+                f"{setting}*" if "numerics" in SETTINGS[setting].changes else setting for setting in read_space(name)
+            )
             print(f"{'':12} {', '.join(told)}")
         print("\n* changes what is learned, not only how fast: --keep-numerics leaves it at your own value")
 
@@ -83,14 +85,14 @@ def verify(
     as_json: Annotated[bool, Option("--json", help="Print promised and got as one JSON object.")] = False,
 ) -> None:
     """Train a study's answer for real, in a plain Trainer, and print what was promised against what it got."""
-    with plain_errors(
+    with ErrorReporter(
         as_json, "The study is kept as it was; run the same command again to train from the start."
     ) as answer:
         from autotune.commands.verify.result import verification_lines
-        from autotune.commands.verify.run import verify_study
+        from autotune.commands.verify.run import verify
 
         folder = study_folder(study, output_dir)
-        verification = verify_study(
+        verification = verify(
             folder,
             whole("steps", steps),
             watch=lambda line: print(line, file=sys.stderr if as_json else sys.stdout, flush=True),
@@ -109,11 +111,11 @@ def doctor(
     as_json: Annotated[bool, Option("--json", help="Print the facts as one JSON object.")] = False,
 ) -> None:
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         from autotune.commands.doctor import doctor_lines
-        from autotune.probe.survey_query import examine
+        from autotune.probe.survey_query import read_device
 
-        environment = examine(device)
+        environment = read_device(device)
         if as_json:
             answer.json(environment.to_dict())
         else:

@@ -23,7 +23,7 @@ PASSING = (typer.Exit, typer.Abort, BrokenPipeError)
 """Exceptions by which a command ends as it should, and that of a reader who went away."""
 
 
-class plain_errors:
+class ErrorReporter:
     """One clear line on standard error and the right exit code; no traceback for what was foreseen.
 
     as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error;
@@ -37,7 +37,7 @@ class plain_errors:
         self.when_interrupted = when_interrupted
         self._within = contextlib.ExitStack()
 
-    def __enter__(self) -> "plain_errors":
+    def __enter__(self) -> "ErrorReporter":
         self._within.enter_context(ending_on_signals())
         self._out = sys.stdout
         if self._as_json:
@@ -59,8 +59,8 @@ class plain_errors:
             self._json_error("Interrupted", f"The command was {end}.", self.when_interrupted, code)
             raise typer.Exit(code) from None
         if isinstance(error, Exception) and not isinstance(error, PASSING):
-            said = f"{error}" or "Nothing more is known."
-            self._json_error(type(error).__name__, said, "What led to it stands on standard error.", 1)
+            said = f"{error}" or "No further details."
+            self._json_error(type(error).__name__, said, "See the traceback on standard error.", 1)
 
     def json(self, told: Mapping[str, Any]) -> None:
         """Print the answer as the one JSON object."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.common import plain_errors, shown
+from autotune.cli.common import ErrorReporter, shown
 from autotune.cli.completion import complete_study
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def compare(
     as_json: Annotated[bool, Option("--json", help="Print the rows as one JSON object.")] = False,
 ) -> None:
     """Put several studies side by side: speeds, speed-ups, memory, and what a million samples cost."""
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         from rich.console import Console
 
         from autotune.commands.compare.files import COMPARED_FILES

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.common import plain_errors, whole
+from autotune.cli.common import ErrorReporter, whole
 from autotune.cli.completion import complete_gpu, complete_model, complete_space, complete_task
 
 Option = typer.Option
@@ -33,9 +33,11 @@ def estimate(
         str,
         Option(help="Search space: a name from `autotune spaces`, or a YAML file.", autocompletion=complete_space),
     ] = "default",
-    fix: Annotated[list[str] | None, Option(help="NAME=VALUE: fix a lever. Repeatable.", metavar="NAME=VALUE")] = None,
+    fix: Annotated[
+        list[str] | None, Option(help="NAME=VALUE: fix a setting. Repeatable.", metavar="NAME=VALUE")
+    ] = None,
     only: Annotated[
-        list[str] | None, Option(help="NAME=A,B: only these values of a lever. Repeatable.", metavar="NAME=A,B")
+        list[str] | None, Option(help="NAME=A,B: only these values of a setting. Repeatable.", metavar="NAME=A,B")
     ] = None,
     device: Annotated[
         str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
@@ -54,7 +56,7 @@ def estimate(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json") and value is not None
     }
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         if "sequence_length" in options:
             options["sequence_length"] = whole("sequence_length", options["sequence_length"])
         size = whole("global_batch_size", global_batch_size)

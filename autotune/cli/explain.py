@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.common import plain_errors, resuming, whole
+from autotune.cli.common import ErrorReporter, resuming, whole
 from autotune.cli.completion import complete_study
 from autotune.study.store import study_folder
 
@@ -24,9 +24,9 @@ def explain(
     as_json: Annotated[bool, Option("--json", help="Print the explanation as one JSON object.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print the explanation only.")] = False,
 ) -> None:
-    """Say where a study's speed-up comes from, lever by lever, by measuring the way from your settings to the answer."""
-    with plain_errors(as_json, resuming("What was measured is kept.", fresh)) as answer:
-        from autotune.commands.explain.run import explanation
+    """Say where a study's speed-up comes from, setting by setting, by measuring the way from your settings to the answer."""
+    with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as answer:
+        from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
 
         folder = study_folder(study, output_dir)
@@ -35,7 +35,7 @@ def explain(
             if not quiet:
                 print(line, file=sys.stderr, flush=True)
 
-        told = explanation(folder, whole("rounds", rounds), fresh, watch).to_dict()
+        told = explain(folder, whole("rounds", rounds), fresh, watch).to_dict()
         if as_json:
             answer.json(told)
         else:

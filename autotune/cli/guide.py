@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.common import plain_errors, shown, whole
+from autotune.cli.common import ErrorReporter, shown, whole
 from autotune.cli.completion import complete_device, complete_model, complete_task
 
 if TYPE_CHECKING:
@@ -65,17 +65,17 @@ def guide(
         for name, value in locals().items()
         if name not in ("model", "global_batch_size", "as_json") and value is not None
     }
-    with plain_errors(as_json) as command:
+    with ErrorReporter(as_json) as command:
         if sequence_length is not None:
             options["sequence_length"] = whole("sequence_length", sequence_length)
         _walk(model, whole("global_batch_size", global_batch_size), options, command, as_json)
 
 
-def _walk(model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool) -> None:
+def _walk(model: str, global_batch_size: int, options: dict[str, Any], command: ErrorReporter, as_json: bool) -> None:
     from rich.console import Console
 
     from autotune.commands.guide.live import guide_watcher
-    from autotune.commands.guide.run import check_climbed, run_guide
+    from autotune.commands.guide.run import check_climbed, guide
 
     known: list[Ladder] = []
     interrupted: KeyboardInterrupt | None = None
@@ -86,7 +86,7 @@ def _walk(model: str, global_batch_size: int, options: dict[str, Any], command: 
             watch(ladder, what)
 
         try:
-            known[:] = [run_guide(model, global_batch_size, watch=both, **options)]
+            known[:] = [guide(model, global_batch_size, watch=both, **options)]
         except KeyboardInterrupt as interrupt:
             interrupted = interrupt
     if known and as_json:

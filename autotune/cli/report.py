@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.common import PAGE, plain_errors, shown
+from autotune.cli.common import PAGE, ErrorReporter, shown
 from autotune.cli.completion import complete_study
 from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 from autotune.study.store import study_folder
@@ -28,7 +28,7 @@ def studies(
     as_json: Annotated[bool, Option("--json", help="Print the studies as one JSON object on standard output.")] = False,
 ) -> None:
     """List the studies in a folder: trials, best, speed-up."""
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         from autotune.commands.result import TuningResult
         from autotune.report.summary import headline
 
@@ -79,7 +79,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a study's report again and print its summary; or its trials' table in another program's format."""
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         kind = _kind(format, output, as_json)
         if columns is not None and kind not in TABLES:
             raise InvalidRequest("--columns chooses from the trials' table.", f"Add --format {', '.join(TABLES)}.")
@@ -111,7 +111,7 @@ def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
     """What is asked for: one of TABLES, html, json, or None for the summary. Raises InvalidRequest."""
     known = (*TABLES, "html", "json")
     if as_json and format not in (None, "json"):
-        raise InvalidRequest(f"--json and --format {format} ask for two things.", "Keep one of them.")
+        raise InvalidRequest(f"--json and --format {format} ask for two things.", "Pass only one of them.")
     if as_json and output is not None:
         raise InvalidRequest("--json prints on standard output.", "Write a file with --format json --output FILE.")
     if as_json or format is not None:
@@ -159,10 +159,10 @@ def _page(folder: Path, output: str | None) -> None:
 
 def _tell(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
     """Tell loggers of a study afterwards; exits with 1 where one of them failed."""
-    from autotune.report.loggers.guarded import Guarded
+    from autotune.report.loggers.guarded import LoggerGroup
 
     facts = result.facts()
-    loggers = Guarded(names, result.request.objective, folder)
+    loggers = LoggerGroup(names, result.request.objective, folder)
     loggers.start(result.request, facts)
     loggers.finish(facts, result.complete)
     if loggers.problems:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.common import PAGE, plain_errors, resuming, shown, whole
+from autotune.cli.common import PAGE, ErrorReporter, resuming, shown, whole
 from autotune.cli.completion import (
     complete_device,
     complete_model,
@@ -59,9 +59,12 @@ def search(
         str,
         Option(help="Search space: a name from `autotune spaces`, or a YAML file.", autocompletion=complete_space),
     ] = "default",
-    fix: Annotated[list[str] | None, Option(help="NAME=VALUE: fix a lever. Repeatable.", metavar="NAME=VALUE")] = None,
+    fix: Annotated[
+        list[str] | None, Option(help="NAME=VALUE: fix a setting. Repeatable.", metavar="NAME=VALUE")
+    ] = None,
     only: Annotated[
-        list[str] | None, Option(help="NAME=A,B: search only these values of a lever. Repeatable.", metavar="NAME=A,B")
+        list[str] | None,
+        Option(help="NAME=A,B: search only these values of a setting. Repeatable.", metavar="NAME=A,B"),
     ] = None,
     device: Annotated[str, Option(help="Device: auto, cpu, cuda or cuda:1.", autocompletion=complete_device)] = "auto",
     memory_limit: Annotated[
@@ -151,7 +154,7 @@ def search(
         if name not in ("context", "model", "global_batch_size", "as_json", "quiet") and value is not None
     }
     started = context.obj or time.monotonic()
-    with plain_errors(as_json) as answer:
+    with ErrorReporter(as_json) as answer:
         options |= {
             name: whole(name, options[name])
             for name in ("n_trials", "confirmation_rounds", "seed", "sequence_length", "training_steps")
@@ -166,14 +169,14 @@ def search(
 
 
 def _run_search(
-    model: str, global_batch_size: int, options: dict[str, Any], command: plain_errors, as_json: bool, quiet: bool
+    model: str, global_batch_size: int, options: dict[str, Any], command: ErrorReporter, as_json: bool, quiet: bool
 ) -> "TuningResult":
     from autotune.core.request import OPTIONS, tuning_request
-    from autotune.space.user_arguments import own_arguments
+    from autotune.space.user_arguments import read_user_arguments
     from autotune.study.limits import check_request
 
     # What is wrong is said within a second: the workflow alone takes as long to load.
-    own = own_arguments(args=options.get("args"), training_args=options.get("training_args")).fields
+    own = read_user_arguments(args=options.get("args"), training_args=options.get("training_args")).fields
     words = {name: value for name, value in options.items() if name in OPTIONS}
     check_request(tuning_request(model, global_batch_size, training_args=own, **words))
 

@@ -19,7 +19,7 @@ from autotune.study.objective import best_trial, speed_up
 def facts_of(result: Found) -> Facts:
     """What reports tell of this result, as plain values, without places of the machine and tokens.
 
-    Raises InvalidRequest where the answer holds a lever or value that this version does not know.
+    Raises InvalidRequest where the answer holds a setting or value that this version does not know.
     """
     best = best_trial(result.trials, result.request.objective)
     first = result.trials[0] if result.trials and result.trials[0].number == 0 else None
@@ -33,7 +33,7 @@ def facts_of(result: Found) -> Facts:
         baseline=first,
         speedup=speedup,
         speedup_reason=scrubbed(reason),
-        statement=scrubbed(result.statement),
+        stop_reason=scrubbed(result.stop_reason),
         answer=result.training_argument_fields() if best else {},
         model_answer=result.model_arguments() if best else {},
         variables=result.environment_variables() if best else {},
@@ -51,9 +51,9 @@ def facts_of(result: Found) -> Facts:
         allowed_bytes=result.allowed_bytes,
         ruled_out=[scrubbed(str(one)) for one in result.ruled_out],
         notes=[scrubbed(one) for one in (*result.notes, *workload.notes)],
-        doubts=[scrubbed(one) for one in result.doubts],
+        warnings=[scrubbed(one) for one in result.study_warnings],
         disqualified=[(trial, scrubbed(reason)) for trial, reason in result.disqualified],
-        answered_at_once=result.answered_at_once,
+        duplicate_proposals=result.duplicate_proposals,
         left_out=result.left_out,
         device_note=_device_note(environment, result.processes() if best else 1),
         numerics=result.numerics,

@@ -17,7 +17,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.io import read_json
 from autotune.core.request import TuningRequest, tuning_request
 from autotune.probe.device import nvml
-from autotune.space.user_arguments import own_arguments
+from autotune.space.user_arguments import read_user_arguments
 from autotune.space.variables import READ
 from autotune.study.store import REQUEST
 
@@ -35,7 +35,7 @@ def finished_answer(model: str, global_batch_size: int, options: Mapping[str, An
     """
     if options.get("fresh"):
         return None
-    own = own_arguments(args=options.get("args"), training_args=options.get("training_args"))
+    own = read_user_arguments(args=options.get("args"), training_args=options.get("training_args"))
     known = {name: value for name, value in options.items() if name not in ("fresh", "args", "training_args")}
     request = tuning_request(model, global_batch_size, training_args=own.fields, **known)
     return finished_study(request, request_fingerprint(request))

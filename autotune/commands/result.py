@@ -18,7 +18,7 @@ from autotune.report.facts import Facts
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
-from autotune.report.summary import doubts, headline, speed_line
+from autotune.report.summary import headline, speed_line, warnings
 from autotune.study.objective import best_trial
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TuningResult(Found):
         All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` unless told.
 
-        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose levers are
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
         unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
         """
         from autotune.commands.trainer.apply import answer_arguments
@@ -73,31 +73,31 @@ class TuningResult(Found):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against trusting the answer, as the summary has it: doubts of the study, the best trial and the
+        """What speaks against trusting the answer, as the summary has it: warnings of the study, the best trial and the
         baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `facts` does."""
-        return tuple(dict.fromkeys(filter(None, (*doubts(self.facts()), self.loss_warning))))
+        return tuple(dict.fromkeys(filter(None, (*warnings(self.facts()), self.loss_warning))))
 
     def verify(
         self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
     ) -> "Verification":
-        """Train the answer for real and hold it against what was promised; arguments and errors as of `autotune.verify_study`.
+        """Train the answer for real and hold it against what was promised; arguments and errors as of `autotune.verify`.
 
         Raises InvalidRequest where the result lies in no folder.
         """
-        from autotune.commands.verify.run import verify_study
+        from autotune.commands.verify.run import verify
 
-        return verify_study(self._saved_in(), steps, seconds, watch)
+        return verify(self._saved_in(), steps, seconds, watch)
 
     def explain(
         self, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
     ) -> "Explanation":
-        """Where the speed-up comes from, lever by lever; arguments and errors as of `autotune.explanation`.
+        """Where the speed-up comes from, setting by setting; arguments and errors as of `autotune.explain`.
 
         Raises InvalidRequest where the result lies in no folder.
         """
-        from autotune.commands.explain.run import explanation
+        from autotune.commands.explain.run import explain
 
-        return explanation(self._saved_in(), rounds, fresh, watch)
+        return explain(self._saved_in(), rounds, fresh, watch)
 
     def _saved_in(self) -> Path:
         if self.folder is None:
@@ -112,7 +112,7 @@ class TuningResult(Found):
         facts = self.facts()
         return {
             "headline": headline(facts),
-            "statement": self.statement,
+            "statement": self.stop_reason,
             "best": plain_trial(facts.best),
             "baseline": plain_trial(facts.baseline),
             **speedup_fields(facts),
@@ -159,7 +159,7 @@ class TuningResult(Found):
         return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {found}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows. Never raises: a study of another version, whose levers are unknown here, is one line."""
+        """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""
         try:
             return notebook_html(self.facts())
         except Exception:  # a cell must show something
@@ -177,7 +177,7 @@ class TuningResult(Found):
     def facts(self) -> Facts:
         """What reports tell of this result, as plain values.
 
-        Raises InvalidRequest for a study of another version, of whose answer a lever or value is unknown here.
+        Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
         """
         return facts_of(self)
 

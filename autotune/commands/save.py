@@ -13,7 +13,7 @@ from autotune.core.io import read_json
 from autotune.core.loss_curves import Numerics
 from autotune.core.paths import named, scrubbed
 from autotune.core.request import TuningRequest
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.workload import Workload
 from autotune.probe.order import ORDER
 from autotune.report.plain import launch_lines, speedup_fields
@@ -35,7 +35,7 @@ def begin(result: Found, folder: str | Path) -> None:
         "space_size": result.space_size,
         "ruled_out": [asdict(one) | {"reason": scrubbed(one.reason)} for one in result.ruled_out],
         "notes": [scrubbed(one) for one in result.notes],
-        "doubts": list(result.doubts),
+        "warnings": list(result.study_warnings),
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
     }
@@ -48,14 +48,16 @@ def save(result: Found, folder: str | Path) -> Path:
 
     facts = facts_of(result)
     ended = {
-        "statement": result.statement,
+        "statement": result.stop_reason,
         "complete": result.complete,
         "best": facts.best and facts.best.number,
         **speedup_fields(facts),
         "launch": launch_lines(facts),
-        "answered_at_once": result.answered_at_once,
+        "answered_at_once": result.duplicate_proposals,
         "left_out": list(result.left_out),
-        "barred": {str(trial.number): trial.barred for trial in result.trials if trial.barred},
+        "barred": {
+            str(trial.number): trial.disqualified_reason for trial in result.trials if trial.disqualified_reason
+        },
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
     }
@@ -72,28 +74,32 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
         known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
         request = TuningRequest.from_dict(record["request"])
-        known = [one and one.over(request.training_steps) for one in known]
-        barred = ended.get("barred", {})
+        known = [one and one.with_training_steps(request.training_steps) for one in known]
+        disqualified_reason = ended.get("barred", {})
         numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
         return {
             "request": request,
             "workload": _with_its_code(Workload.from_dict(record["workload"]), folder),
             "environment": Environment.from_dict(read_json(folder / "environment.json")),
-            "trials": [replace(one, barred=barred.get(str(one.number), "")) for one in known if one is not None],
-            "statement": ended.get("statement", "the search was interrupted"),
+            "trials": [
+                replace(one, disqualified_reason=disqualified_reason.get(str(one.number), ""))
+                for one in known
+                if one is not None
+            ],
+            "stop_reason": ended.get("statement", "the search was interrupted"),
             "complete": ended.get("complete", ended.get("numerics") is not None),
             "memory_limit_bytes": record["memory_limit_bytes"],
             "allowed_bytes": record["allowed_bytes"],
             "space_size": record["space_size"],
             "ruled_out": [RuledOut(**one) for one in record["ruled_out"]],
             "notes": record["notes"],
-            "doubts": tuple(record.get("doubts", ())),
+            "study_warnings": tuple(record.get("warnings", record.get("doubts", ()))),
             "identity": record["identity"],
             "finished": record.get("finished", ""),
-            "answered_at_once": ended.get("answered_at_once", 0),
+            "duplicate_proposals": ended.get("answered_at_once", 0),
             "left_out": tuple(ended.get("left_out", ())),
             "numerics": Numerics.from_dict(numerics) if numerics else None,
-            "rehearsal": Rehearsal.from_dict(rehearsal) if rehearsal else None,
+            "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
             "prospects": read_prospects(folder),
             "estimated_peaks": read_peaks(folder),

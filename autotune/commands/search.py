@@ -10,7 +10,7 @@ from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core.environment import Environment
-from autotune.core.interrupt import patient, statement_of
+from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, TuningRequest, tuning_request
 from autotune.core.time_limit import TimeLimit
@@ -21,32 +21,32 @@ from autotune.probe.runner import LiveProbe
 from autotune.probe.survey_query import read_environment, read_workload
 from autotune.report import FILES
 from autotune.report.live.views import following
-from autotune.report.loggers.guarded import Guarded
+from autotune.report.loggers.guarded import LoggerGroup
 from autotune.sampler.calibration import calibrated
-from autotune.sampler.physics import Knowledge
+from autotune.sampler.physics import WarmStart
 from autotune.space.build import build_space
 from autotune.space.dominance import crash_notes
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.setup import check_fields, what_differs
 from autotune.space.tensor_cores import advice
-from autotune.space.user_arguments import OwnArguments, left_out, own_arguments
+from autotune.space.user_arguments import UserArguments, left_out, read_user_arguments
 from autotune.study.finish import finish
 from autotune.study.history import Remembered, recall, remember
 from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, check_request, least_bytes, memory_limit
-from autotune.study.loop import adopt, open_study, progress
+from autotune.study.loop import import_trials, open_study, progress
 from autotune.study.loop import search as run_study
 from autotune.study.plan import Progress, Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
-from autotune.study.warm_start import count_operations, gather, keeping_peaks, worth_of_padding
-from autotune.workload.model.pickling import Sent, packed
+from autotune.study.warm_start import build_warm_start, count_operations, keeping_peaks, worth_of_padding
+from autotune.workload.model.pickling import Payload, packed
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
 @kept_random_state()
 def search(
-    model: str | os.PathLike[str] | Callable[..., Any] | Sent,
+    model: str | os.PathLike[str] | Callable[..., Any] | Payload,
     global_batch_size: int,
     *,
     task: str | None = None,
@@ -73,7 +73,7 @@ def search(
     keep_numerics: bool = False,
     objective: str = "samples_per_second",
     seed: int = 0,
-    args: OwnArguments = None,
+    args: UserArguments = None,
     require_parity: bool = False,
     allow_loss_difference: bool = False,
     trust_remote_code: bool = False,
@@ -88,8 +88,8 @@ def search(
     trainer_class: type | None = None,
     probes: Callable[[bytes], ProbeHost] | None = None,
     started: float | None = None,
-    base_arguments: OwnArguments = None,
-    training_args: OwnArguments = None,
+    base_arguments: UserArguments = None,
+    training_args: UserArguments = None,
 ) -> TuningResult:
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
 
@@ -100,7 +100,7 @@ def search(
     - `sequence_length`: tokens in the longest sample.
     - `dataset`: a local file or folder, or a hub id; by default random tokens. `dataset_split`, `text_column`,
       `label_column`: of it. `tokenizer`: name or folder; by default the model's own, else one trained on the data.
-    - `space`: a shipped search space or a YAML file. `fix`: lever -> the value that it keeps; `only`: lever -> the values
+    - `space`: a shipped search space or a YAML file. `fix`: setting -> the value that it keeps; `only`: setting -> the values
       that are searched; both also as `["precision=bf16"]`.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
     - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
@@ -132,7 +132,7 @@ def search(
     probe on the report of what is known was written before.
     """
     given = locals()
-    own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
+    own = read_user_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
     objects = {name: given[name] for name in ("train_dataset", "data_collator", "processing_class", "trainer_class")}
     brought = packed(model, {name: value for name, value in objects.items() if value is not None})
     request = tuning_request(
@@ -143,9 +143,9 @@ def search(
     card = check_request(request, own_data=bool(brought.pickled))
     fingerprint = "" if brought.pickled else request_fingerprint(request)
     result = finished_study(request, fingerprint) if fingerprint and not fresh else None
-    pickled, doubts = brought.pickled, brought.doubts
+    pickled, warnings = brought.pickled, brought.warnings
     result = result or _begin(
-        request, card, own.source, probes or ProbeHost, pickled, notes, doubts, fresh, watch, limit, fingerprint
+        request, card, own.source, probes or ProbeHost, pickled, notes, warnings, fresh, watch, limit, fingerprint
     )
     user = own.user if brought.user_arguments is None else brought.user_arguments
     return dataclasses.replace(result, user_arguments=user)
@@ -158,7 +158,7 @@ def _begin(
     probes: Callable[[bytes], ProbeHost],
     pickled: bytes,
     notes: tuple[str, ...],
-    doubts: tuple[str, ...],
+    warnings: tuple[str, ...],
     fresh: bool,
     watch: Watch | bool | None,
     time_limit: TimeLimit,
@@ -177,7 +177,7 @@ def _begin(
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, base)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
-        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), doubts=doubts)
+        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
             if fresh or is_unmeasured(unmeasured.folder):
@@ -207,10 +207,10 @@ def _search(
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     allowed = unmeasured.allowed_bytes
-    knowledge = Knowledge(allowed)
+    knowledge = WarmStart(allowed)
     if request.sampler == "physics":
         watch(Progress("preparing", (), probes_left=request.n_trials, message="estimating memory before any probe"))
-        knowledge = gather(host, environment, workload, space, base, allowed, past.others, time_limit)
+        knowledge = build_warm_start(host, environment, workload, space, base, allowed, past.others, time_limit)
         if knowledge.unknown:
             unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
     elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
@@ -221,7 +221,7 @@ def _search(
     unmeasured = dataclasses.replace(unmeasured, notes=notes, arithmetic=knowledge.arithmetic)
     study = open_study(folder, space, plan, knowledge)
     watch = keeping_peaks(watch, knowledge, folder)
-    if adopted := 0 if fresh or workload.user_objects else adopt(study, past.trials):
+    if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
         note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, note))
     probe = LiveProbe(
@@ -234,13 +234,13 @@ def _search(
         request.objective,
         device_used=device.usage_of(card),
     )
-    loggers = Guarded(request.report_to, request.objective, folder)
+    loggers = LoggerGroup(request.report_to, request.objective, folder)
     known: dict[str, Any] = {}
-    with patient(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
+    with graceful_interrupt(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
         try:
             loggers.start(request, unmeasured.facts())
             watch = loggers.watching(watch)
-            known["statement"] = run_study(study, probe, watch)
+            known["stop_reason"] = run_study(study, probe, watch)
             remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
             weights = _weights_text(workload)
             known["numerics"], known["rehearsal"] = finish(
@@ -248,19 +248,18 @@ def _search(
             )
             known["complete"] = True
         except BaseException as error:
-            known["statement"] = statement_of(error)
+            known["stop_reason"] = stop_reason_of(error)
             raise
         finally:
             with study.wish.held_back():
-                known |= {"notes": (*unmeasured.notes, *loggers.problems)}
-                known |= {"trials": tuple(study.trials), "answered_at_once": study.answered_at_once}
+                known |= {"trials": tuple(study.trials), "duplicate_proposals": study.duplicate_proposals}
                 known |= {"left_out": tuple(study.left_out)}
-                known |= {"notes": (*unmeasured.notes, *crash_notes(study.trials))}
+                known |= {"notes": (*unmeasured.notes, *crash_notes(study.trials), *loggers.problems)}
                 known |= {"finished": fingerprint if known.get("complete") and not study.left_out else ""}
                 known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
                 result = dataclasses.replace(unmeasured, **known)
                 if result.complete and (warning := result.loss_warning):
-                    result = dataclasses.replace(result, doubts=(*result.doubts, warning))
+                    result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
                 result.save(folder)
             loggers.finish(result.facts(), result.complete)
     return result
@@ -287,14 +286,14 @@ def _unmeasured(
     folder = request.study_folder(workload.task, environment.device)
     limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
     allowed = int(limit * (1 - request.headroom))
-    if not any(LEVERS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
+    if not any(SETTINGS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
         check_model_fits(workload, allowed, limit, least_bytes(space, environment))
     return TuningResult(
         request=request,
         workload=workload,
         environment=environment,
         trials=(),
-        statement="the search was interrupted",
+        stop_reason="the search was interrupted",
         complete=False,
         memory_limit_bytes=limit,
         allowed_bytes=allowed,

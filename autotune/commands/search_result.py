@@ -11,9 +11,9 @@ from autotune.core.interval import Interval
 from autotune.core.loss_curves import LOSSES, Numerics
 from autotune.core.no_answer import why_no_answer
 from autotune.core.paths import named
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.request import TuningRequest
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 from autotune.memory.peak import MemoryPeak
@@ -44,7 +44,7 @@ class Found:
     software. trials: in the order of their numbers, 0 the baseline. statement: why the search ended; complete: whether it
     came to its end. memory_limit_bytes: bytes that the training may use. allowed_bytes: limit x (1 - headroom), in bytes.
     space_size: configurations that could be proposed. ruled_out: values that were never probed, with the reason.
-    notes: what else a reader should know, a sentence each. doubts: what speaks against every number of the study.
+    notes: what else a reader should know, a sentence each. study_warnings: what speaks against every number of the study.
     answered_at_once: proposals that earlier trials already answered. left_out: what there was no time for. finished:
     fingerprint of the request that this answers with nothing left to do; empty where something is.
     identity: what makes this study itself,
@@ -60,21 +60,21 @@ class Found:
     workload: Workload
     environment: Environment
     trials: Sequence[Trial]
-    statement: str
+    stop_reason: str
     memory_limit_bytes: int
     allowed_bytes: int
     space_size: int = 0
     ruled_out: Sequence[RuledOut] = ()
     notes: Sequence[str] = ()
-    doubts: Sequence[str] = ()
-    answered_at_once: int = 0
+    study_warnings: Sequence[str] = ()
+    duplicate_proposals: int = 0
     left_out: Sequence[str] = ()
     finished: str = ""
     identity: Mapping[str, Any] = field(default_factory=dict)
     numerics: Numerics | None = None
-    rehearsal: Rehearsal | None = None
+    rehearsal: SanityCheck | None = None
     verification: Mapping[str, Any] | None = None
-    prospects: Mapping[int, Prospect] = field(default_factory=dict)
+    prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     folder: Path | None = None
@@ -138,15 +138,15 @@ class Found:
         return utilization(trial, self.arithmetic, self.environment, self.workload, self.request.training_args)
 
     def training_argument_fields(self) -> dict[str, Any]:
-        """The answer as fields: micro-batch, accumulation, every lever's field, and what else the user had set.
+        """The answer as fields: micro-batch, accumulation, every setting's field, and what else the user had set.
 
         Raises NothingFits and SearchFailed as `best` does, and InvalidRequest, as every form of the answer does, for
-        a study of another version whose levers are unknown here.
+        a study of another version whose settings are unknown here.
         """
         return training_arguments(self.best.configuration, self.environment, self.request.training_args)
 
     def model_arguments(self) -> dict[str, Any]:
-        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the levers set on the model.
+        """Keywords for `AutoModelForX.from_pretrained`: dtype, and what the settings set on the model.
 
         Raises NothingFits and SearchFailed as `best` does.
         """
@@ -166,7 +166,7 @@ class Found:
 
     def data_arguments(self) -> dict[str, Any]:
         """How samples become a batch: `pad_to_multiple_of` of the collator, `packing`, and `drop_full_attention_mask` of batches
-        in which it hides nothing; empty without such levers.
+        in which it hides nothing; empty without such settings.
 
         Raises NothingFits and SearchFailed as `best` does.
         """

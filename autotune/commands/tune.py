@@ -18,8 +18,8 @@ from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
 from autotune.workload import extract
-from autotune.workload.model.pickling import Sent, can_be_sent, sent
-from autotune.workload.model.rebuild import Itself, rebuilt
+from autotune.workload.model.pickling import Payload, can_be_sent, sent
+from autotune.workload.model.rebuild import Prebuilt, rebuilt
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step; and what inherits them."""
@@ -108,7 +108,7 @@ def _device(args: Any) -> str:
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
-def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
+def _brought(trainer: Any, notes: list[str], held: str) -> Payload:
     """Everything that a child needs to build this Trainer again. held: what this process keeps on the device, for people."""
     args, model = trainer.args, trainer.model
     made, reason = rebuilt(model, type(trainer))
@@ -126,7 +126,7 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
     objects = {
         "arguments_class": type(args),
         "own_fields": own,
-        "model_init": made or Itself(model),
+        "model_init": made or Prebuilt(model),
         "train_dataset": trainer.train_dataset,
         "data_collator": extract.collator_of(trainer),
         "processing_class": trainer.processing_class,
@@ -138,7 +138,7 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Sent:
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity(trainer, own, further, callbacks),
     }
-    return Sent(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
+    return Payload(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
 
 
 def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def check() -> None:
         raise Terminated(_process.ended_by)
 
 
-def statement_of(ended: BaseException) -> str:
+def stop_reason_of(ended: BaseException) -> str:
     """Why a search ended that did not come to its end."""
     if isinstance(ended, KeyboardInterrupt):
         return f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
@@ -62,7 +62,7 @@ def statement_of(ended: BaseException) -> str:
 
 
 @dataclass
-class Wish:
+class StopRequest:
     """Whether the user wishes the search to end after what is running, whether its report is being written, and whether
     they wished so meanwhile."""
 
@@ -92,7 +92,7 @@ class Wish:
 
 
 @contextlib.contextmanager
-def patient(wish: Wish, tell: Callable[[str], None]) -> Iterator[None]:
+def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
     """Within: the first Ctrl-C sets the wish and tells so, the second raises KeyboardInterrupt.
 
     Only in the main thread, where Python lets signals be handled, and only where nobody else handles them; else Ctrl-C

@@ -61,14 +61,14 @@ class Curve:
 class Numerics:
     """The loss curves of float32 and of trials, over the same steps on the same data.
 
-    references: float32's, one a seed. curves: trial number -> its curve. reference_levers: what the references trained
+    references: float32's, one a seed. curves: trial number -> its curve. reference_settings: what the references trained
     with. weights: where the model's weights came from, for people. problem: why nothing can be compared; else empty.
     note: what else was noticed.
     """
 
     references: tuple[Curve, ...] = ()
     curves: Mapping[int, Curve] = field(default_factory=dict)
-    reference_levers: Mapping[str, Any] = field(default_factory=dict)
+    reference_settings: Mapping[str, Any] = field(default_factory=dict)
     weights: str = "random weights"
     problem: str = ""
     note: str = ""
@@ -129,7 +129,7 @@ class Numerics:
         return {
             "references": [curve.to_dict() for curve in self.references],
             "curves": {str(number): curve.to_dict() for number, curve in self.curves.items()},
-            "reference_levers": dict(self.reference_levers),
+            "reference_settings": dict(self.reference_settings),
             "weights": self.weights,
             "problem": self.problem,
             "note": self.note,

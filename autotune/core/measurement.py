@@ -18,7 +18,7 @@ ROUNDS_THAT_TELL = 3
 """Rounds apart in time from which on their own differences give the interval, and not those of the steps inside them."""
 
 WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
-"""Full width of a speed's interval, as a share of it, from which on it is doubted: a probe's few steps, pooled rounds."""
+"""Full width of a speed's interval, as a share of it, from which on it is warned: a probe's few steps, pooled rounds."""
 
 LEAST_EXCESS = 0.01
 """By how much of the allowed memory something that ran out of it exceeds it at the least, in the study's constraint."""
@@ -64,11 +64,11 @@ class Measurement:
     this was measured for, None where it was not announced.
     joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
     surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
-    repeated_because: doubts of the measurements that this one repeats.
+    repeated_because: warnings of the measurements that this one repeats.
     held_bytes, refused_bytes: for an out-of-memory, the bytes in use and those of the request that was refused.
     settings: read back from the running Trainer; asked: what the configuration asked for.
     seconds_to_first_line: seconds from the order to the child's first line. probe_seconds: seconds of the whole probe.
-    observed_doubts: what was seen around the probe that speaks against its numbers. log_tail: the end of what it printed.
+    observed_warnings: what was seen around the probe that speaks against its numbers. log_tail: the end of what it printed.
     """
 
     outcome: Outcome
@@ -104,7 +104,7 @@ class Measurement:
     asked: Mapping[str, Any] = field(default_factory=dict)
     seconds_to_first_line: float | None = None
     probe_seconds: float = 0.0
-    observed_doubts: tuple[str, ...] = ()
+    observed_warnings: tuple[str, ...] = ()
     log_tail: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -253,22 +253,22 @@ class Measurement:
         return self.outcome is Outcome.COMPLETED and self.fits <= 0
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What speaks against trusting the numbers; empty where nothing does."""
-        doubts = list(self.observed_doubts)
+        warnings = list(self.observed_warnings)
         speed = self.samples_per_second
         if speed and not self.ended_early:
             if len(self.steps) < 3:
-                doubts.append(f"only {len(self.steps)} timed step(s)")
+                warnings.append(f"only {len(self.steps)} timed step(s)")
             elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
-                doubts.append(f"interval {speed.relative_width:.0%} wide")
+                warnings.append(f"interval {speed.relative_width:.0%} wide")
             if self.recompiled_graphs:
-                doubts.append(f"{self.recompiled_graphs} graph(s) were compiled anew in the timed steps")
+                warnings.append(f"{self.recompiled_graphs} graph(s) were compiled anew in the timed steps")
             if change := drift(self.composed_steps):
-                doubts.append(
+                warnings.append(
                     f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
                 )
-        return tuple(doubts)
+        return tuple(warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
@@ -277,20 +277,22 @@ class Measurement:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Measurement":
         """The measurement that `to_dict` made plain. Raises KeyError, TypeError or ValueError for other data."""
+        renamed = {"observed_doubts": "observed_warnings"}  # as it was written before
+        data = {renamed.get(name, name): value for name, value in data.items()}
         return cls(
             **{
                 **data,
                 "outcome": Outcome(data["outcome"]),
                 "steps": tuple(Step(**step) for step in data["steps"]),
                 "rounds": tuple(data.get("rounds", ())),
-                "observed_doubts": tuple(data["observed_doubts"]),
+                "observed_warnings": tuple(data["observed_warnings"]),
                 "repeated_because": tuple(data.get("repeated_because", ())),
             }
         )
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:
-    """Several completed measurements of one configuration as one: all their steps, the highest peak, every doubt.
+    """Several completed measurements of one configuration as one: all their steps, the highest peak, every warning.
 
     All must have run the same accumulation; raises ValueError where they have not or there are none.
     """
@@ -317,8 +319,8 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
         skipped_steps=sum(one.skipped_steps for one in rounds),
         recompiled_graphs=sum(one.recompiled_graphs for one in rounds),
         joules=_summed([one.joules for one in rounds]),
-        observed_doubts=in_ranges(doubt for one in rounds for doubt in one.observed_doubts),
-        repeated_because=tuple(dict.fromkeys(doubt for one in rounds for doubt in one.repeated_because)),
+        observed_warnings=in_ranges(warning for one in rounds for warning in one.observed_warnings),
+        repeated_because=tuple(dict.fromkeys(warning for one in rounds for warning in one.repeated_because)),
     )
 
 

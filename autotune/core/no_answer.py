@@ -28,8 +28,11 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     """
     if not trials:
         return SearchFailed("No trial was measured.", "Run the same command again.")
-    if barred := [trial for trial in trials if trial.barred]:
-        return SearchFailed(f"No trial may win: {barred[0].barred}.", "Add --allow-loss-difference to accept that.")
+    if disqualified_reason := [trial for trial in trials if trial.disqualified_reason]:
+        return SearchFailed(
+            f"No trial may win: {disqualified_reason[0].disqualified_reason}.",
+            "Add --allow-loss-difference to accept that.",
+        )
     lacking = [trial for trial in trials if _lacked_memory(trial)]
     cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
     if trials[0] in lacking and cause is trials[0]:

@@ -49,9 +49,9 @@ def _argument(option: re.Match[str]) -> str:
         digits = option["number"].isdigit() or option["number"].startswith("'")
         return f"{name}={option['number']}" if digits else f'{name}="{option["number"]}"'
     if option["name"] in ("fix", "only") and given and "=" in given:
-        lever, _, values = given.partition("=")
+        setting, _, values = given.partition("=")
         several = ", ".join(f'"{value}"' for value in values.split(","))
-        return f'{name}={{"{lever}": {f"[{several}]" if name == "only" else several}}}'
+        return f'{name}={{"{setting}": {f"[{several}]" if name == "only" else several}}}'
     if given:
         return f'{name}="{given}"'
     return f"{name}=True" if option["name"] in FLAGS else f"{name}="

@@ -1,4 +1,4 @@
-"""Prospect: what the untried configurations could still win, as it stood after a trial."""
+"""OptimalityGap: what the untried configurations could still win, as it stood after a trial."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from autotune.core.units import finite
 
 
 @dataclass(frozen=True)
-class Prospect:
+class OptimalityGap:
     """No untried configuration beats the best so far by more than this, with 95 % confidence.
 
     Shares of the best's speed (of its memory, where that is the objective); infinite while nothing fits. could_win: of
@@ -17,19 +17,19 @@ class Prospect:
     considered.
     """
 
-    could_win: float
-    any_could_win: float
+    max_gain_if_fits: float
+    max_gain: float
     untried: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, which has no infinity: None stands for it."""
         return {
-            "could_win": finite(self.could_win),
-            "any_could_win": finite(self.any_could_win),
+            "could_win": finite(self.max_gain_if_fits),
+            "any_could_win": finite(self.max_gain),
             "untried": self.untried,
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Prospect":
+    def from_dict(cls, data: Mapping[str, Any]) -> "OptimalityGap":
         likely, every = (math.inf if data[key] is None else float(data[key]) for key in ("could_win", "any_could_win"))
         return cls(likely, every, int(data["untried"]))

@@ -53,14 +53,14 @@ class TuningRequest:
     memory_limit_bytes: device memory the training may use (None: what is free at the start).
     headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, of the whole command and of one
     probe, None for no limit and for the default (10 x the baseline's time, at least 60 s). confirmation_rounds: of the
-    finalists and the baseline at the least. fix, only: lever -> value, lever -> values.
+    finalists and the baseline at the least. fix, only: setting -> value, setting -> values.
     training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
     n_trials: probes in all, the baseline's among them, confirmations not.
     What does not learn as fp32 does over its first steps cannot win, unless allow_loss_difference; require_parity: losses are
     compared however long that takes. margin: the sampler `physics` ends once nothing untried can beat the best by a
     larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
     no_history: what past studies taught of this device, and a past study of the same request, are left aside.
-    keep_numerics: levers that change what is learned stay at the user's own values.
+    keep_numerics: settings that change what is learned stay at the user's own values.
     report_to: loggers that the study is told to, never its probes.
     """
 
@@ -250,7 +250,7 @@ def loggers_named(given: str | Iterable[str] | None) -> tuple[str, ...]:
         raise InvalidRequest(f"There is no logger {unknown[0]!r}.", did_you_mean(unknown[0], (*LOGGERS, "none")))
     if "none" in words and len(words) > 1:
         raise InvalidRequest(
-            f"--report-to says none and {', '.join(words - {'none': None}.keys())}.", "Keep one of them."
+            f"--report-to says none and {', '.join(words - {'none': None}.keys())}.", "Pass only one of them."
         )
     return tuple(word for word in words if word != "none")
 
@@ -269,7 +269,7 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
             raise InvalidRequest(f"{option} {text!r} is no NAME=VALUE.", f"Write {option} precision=bf16.")
         if pairs.setdefault(name, value.strip()) != value.strip():
             raise InvalidRequest(
-                f"{option} gives {name} twice: {pairs[name]} and {value.strip()}.", "Keep one of them."
+                f"{option} gives {name} twice: {pairs[name]} and {value.strip()}.", "Pass only one of them."
             )
     return pairs
 

@@ -1,4 +1,4 @@
-"""Rehearsal: what one evaluation batch and one checkpoint came to at the winner's settings."""
+"""SanityCheck: what one evaluation batch and one checkpoint came to at the winner's settings."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class SanityCheck:
     """What a few steps of the winner's training, one evaluation batch and one checkpoint came to, inside the limit.
 
     eval_batch_size: the per-device size that was checked; None where no batch went through.
@@ -83,7 +83,7 @@ class Rehearsal:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Rehearsal":
+    def from_dict(cls, data: Mapping[str, Any]) -> "SanityCheck":
         problems = (Problem(**{**one, "outcome": Outcome(one["outcome"])}) for one in data["problems"])
         return cls(
             **{**data, "eval_batches_tried": tuple(data["eval_batches_tried"]), "problems": tuple(problems)},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from autotune.core.interval import ratio_interval
 
 DRIFT = 0.10
-"""Change of speed from the first to the second half of the timed steps from which on a measurement is doubted."""
+"""Change of speed from the first to the second half of the timed steps from which on a measurement is warned."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ class Trial:
     configuration: Configuration
     measurement: Measurement
     confirmations: tuple[Measurement, ...] = ()
-    barred: str = ""
+    disqualified_reason: str = ""
 
-    def over(self, training_steps: int | None) -> "Trial":
+    def with_training_steps(self, training_steps: int | None) -> "Trial":
         """The same for a run of so many steps."""
         own, *rounds = (replace(one, training_steps=training_steps) for one in (self.measurement, *self.confirmations))
         return replace(self, measurement=own, confirmations=tuple(rounds))

@@ -19,9 +19,9 @@ class Workload:
     caller's own model before any training; empty where none is.
     attention: the implementation that the model takes where nobody chose; attentions: implementation -> None where model
     and installation know it, else why not.
-    liger: value of the lever `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
+    liger: value of the setting `liger` -> None where Liger has such kernels for the model (by its own table), else why not.
     expert, experts: the same of a mixture of experts; empty where the model has none to choose for.
-    adapter_targets: value of the lever `lora_targets` -> None where the model has such layers, else why not.
+    adapter_targets: value of the setting `lora_targets` -> None where the model has such layers, else why not.
     collating: what batches can be (`pad_to_multiple_of`, `packing`, without `attention_mask`) -> None where those of this
     data and model can be made so, else why not. pad_to_multiple_of: what the user's own collator says by itself.
     data: a folder with the tokenised dataset, below the cache folder where it is relative; empty for synthetic samples

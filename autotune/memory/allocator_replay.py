@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from autotune.memory.allocator import Block, CachingAllocator
-from autotune.memory.trace import FIRST, FURTHER, UPDATE, UPDATE_FIRST, Tape
+from autotune.memory.trace import FIRST, FURTHER, UPDATE, UPDATE_FIRST, MemoryTrace
 
 
 def replay(
-    step: Tape,
-    update: Tape,
+    step: MemoryTrace,
+    update: MemoryTrace,
     micro_batch_size: int,
     *,
     lasting: Sequence[int],
@@ -41,7 +41,7 @@ def replay(
     return allocator
 
 
-def _play(allocator: CachingAllocator, tape: Tape, phase: str, size: int, alive: dict[int, Block]) -> None:
+def _play(allocator: CachingAllocator, tape: MemoryTrace, phase: str, size: int, alive: dict[int, Block]) -> None:
     """Run a phase of the tape; alive: tensor -> block, of what lived before and then of what lives after."""
     for event in tape.events(phase):
         if event >= 0:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.memory.allocator import rounded
-from autotune.memory.trace import KINDS, Tape, Tensor
+from autotune.memory.trace import KINDS, MemoryTrace, Tensor
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Line:
 NOTHING = Line((0.0,) * len(KINDS), (0.0,) * len(KINDS))
 
 
-def in_blocks(tape: Tape) -> Tape:
+def in_blocks(tape: MemoryTrace) -> MemoryTrace:
     """The tape with each tensor rounded up to the allocator's 512 bytes; those of a micro-batch by at most so much off."""
     sizes = {
         one: one if one.per_sample else Tensor(rounded(one.fixed), 0, one.kind) for one in dict.fromkeys(tape.tensors)
     }
-    return Tape(tuple(sizes[one] for one in tape.tensors), tape.segments)
+    return MemoryTrace(tuple(sizes[one] for one in tape.tensors), tape.segments)
 
 
-def peak_lines(tape: Tape) -> dict[str, tuple[Line, ...]]:
+def peak_lines(tape: MemoryTrace) -> dict[str, tuple[Line, ...]]:
     """Phase -> the lines of its moments that can be the peak at some micro-batch size from one on.
 
     What outlives a phase lives on in the next one of the tape.
@@ -55,7 +55,7 @@ def peak_lines(tape: Tape) -> dict[str, tuple[Line, ...]]:
     return {phase: tuple(known) or (NOTHING,) for phase, known in lines.items()}
 
 
-def _moments(tape: Tape) -> dict[str, list[tuple[float, float, int]]]:
+def _moments(tape: MemoryTrace) -> dict[str, list[tuple[float, float, int]]]:
     """Phase -> (fixed bytes, bytes per sample, moment) at its start and wherever something was made."""
     points: dict[str, list[tuple[float, float, int]]] = {}
     fixed = slope = 0.0

@@ -15,7 +15,7 @@ from autotune.memory.allocator_replay import replay
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
 from autotune.memory.peak import MemoryPeak, MemorySplit
-from autotune.memory.trace import FIRST, FURTHER, GRADIENTS, KINDS, LASTING, NotPeriodic, Tape, between, repeated
+from autotune.memory.trace import FIRST, FURTHER, GRADIENTS, KINDS, LASTING, MemoryTrace, NotPeriodic, between, repeated
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """What torch keeps for a handle of cuBLAS from its first product on, up to compute capability 8 and from 9 on
@@ -36,13 +36,13 @@ class NotTraced(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """Forward and backward of one combination of levers.
+    """Forward and backward of one combination of settings.
 
     tapes: micro-batch size -> its tape, 0 for that of every other size; empty where only lines are known.
     lines: the same -> phase -> lines. weights: as the model's (`MemoryModel.weights`), where these are others.
     """
 
-    tapes: Mapping[int, Tape]
+    tapes: Mapping[int, MemoryTrace]
     lines: Mapping[int, Mapping[str, tuple[Line, ...]]]
     weights: tuple[int, ...] | None = None
 
@@ -66,7 +66,7 @@ class MemoryModel:
     weights: tuple[int, ...]
     batch: tuple[int, ...]
     steps: Mapping[StepKey, Step]
-    updates: Mapping[UpdateKey, Tape]
+    updates: Mapping[UpdateKey, MemoryTrace]
     failures: Mapping[Any, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
@@ -191,12 +191,12 @@ def memory_model(
             steps[key] = _step(told, counts, on_cpu)
         except NotTraced as error:
             failures[key] = str(error)
-    updates: dict[UpdateKey, Tape] = {}
+    updates: dict[UpdateKey, MemoryTrace] = {}
     for name, told in zip(wanted.updates, answer["updates"], strict=True):
         if "error" in told:
             failures[name] = told["error"]
         else:
-            updates[name] = Tape.from_dict(told["tape"])
+            updates[name] = MemoryTrace.from_dict(told["tape"])
     if context_bytes is None:
         context_bytes = environment.context_bytes
         if not on_cpu and not context_bytes:
@@ -224,7 +224,7 @@ def _step(told: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
     weights = tuple(told["weights"]) if "weights" in told else None
     if "peaks" in told:
         return Step({}, {0: _straight_lines(told["peaks"], max(counts, default=0), on_cpu)}, weights)
-    tapes = {int(size): Tape.from_dict(one) for size, one in told["tapes"].items()}
+    tapes = {int(size): MemoryTrace.from_dict(one) for size, one in told["tapes"].items()}
     found = {size: tape for size, tape in tapes.items() if size == 1}
     small, large = sorted(size for size in tapes if size > 1)
     line = between(tapes[small], small, tapes[large], large)
@@ -244,7 +244,7 @@ def _straight_lines(peaks: list[Any], layers: int, on_cpu: bool) -> dict[str, tu
     """Phase -> one line, extended from the peaks of few layers."""
     known: dict[str, list[tuple[int, int, Line]]] = {}
     for count, size, told in peaks:
-        tape = Tape.from_dict(told)
+        tape = MemoryTrace.from_dict(told)
         for phase, lines in peak_lines(tape if on_cpu else in_blocks(tape)).items():
             best = max(lines, key=lambda line: line.total_at(size))
             known.setdefault(phase, []).append((count, size, best))

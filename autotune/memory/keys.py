@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from autotune.core.configuration import RANKS, Configuration
 from autotune.core.environment import Environment
-from autotune.space.settings import LEVERS
-from autotune.space.settings.optimizer import own_name
+from autotune.space.settings import SETTINGS
+from autotune.space.settings.optimizer import user_optimizer
 from autotune.space.setup import adapter_arguments, model_arguments, training_arguments
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
@@ -75,22 +75,22 @@ def wanted_traces(
 
 def on_one_rank(configuration: Configuration) -> Configuration:
     """The configuration as a process trains it that knows of no other: without what only means something to several."""
-    levers = {
+    settings = {
         name: value
-        for name, value in configuration.levers
-        if name != RANKS and (LEVERS[name].needs or ("",))[0] != RANKS
+        for name, value in configuration.settings
+        if name != RANKS and (SETTINGS[name].active_if or ("",))[0] != RANKS
     }
     return Configuration(
-        configuration.micro_batch_size, configuration.gradient_accumulation_steps, levers=tuple(levers.items())
+        configuration.micro_batch_size, configuration.gradient_accumulation_steps, settings=tuple(settings.items())
     )
 
 
 def step_key(configuration: Configuration, environment: Environment) -> StepKey:
-    """What tells one configuration's forward and backward from another's: the fields of the levers that change memory."""
+    """What tells one configuration's forward and backward from another's: the fields of the settings that change memory."""
     fields: dict[str, Any] = {}
-    for name, value in on_one_rank(configuration).levers:
-        if "memory" in LEVERS[name].changes and LEVERS[name].traced and name != "optimizer":
-            settings = LEVERS[name].apply(value, environment)
+    for name, value in on_one_rank(configuration).settings:
+        if "memory" in SETTINGS[name].changes and SETTINGS[name].traced and name != "optimizer":
+            settings = SETTINGS[name].apply(value, environment)
             fields |= {
                 **settings.training_arguments,
                 **settings.model_arguments,
@@ -110,5 +110,5 @@ def update_key(configuration: Configuration, environment: Environment, base: Map
     own = configuration.values.get("optimizer")
     dtype = str(model_arguments(configuration, environment)["dtype"])
     adapter = adapter_arguments(configuration, environment, "")
-    name = str(own if own is not None else own_name(base))
+    name = str(own if own is not None else user_optimizer(base))
     return UpdateKey(name, dtype, json.dumps(adapter, sort_keys=True) if adapter else "")

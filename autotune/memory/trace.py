@@ -1,4 +1,4 @@
-"""Tape: which tensors a training step makes and frees, in order, and the same for more layers and any micro-batch."""
+"""MemoryTrace: which tensors a training step makes and frees, in order, and the same for more layers and any micro-batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Tape:
+class MemoryTrace:
     """Tensors and events of a step."""
 
     tensors: tuple[Tensor, ...]
@@ -69,14 +69,14 @@ class Tape:
                 yield from segment.events
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Tape":
+    def from_dict(cls, data: Mapping[str, Any]) -> "MemoryTrace":
         """From `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events]) of one trace."""
         tensors = tuple(Tensor(size, 0, kind) for size, kind in zip(data["sizes"], data["kinds"], strict=True))
         segments = tuple(Segment(one[0], one[1], one[2], one[3], tuple(one[4])) for one in data["segments"])
         return cls(tensors, segments)
 
 
-def between(one: Tape, one_size: int, other: Tape, other_size: int) -> Tape | None:
+def between(one: MemoryTrace, one_size: int, other: MemoryTrace, other_size: int) -> MemoryTrace | None:
     """The tape for every micro-batch size, from two traces of it; None where their events differ."""
     if one.segments != other.segments:
         return None
@@ -84,13 +84,13 @@ def between(one: Tape, one_size: int, other: Tape, other_size: int) -> Tape | No
     for first, second in zip(one.tensors, other.tensors, strict=True):
         slope = (second.fixed - first.fixed) / (other_size - one_size)
         tensors.append(Tensor(first.fixed - slope * one_size, slope, first.kind))
-    return Tape(tuple(tensors), one.segments)
+    return MemoryTrace(tuple(tensors), one.segments)
 
 
 # More layers --------------------------------------------------------------------------------------------------------
 
 
-def repeated(tape: Tape, counts: Sequence[int]) -> Tape:
+def repeated(tape: MemoryTrace, counts: Sequence[int]) -> MemoryTrace:
     """The tape of a model with so many layers in each group, from one with few: the middle one is repeated.
 
     What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic where a middle layer's
@@ -103,7 +103,7 @@ def repeated(tape: Tape, counts: Sequence[int]) -> Tape:
 class _Repetition:
     """A tensor of the long tape is named by where it is made: (segment of the short tape, place of its layer, rank)."""
 
-    def __init__(self, tape: Tape, counts: Sequence[int], traced: int) -> None:
+    def __init__(self, tape: MemoryTrace, counts: Sequence[int], traced: int) -> None:
         self._short, self._counts, self._traced, self._middle = tape, counts, traced, traced // 2
         self._made: dict[int, tuple[int, int]] = {}  # tensor -> (segment, rank among the segment's new tensors)
         self._rank: list[list[int]] = []  # segment -> its new tensors in order
@@ -120,9 +120,9 @@ class _Repetition:
         self._new: dict[tuple[int, int, int], int] = {}
         self._tensors: list[Tensor] = []
 
-    def tape(self) -> Tape:
+    def tape(self) -> MemoryTrace:
         segments = tuple(self._segment(number, place) for number, place in self._order())
-        return Tape(tuple(self._tensors), segments)
+        return MemoryTrace(tuple(self._tensors), segments)
 
     def _order(self) -> Iterator[tuple[int, int]]:
         """(segment of the short tape, place of its layer) along the long tape."""

@@ -142,7 +142,7 @@ class RecordedHost(ProbeHost):
             "peaks": {"peak_device_bytes": measurement.peak_bytes},
             "joules": None,
             "surroundings": {},
-            "observed_doubts": (),
+            "observed_warnings": (),
         }
 
 

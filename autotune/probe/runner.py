@@ -16,7 +16,7 @@ from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.setup import (
     adapter_arguments,
     data_arguments,
@@ -128,7 +128,7 @@ class LiveProbe:
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
         timing, least = own[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
-        period = max(LEVERS[name].period(value) for name, value in configuration.values.items())
+        period = max(SETTINGS[name].period(value) for name, value in configuration.values.items())
         return replace(
             timing,
             untimed_least=max(timing.untimed_least, least),
@@ -145,7 +145,7 @@ class LiveProbe:
             self._wait_for_memory(before[0])  # else the probe that just died would count as a stranger
             after = self.device_used()
             if foreign := sorted({*before[1], *(after[1] if after else ())}):
-                measurement = _doubted(measurement, f"another process on the device: {', '.join(foreign)}")
+                measurement = _warned(measurement, f"another process on the device: {', '.join(foreign)}")
         return measurement
 
     def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:
@@ -166,5 +166,5 @@ def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> 
     return wait / step <= READY_SHARE
 
 
-def _doubted(measurement: Measurement, doubt: str) -> Measurement:
-    return replace(measurement, observed_doubts=(*measurement.observed_doubts, doubt))
+def _warned(measurement: Measurement, warning: str) -> Measurement:
+    return replace(measurement, observed_warnings=(*measurement.observed_warnings, warning))

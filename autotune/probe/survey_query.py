@@ -11,15 +11,15 @@ from autotune.core.workload import Workload
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.build import read_wishes
-from autotune.space.settings.optimizer import LEVER as OPTIMIZER
-from autotune.space.settings.optimizer import own_name
+from autotune.space.build import parse_overrides
+from autotune.space.settings.optimizer import SETTING as OPTIMIZER
+from autotune.space.settings.optimizer import user_optimizer
 
 READING_S = 900.0
 """Deadline for reading model and data: a large dataset is tokenised once."""
 
 
-def examine(asked: str = "auto") -> Environment:
+def read_device(asked: str = "auto") -> Environment:
     """What the device, its driver and the libraries can really do; raises InvalidRequest for an absent device."""
     request = tuning_request("bert-mini", 1, device=asked)
     card = nvml.choose_device(request.device)
@@ -61,10 +61,10 @@ def device_name(request: TuningRequest, card: nvml.Card | None) -> str:
 
 def _optimizers(request: TuningRequest) -> list[str]:
     """Those that the request's space, `--fix`, `--only` or training arguments name."""
-    asked, fixed, chosen = read_wishes(request)
+    asked, fixed, chosen = parse_overrides(request)
     name = OPTIMIZER.name
     named = [*asked.get(name, ()), *([fixed[name]] if name in fixed else ()), *chosen.get(name, ())]
-    return list(dict.fromkeys([own_name(request.training_args), *map(str, named)]))
+    return list(dict.fromkeys([user_optimizer(request.training_args), *map(str, named)]))
 
 
 def _this_first(card: nvml.Card, visible: list[nvml.Card]) -> list[str]:

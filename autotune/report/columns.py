@@ -6,7 +6,7 @@ Later work adds columns and renames none. The tables of docs/columns.md are made
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Column:
 
 
 TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "float64", "bool"
-"""pandas' dtypes; of a lever that is yes or no it is `boolean`. What is missing is <NA>, of a float64 NaN."""
+"""pandas' dtypes; of a setting that is yes or no it is `boolean`. What is missing is <NA>, of a float64 NaN."""
 
 FIRST = "it is the first"
 """Why the first of several studies is compared with no other."""
@@ -56,7 +56,7 @@ AFTER = (
     Column("timed_steps", WHOLE, "Optimizer steps that count."),
     Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
     Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
-    Column("doubts", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
+    Column("warnings", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
     Column("confirmed", TRUTH, "Whether it was measured again in rounds beside its rivals, and every round completed."),
     Column("non_padding_tokens_per_second", NUMBER, "Tokens that are no padding; missing without tokens.", TOKENS),
     Column("forward_time_s", NUMBER, "Mean time of a step's forward passes.", SECONDS),
@@ -68,7 +68,7 @@ AFTER = (
     Column("allocator_retries", WHOLE, "Times the allocator emptied its cache and asked again; any: does not fit."),
     Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
     Column("rounds", WHOLE, "Rounds of its confirmation."),
-    Column("repeated_because", TEXT, "Doubts for which it was measured again, separated by semicolons."),
+    Column("repeated_because", TEXT, "Warnings for which it was measured again, separated by semicolons."),
     Column("barred", TEXT, "Why it cannot win although it fits; else empty."),
     Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS),
     Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
@@ -79,18 +79,18 @@ AFTER = (
 )
 
 
-def trial_columns(levers: Iterable[str] = ()) -> list[Column]:
-    """Every column of the trials' table in its order: these levers' stand between sizes and speeds."""
-    return [*BEFORE, *(lever_column(name) for name in levers), *AFTER]
+def trial_columns(settings: Iterable[str] = ()) -> list[Column]:
+    """Every column of the trials' table in its order: these settings' stand between sizes and speeds."""
+    return [*BEFORE, *(setting_column(name) for name in settings), *AFTER]
 
 
-def lever_column(name: str) -> Column:
-    """The column of one lever; missing in trials of a space without it."""
-    if name not in LEVERS:
-        return Column(name, TEXT, "A lever that this version does not know.", may_miss=True)
-    kinds = {type(value) for value in LEVERS[name].values}
+def setting_column(name: str) -> Column:
+    """The column of one setting; missing in trials of a space without it."""
+    if name not in SETTINGS:
+        return Column(name, TEXT, "A setting that this version does not know.", may_miss=True)
+    kinds = {type(value) for value in SETTINGS[name].values}
     dtype = {frozenset({int}): WHOLE_OR_MISSING, frozenset({bool}): "boolean"}.get(frozenset(kinds), TEXT)
-    return Column(name, dtype, LEVERS[name].summary, may_miss=True)
+    return Column(name, dtype, SETTINGS[name].summary, may_miss=True)
 
 
 def dtypes(columns: Iterable[Column]) -> dict[str, str]:

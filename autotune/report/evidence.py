@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.core.loss_curves import STEPS, Numerics
 from autotune.core.measurement import INPUT_BOUND, Measurement
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration
 from autotune.space.utilization import Utilization
@@ -82,7 +82,7 @@ def loss_warning(numerics: Numerics | None, best: Trial | None, why_none: str = 
     return f"losses {numerics_lines(numerics, best)[0]}" if warned else ""
 
 
-def rehearsal_lines(rehearsal: Rehearsal | None) -> list[str]:
+def rehearsal_lines(rehearsal: SanityCheck | None) -> list[str]:
     """What one evaluation batch and one checkpoint came to."""
     return rehearsal.lines() if rehearsal else []
 

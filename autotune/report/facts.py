@@ -6,8 +6,8 @@ from typing import Any
 
 from autotune.core.interval import Interval
 from autotune.core.loss_curves import Numerics
-from autotune.core.prospect import Prospect
-from autotune.core.sanity import Rehearsal
+from autotune.core.prospect import OptimalityGap
+from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak
 from autotune.report.exports import Answer
@@ -24,7 +24,7 @@ class Facts:
     torch.backends.cuda -> what to call them with. prospects: trial number -> what the untried could still win after it.
     estimated_peaks: trial number -> what its memory is for, by the estimate. left_out: what there was no time for.
     utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
-    logs: trial number -> the end of what it wrote, of those that failed. doubts: about every number of the study.
+    logs: trial number -> the end of what it wrote, of those that failed. warnings: about every number of the study.
     speedup_reason: why there is no speed-up, or why it is open and what would tell. disqualified: faster trials that could not
     win, with the reason. surroundings: what else is known of the device, as (label, text).
     """
@@ -35,7 +35,7 @@ class Facts:
     baseline: Trial | None
     speedup: Interval | None
     speedup_reason: str
-    statement: str
+    stop_reason: str
     answer: Mapping[str, Any]
     model_answer: Mapping[str, Any]
     variables: Mapping[str, str]
@@ -49,20 +49,20 @@ class Facts:
     allowed_bytes: int
     ruled_out: Sequence[str] = ()
     notes: Sequence[str] = ()
-    doubts: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     disqualified: Sequence[tuple[Trial, str]] = ()
-    answered_at_once: int = 0
+    duplicate_proposals: int = 0
     left_out: Sequence[str] = ()
     device_note: str = ""
     processes: int = 1
     numerics: Numerics | None = None
-    rehearsal: Rehearsal | None = None
+    rehearsal: SanityCheck | None = None
     verification: Mapping[str, Any] | None = None
     elsewhere: Answer | None = None
     data_answer: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     switches: Mapping[str, bool] = field(default_factory=dict)
-    prospects: Mapping[int, Prospect] = field(default_factory=dict)
+    prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)
     utilization: Mapping[int, Utilization] = field(default_factory=dict)
     logs: Mapping[int, str] = field(default_factory=dict)

@@ -19,13 +19,13 @@ from autotune.report.facts import Facts
 from autotune.report.page_table import Table, table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import pastes
-from autotune.report.summary import answer_parts, doubts, evidence_lines, headline, outcome_text, speed_text
+from autotune.report.summary import answer_parts, evidence_lines, headline, outcome_text, speed_text, warnings
 
 ROOM_FOR_LOGS = 400_000
 """Bytes of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where
 the rest lies."""
 
-IN_TABLE = ("best", "baseline", "", "doubt")
+IN_TABLE = ("best", "baseline", "", "warning")
 """Labels of the answer that the page shows in another way than as a line."""
 
 
@@ -77,7 +77,7 @@ def page(facts: Facts) -> str:
         "exports": {name: text for name, text in exports(facts.elsewhere).items() if name != YAML_FILE},
         "pictures": pictures(facts),
         "evidence": evidence_lines(facts, facts.best) if facts.best is not None else [],
-        "doubts": doubts(facts),
+        "warnings": warnings(facts),
         "table": table,
         "failures": _failures(facts),
         "failed": {trial.number for trial in facts.trials if trial.final.outcome is not Outcome.COMPLETED},
@@ -121,7 +121,7 @@ def _against(facts: Facts) -> list[tuple[str, Trial]]:
 
 
 def _comparison(against: Sequence[tuple[str, Trial]], table: Table) -> list[Row]:
-    """Speed, peak, outcome, sizes, and every lever that is not the same on both sides."""
+    """Speed, peak, outcome, sizes, and every setting that is not the same on both sides."""
     trials = [trial for _, trial in against]
     if not trials:
         return []
@@ -149,7 +149,7 @@ def _comparison(against: Sequence[tuple[str, Trial]], table: Table) -> list[Row]
 
 
 def _values(trial: Trial) -> Mapping[str, str]:
-    """Sizes and levers by name, in words."""
+    """Sizes and settings by name, in words."""
     of = trial.configuration
     sizes = {
         "micro_batch_size": of.micro_batch_size,

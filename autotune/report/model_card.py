@@ -6,7 +6,7 @@ from autotune.core.units import format_bytes
 from autotune.report.evidence import numerics_lines
 from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text
-from autotune.report.summary import changed_learning, doubts, headline, speed_text
+from autotune.report.summary import changed_learning, headline, speed_text, warnings
 
 BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"
 """Marks around the section: what stands between them is replaced, everything else is left as it is."""
@@ -28,8 +28,8 @@ def model_card_section(facts: Facts) -> str:
             "|---|---|",
             *(f"| {name} | {markdown_text(value)} |" for name, value in _table(facts).items()),
         ]
-    if told := doubts(facts):
-        lines += ["", *(f"- Doubt: {markdown_text(doubt)}" for doubt in told)]
+    if told := warnings(facts):
+        lines += ["", *(f"- Warning: {markdown_text(warning)}" for warning in told)]
     return "\n".join([*lines, END])
 
 
@@ -71,4 +71,4 @@ def _table(facts: Facts) -> dict[str, str]:
         told["Learns differently"] = learned
     if losses := numerics_lines(facts.numerics, best):
         told["Losses"] = "; ".join(losses)
-    return told | {"Search": f"{len(facts.trials)} trials; {facts.statement}", "Versions": versions}
+    return told | {"Search": f"{len(facts.trials)} trials; {facts.stop_reason}", "Versions": versions}

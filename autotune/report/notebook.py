@@ -6,7 +6,7 @@ from html import escape
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.facts import Facts
-from autotune.report.summary import doubts, doubts_text, headline, outcome_text, speed_line, speed_text
+from autotune.report.summary import headline, outcome_text, speed_line, speed_text, warnings, warnings_text
 
 ROWS = 20
 """Trials that a notebook shows: the baseline, the best, then the fastest."""
@@ -18,17 +18,17 @@ SHORT = 20
 
 
 def notebook_html(facts: Facts) -> str:
-    """Headline, best and baseline, doubts, trials. No colours of its own, so that light and dark both read; every text is
+    """Headline, best and baseline, warnings, trials. No colours of its own, so that light and dark both read; every text is
     escaped, and nothing is loaded from anywhere."""
     shown = _shown(facts)
     speed = f"{speed_line(facts.best, facts.baseline, facts.objective)}. " if facts.best else ""
     said = [f"<p><b>{_text(facts.name)}</b>: {_text(speed + headline(facts))}</p>", _answer(facts)]
-    said += [f"<p>Doubt: {_text(doubt)}.</p>" for doubt in doubts(facts)]
+    said += [f"<p>Warning: {_text(warning)}.</p>" for warning in warnings(facts)]
     if shown:
         said.append(_trials(facts, shown))
     if hidden := len(facts.trials) - len(shown):
         said.append(f"<p>{hidden} more trial(s): <code>result.to_frame()</code></p>")
-    return f"<div>{''.join(said)}<p>Why it ended: {_text(facts.statement)}.</p></div>"
+    return f"<div>{''.join(said)}<p>Why it ended: {_text(facts.stop_reason)}.</p></div>"
 
 
 def _shown(facts: Facts) -> list[Trial]:
@@ -57,8 +57,8 @@ def _trials(facts: Facts, trials: Sequence[Trial]) -> str:
         base = facts.baseline.configuration if facts.baseline and facts.baseline.number != trial.number else None
         number = f"{trial.number} (best)" if facts.best and trial.number == facts.best.number else str(trial.number)
         told = trial.configuration.unlike(base)
-        rows.append([number, told, outcome_text(trial), *_figures(trial), doubts_text(trial)])
-    return _table(["trial", "configuration", "outcome", "samples/s", "peak", "doubts"], rows)
+        rows.append([number, told, outcome_text(trial), *_figures(trial), warnings_text(trial)])
+    return _table(["trial", "configuration", "outcome", "samples/s", "peak", "warnings"], rows)
 
 
 def _figures(trial: Trial) -> list[str]:

@@ -14,11 +14,11 @@ from autotune.space.utilization import Utilization
 
 USUAL = (
     *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps"),
-    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "doubts"),
+    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "warnings"),
 )
-"""Columns that are shown at first where they say anything, beside the levers that differ between trials."""
+"""Columns that are shown at first where they say anything, beside the settings that differ between trials."""
 
-LAST = ("where", "reason", "doubts", "repeated_because", "barred")
+LAST = ("where", "reason", "warnings", "repeated_because", "barred")
 """Long texts, which stand behind the numbers."""
 
 LONGEST = 160
@@ -65,19 +65,19 @@ class Table:
 def table_of(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> Table:
     """The table of these trials, and how much of the device each uses; its values are those of `report.table.frame`."""
     whole = frame(trials, utilization)
-    levers = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.levers)}
+    settings = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.settings)}
     said = list(whole.columns[: whole.columns.get_loc("samples_per_second")])
     order = dict.fromkeys([*said, *USUAL, *whole.columns])
     plain = plain_rows(whole)
     columns = [
-        _column(name, str(whole[name].dtype), [row[name] for row in plain], name in levers)
+        _column(name, str(whole[name].dtype), [row[name] for row in plain], name in settings)
         for name in [*(name for name in order if name not in LAST), *LAST]
     ]
     rows = [[_cell(column.name, row[column.name], row) for column in columns] for row in plain]
     return Table(columns, list(zip(trials, rows, strict=True)))
 
 
-def _column(name: str, dtype: str, values: list[Any], lever: bool) -> Column:
+def _column(name: str, dtype: str, values: list[Any], setting: bool) -> Column:
     says_something = any(value not in (None, "") for value in values)
     return Column(
         name=name,
@@ -85,7 +85,7 @@ def _column(name: str, dtype: str, values: list[Any], lever: bool) -> Column:
         numeric=dtype.lower().startswith(("int", "float")),
         falls="per_second" in name,
         long=name in LAST,
-        usual=(name in USUAL and says_something) or (lever and len(set(values)) > 1),
+        usual=(name in USUAL and says_something) or (setting and len(set(values)) > 1),
     )
 
 

@@ -24,7 +24,7 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
         "input_bound": trial.final.input_bound,
         "joules_per_sample": trial.final.joules_per_sample,
         "confirmed": trial.confirmed,
-        "doubts": list(trial.final.doubts),
+        "warnings": list(trial.final.warnings),
     }
 
 

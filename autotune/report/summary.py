@@ -22,11 +22,11 @@ from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text, one_line
 from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
 from autotune.space.launch import accelerate_line, launch_line
-from autotune.space.settings import LEVERS, learning_differences
+from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import is_open, pays_from, speed_up
 
 SHORT = 8
-"""Levers that one line can tell."""
+"""Settings that one line can tell."""
 
 
 def headline(facts: Facts) -> str:
@@ -41,7 +41,7 @@ def headline(facts: Facts) -> str:
     if facts.baseline is not None and facts.best.number == facts.baseline.number:
         if not facts.disqualified:
             return "Your own settings are the best that was found."
-        if any(trial.barred for trial, _ in facts.disqualified):
+        if any(trial.disqualified_reason for trial, _ in facts.disqualified):
             return "Your own settings are kept: what beats them does not learn as fp32 does."
         return "Your own settings are kept: cannot tell whether another configuration is faster."
     if facts.objective == "memory":
@@ -64,10 +64,10 @@ def _best_text(best: Trial, baseline: Trial | None) -> str:
 
 
 def _baseline_text(best: Trial | None, baseline: Trial) -> str:
-    """The baseline, whole as far as that is a line to read; of more levers those that the answer has otherwise."""
-    if best is None or len(baseline.configuration.levers) <= SHORT or best.number == baseline.number:
+    """The baseline, whole as far as that is a line to read; of more settings those that the answer has otherwise."""
+    if best is None or len(baseline.configuration.settings) <= SHORT or best.number == baseline.number:
         return str(baseline.configuration)
-    return f"{baseline.configuration.unlike(best.configuration)}; its other levers: see the report"
+    return f"{baseline.configuration.unlike(best.configuration)}; its other settings: see the report"
 
 
 def _range(interval: Interval) -> str:
@@ -99,9 +99,9 @@ def speed_text(trial: Trial) -> str:
 
 
 def answer_lines(facts: Facts) -> list[str]:
-    """The end of a search for a terminal: headline, both configurations, doubts."""
+    """The end of a search for a terminal: headline, both configurations, warnings."""
     told = [f"  {label:<10}{text}" for label, text in answer_parts(facts)]
-    return [headline(facts), *told, f"Why it ended: {facts.statement}."]
+    return [headline(facts), *told, f"Why it ended: {facts.stop_reason}."]
 
 
 def answer_parts(facts: Facts) -> list[tuple[str, str]]:
@@ -143,9 +143,9 @@ def answer_parts(facts: Facts) -> list[tuple[str, str]]:
     if facts.best is not None and facts.best.final.input_bound:
         parts.append(("data", input_bound_text(facts.best.final)))
     losses = numerics_lines(facts.numerics, facts.best)
-    parts += [("losses", line) for line in losses if f"losses {line}" not in facts.doubts]
+    parts += [("losses", line) for line in losses if f"losses {line}" not in facts.warnings]
     parts += [("also", line) for line in rehearsal_lines(facts.rehearsal)]
-    parts += [("doubt", doubt) for doubt in doubts(facts)]
+    parts += [("warning", warning) for warning in warnings(facts)]
     if facts.left_out:
         parts.append(("left out", f"{', '.join(facts.left_out)}: no time left; the same command goes on with it"))
     if learned := changed_learning(facts):
@@ -165,7 +165,7 @@ def disqualified_lines(facts: Facts) -> list[str]:
     how_fast = f", {gain_range(gain)}" if gain is not None else ""
     told = f"trial {trial.number} ({_told(trial, facts)}){how_fast}: {reason}"
     others = [f"{more} more that {'was' if more == 1 else 'were'} faster: see the trials"] if more else []
-    accept = ["--allow-loss-difference lets it win"] if trial.barred else []
+    accept = ["--allow-loss-difference lets it win"] if trial.disqualified_reason else []
     return [told, *accept, *others]
 
 
@@ -179,27 +179,28 @@ def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
     return f"{said}; it pays from {steps} steps on" if steps else said
 
 
-def doubts(facts: Facts) -> list[str]:
-    """What speaks against trusting the result: the study's doubts, the best trial's, then the baseline's, each once.
+def warnings(facts: Facts) -> list[str]:
+    """What speaks against trusting the result: the study's warnings, the best trial's, then the baseline's, each once.
 
     What is said of both is said once, with the range of its numbers."""
-    told = [*facts.doubts, *(facts.best.final.doubts if facts.best else ())]
+    told = [*facts.warnings, *(facts.best.final.warnings if facts.best else ())]
     if facts.baseline and facts.best and facts.baseline.number != facts.best.number:
         known = set(map(without_numbers, told))
         told += [
-            doubt if without_numbers(doubt) in known else f"baseline: {doubt}" for doubt in facts.baseline.final.doubts
+            warning if without_numbers(warning) in known else f"baseline: {warning}"
+            for warning in facts.baseline.final.warnings
         ]
     return list(in_ranges(told))
 
 
 def changed_learning(facts: Facts) -> str:
-    """The levers that change numerics and differ between the answer and the baseline, and in what they learn differently."""
+    """The settings that change numerics and differ between the answer and the baseline, and in what they learn differently."""
     if facts.best is None or facts.baseline is None:
         return ""
     best, base = facts.best.configuration.values, facts.baseline.configuration.values
     return ", ".join(
         f"{name} {best[name]} instead of {base[name]}"
-        + (f" ({how})" if (how := LEVERS[name].differs(best[name])) else "")
+        + (f" ({how})" if (how := SETTINGS[name].differs(best[name])) else "")
         for name in learning_differences(facts.best.configuration, facts.baseline.configuration)
     )
 
@@ -234,7 +235,7 @@ def summary(facts: Facts) -> str:
         if facts.numerics and facts.numerics.has_losses:
             parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
     parts += ["## Trials", "", *_trials_table(facts), ""]
-    ended = f"Why it ended: {facts.statement}. Proposals answered by earlier trials: {facts.answered_at_once}."
+    ended = f"Why it ended: {facts.stop_reason}. Proposals answered by earlier trials: {facts.duplicate_proposals}."
     parts += [markdown_text(ended), ""]
     if facts.ruled_out:
         parts += ["## Ruled out before the search", "", *_list(facts.ruled_out), ""]
@@ -268,12 +269,12 @@ def evidence_lines(facts: Facts, best: Trial) -> list[str]:
 
 def _trials_table(facts: Facts) -> list[str]:
     known = any(use.mfu is not None for use in facts.utilization.values())
-    header = f"| trial | configuration | outcome | samples/s |{' MFU |' if known else ''} data wait | peak | probe | doubts |"
+    header = f"| trial | configuration | outcome | samples/s |{' MFU |' if known else ''} data wait | peak | probe | warnings |"
     rows = [
         f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
         f"| {_cell(_told(trial, facts))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
         f"{f'| {mfu_text(trial, facts)} ' if known else ''}| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} "
-        f"| {format_seconds(trial.probe_seconds)} | {_cell(doubts_text(trial))} |"
+        f"| {format_seconds(trial.probe_seconds)} | {_cell(warnings_text(trial))} |"
         for trial in facts.trials
     ]
     return [header, "|---" * (header.count("|") - 1) + "|", *rows]
@@ -299,10 +300,10 @@ def wait_text(trial: Trial) -> str:
     return f"{share:.0%}{' (input-bound)' if trial.final.input_bound else ''}"
 
 
-def doubts_text(trial: Trial) -> str:
-    """The doubts about a trial's numbers, and those for which it was measured again."""
-    again = [f"measured again because {doubt}" for doubt in trial.final.repeated_because]
-    return "; ".join([*trial.final.doubts, *again])
+def warnings_text(trial: Trial) -> str:
+    """The warnings about a trial's numbers, and those for which it was measured again."""
+    again = [f"measured again because {warning}" for warning in trial.final.repeated_because]
+    return "; ".join([*trial.final.warnings, *again])
 
 
 def outcome_text(trial: Trial) -> str:
@@ -313,8 +314,8 @@ def outcome_text(trial: Trial) -> str:
             return f"completed, but the allocator was at its end {final.allocator_retries} time(s)"
         if not final.feasible:
             return f"completed, but {final.fits:.0%} above what is allowed"
-        if trial.barred:
-            return f"completed (cannot win: {trial.barred})"
+        if trial.disqualified_reason:
+            return f"completed (cannot win: {trial.disqualified_reason})"
         if trial.confirmed:
             return "completed (confirmed)"
         return "completed (ended early: cannot win)" if final.ended_early else "completed"

@@ -19,8 +19,8 @@ def frame(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None
     missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit speaks of.
     """
     sizes = {column.name for column in BEFORE}
-    levers = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.levers if name not in sizes)
-    columns = dtypes(trial_columns(levers))
+    settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in sizes)
+    columns = dtypes(trial_columns(settings))
     rows = [_row(trial, (utilization or {}).get(trial.number)) for trial in trials]
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
@@ -38,7 +38,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "gradient_accumulation_steps": configuration.gradient_accumulation_steps,
         "data_parallel_size": configuration.data_parallel_size,
         "global_batch_size": configuration.global_batch_size,
-        **dict(configuration.levers),
+        **dict(configuration.settings),
         "samples_per_second": None if speed is None else speed.value,
         "samples_per_second_low": None if speed is None else speed.low,
         "samples_per_second_high": None if speed is None else speed.high,
@@ -52,7 +52,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "timed_steps": len(final.steps),
         "ended_early": final.ended_early,
         "probe_seconds": trial.probe_seconds,
-        "doubts": "; ".join(final.doubts),
+        "warnings": "; ".join(final.warnings),
         "confirmed": trial.confirmed,
         "non_padding_tokens_per_second": None if real is None else real.value,
         "forward_time_s": final.forward_time_s,
@@ -65,7 +65,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "skipped_steps": final.skipped_steps,
         "rounds": len(trial.confirmations),
         "repeated_because": "; ".join(final.repeated_because),
-        "barred": trial.barred,
+        "barred": trial.disqualified_reason,
         "compile_s": trial.measurement.compile_s,
         "peak_bytes": trial.peak_bytes,
         "mfu": use and use.mfu,

@@ -14,7 +14,7 @@ from autotune.sampler.cost_model import CostModel, Costs, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
 
-SURE, LIKELY = 0.95, 0.8
+P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
 """Probability of fitting (and of being as fast as asked, where memory is the objective) from which on a configuration is
 probed, and the same once those could win nothing more: a probe that runs out of memory teaches nothing of speed, and is
 what people least want to see. While nothing is known to fit, the likeliest is tried."""
@@ -34,7 +34,7 @@ BELIEVED = 0.05
 
 
 @dataclass(frozen=True)
-class Choice:
+class Proposal:
     """What to probe next, and what that could bring.
 
     configuration: None where all is known, or nothing untried is likely to fit. could_win: no untried configuration that
@@ -45,15 +45,15 @@ class Choice:
     """
 
     configuration: Configuration | None
-    could_win: float
-    any_could_win: float
+    max_gain_if_fits: float
+    max_gain: float
     untried: int
-    expected_win: float = 0.0
+    expected_gain: float = 0.0
     probe_seconds: float = 0.0
     better: bool = False
 
 
-def choose(
+def propose(
     model: CostModel,
     observations: Sequence[Observation],
     settled: Callable[[Configuration], bool],
@@ -61,7 +61,7 @@ def choose(
     running: Collection[Configuration] = (),
     seed: int = 0,
     margin: float = 0.01,
-) -> Choice:
+) -> Proposal:
     """The configuration whose probe is expected to win most for each second it takes.
 
     observations: of every finished probe, the baseline's first. settled: whether a finished probe already answers for a
@@ -89,14 +89,14 @@ def choose(
         optimistic = mean + 2 * deviation
         rivals = [
             at
-            for group in (able >= LIKELY, (able < LIKELY) & (able >= HARDLY))
+            for group in (able >= P_FIT_LIKELY, (able < P_FIT_LIKELY) & (able >= HARDLY))
             for at in islice(still_open(_descending(np.flatnonzero(untried & group), optimistic)), RIVALS)
         ]
-        bounds = _could_win(costs, aim, best, np.array(rivals, np.intp), able, seed)
+        bounds = _max_gain_if_fits(costs, aim, best, np.array(rivals, np.intp), able, seed)
     of_sure, of_likely, of_any = bounds
-    places = np.flatnonzero(untried & (able >= (SURE if of_sure > margin else LIKELY)))
+    places = np.flatnonzero(untried & (able >= (P_FIT_CERTAIN if of_sure > margin else P_FIT_LIKELY)))
     if not len(places):
-        places = np.flatnonzero(untried & (able >= LIKELY))
+        places = np.flatnonzero(untried & (able >= P_FIT_LIKELY))
     ahead = -np.inf if best is None else float(mean[best])
     if best is None:
         wins = np.exp(mean - mean.max())
@@ -110,9 +110,9 @@ def choose(
         in_turn += list(_descending(np.flatnonzero(untried), able))
     chosen = next(still_open(np.array(in_turn, np.intp)), None)
     if chosen is None:
-        return Choice(None, of_likely, of_any, considered)
+        return Proposal(None, of_likely, of_any, considered)
     win = float(expected_improvement(mean[[chosen]], deviation[[chosen]], ahead)[0]) if best is not None else 0.0
-    return Choice(
+    return Proposal(
         model.configurations[chosen],
         of_likely,
         of_any,
@@ -171,7 +171,7 @@ def _best(model: CostModel, mean: Numbers, observations: Sequence[Observation], 
     return max(able, key=lambda at: mean[at], default=None)
 
 
-def _could_win(
+def _max_gain_if_fits(
     costs: Costs, aim: _Aim, best: int, rivals: Places, able: Numbers, seed: int
 ) -> tuple[float, float, float]:
     """What no rival wins more than, a share: of those that surely fit, of those likely to, of all."""
@@ -185,7 +185,7 @@ def _could_win(
         most = float(np.quantile(wins[:, able[rivals] >= least].max(1, initial=0.0), CONFIDENCE))
         return -float(np.expm1(-most)) if aim.of_memory else float(np.expm1(most))
 
-    return bound(SURE), bound(LIKELY), bound(0.0)
+    return bound(P_FIT_CERTAIN), bound(P_FIT_LIKELY), bound(0.0)
 
 
 def _descending(places: Places, by: Numbers) -> Places:

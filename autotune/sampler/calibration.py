@@ -1,4 +1,4 @@
-"""What a study taught of the device rather than of its model: effects of levers, and how peaks differ from estimates."""
+"""What a study taught of the device rather than of its model: effects of settings, and how peaks differ from estimates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from autotune.core.trial import Trial
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import observed
 from autotune.sampler.parameters import every_value
-from autotune.sampler.physics import Knowledge
+from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import MIB, Effect, Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, Work
@@ -20,7 +20,7 @@ from autotune.space.settings import MICRO, Work
 
 @dataclass(frozen=True)
 class Calibration:
-    """effects: lever -> value -> what it changed against the baseline's value (which is there with zeros).
+    """effects: setting -> value -> what it changed against the baseline's value (which is there with zeros).
     offset_bytes: peak of the baseline less its estimate; None where nothing was estimated.
     """
 
@@ -41,8 +41,8 @@ class Calibration:
         return cls(effects, data["offset_bytes"])
 
 
-def calibrated(space: SearchSpace, knowledge: Knowledge, trials: Sequence[Trial]) -> Calibration:
-    """What these trials taught; of levers only the values that were timed."""
+def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]) -> Calibration:
+    """What these trials taught; of settings only the values that were timed."""
     known = [observed(trial.configuration, trial.final) for trial in trials]
     timed = [one for one in known if one.micro_step_s is not None]
     if not timed or timed[0] != known[0] or known[0].configuration != space.baseline:
@@ -76,17 +76,17 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
     """
     effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline.values
     for name in (name for name in space.values if name != MICRO):
-        of_lever, own = [one.effects.get(name, {}) for one in past], baseline[name]
-        if seen := [known for known in of_lever if len(known) > 1 and own in known]:
-            taught = _averaged(seen, own)
+        of_setting, own = [one.effects.get(name, {}) for one in past], baseline[name]
+        if seen := [known for known in of_setting if len(known) > 1 and own in known]:
+            to_attrs = _averaged(seen, own)
             expected = _against(own, prior.effects.get(name, {}))
             # Bytes that follow from the model are this model's own.
-            of_model = {value: effect.peak_bytes for value, effect in expected.items() if value in taught}
-            taught |= {value: taught[value]._replace(peak_bytes=peak) for value, peak in of_model.items()}
-            effects[name] = {**expected, **taught}
+            of_model = {value: effect.peak_bytes for value, effect in expected.items() if value in to_attrs}
+            to_attrs |= {value: to_attrs[value]._replace(peak_bytes=peak) for value, peak in of_model.items()}
+            effects[name] = {**expected, **to_attrs}
             known = dict(work.get(name, {}))
             # What was measured says it all: of the work no difference is left.
-            work[name] = known | dict.fromkeys(known.keys() & taught.keys(), known.get(own, Work()))
+            work[name] = known | dict.fromkeys(known.keys() & to_attrs.keys(), known.get(own, Work()))
     offsets = [one.offset_bytes for one in past if one.offset_bytes is not None]
     memory = prior.memory
     if offsets:

@@ -16,7 +16,7 @@ POOL = 5000
 
 
 ROOM = {1: 1 / 2, 2: 3 / 4}
-"""How full the pool may be of neighbours so many levers away."""
+"""How full the pool may be of neighbours so many settings away."""
 
 
 def pool(
@@ -28,8 +28,8 @@ def pool(
 ) -> list[Configuration]:
     """The configurations of these parts of a space to consider, the needed ones among them.
 
-    Of parts that hold more than 5,000 together, each has its share: the neighbours, one and two levers away, of `near` and
-    of what the prior expects to be fastest at each micro-batch size (one lever), up to three quarters; the rest by chance.
+    Of parts that hold more than 5,000 together, each has its share: the neighbours, one and two settings away, of `near` and
+    of what the prior expects to be fastest at each micro-batch size (one setting), up to three quarters; the rest by chance.
     """
     chosen = dict.fromkeys(needed)
     for at, part in enumerate(parts, 1):
@@ -64,7 +64,7 @@ def _some(
 
 
 def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
-    """At each micro-batch size, each lever's value with the least expected cost; the baseline's where none is expected."""
+    """At each micro-batch size, each setting's value with the least expected cost; the baseline's where none is expected."""
     best: dict[str, Value] = {}
     for name, values in space.values.items():
         effects, own = prior.effects.get(name, {}), space.baseline.values[name]

@@ -21,10 +21,10 @@ from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition, draw
-from autotune.sampler.kernel import Encoded, Shared, encode, shared_by, shared_with_itself
+from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB, Effect, Prior
-from autotune.space.settings import LEVERS, Work
+from autotune.space.settings import SETTINGS, Work
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
 """Seconds of a probe outside its steps, and its steps, before any probe was seen."""
@@ -89,7 +89,7 @@ class Costs:
 class CostModel:
     """Costs of a fixed set of configurations, the baseline and all that are measured among them.
 
-    values: the levers of the space and all their values. estimate: a configuration's peak bytes before any probe.
+    values: the settings of the space and all their values. estimate: a configuration's peak bytes before any probe.
     allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is no part of a peak.
     training_steps: over which the seconds of a slow start (compiling) are spread.
     """
@@ -112,11 +112,11 @@ class CostModel:
         self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
         own = baseline.values
         self.points = encode(
-            self.configurations, values, baseline, lambda lever, value: prior.doubt(lever, value, own[lever])
+            self.configurations, values, baseline, lambda setting, value: prior.prior_std(setting, value, own[setting])
         )
-        levers = [name for name in values if name != "micro_batch_size"]
+        settings = [name for name in values if name != "micro_batch_size"]
         # What differs in nothing that takes memory has one peak.
-        self._hungry = self.points.only([at for at, name in enumerate(levers) if "memory" in LEVERS[name].changes])
+        self._hungry = self.points.only([at for at, name in enumerate(settings) if "memory" in SETTINGS[name].changes])
         self.estimates = np.array([estimate(one) for one in self.configurations], float) / MIB
         self._expected = _expected(self.points, values, baseline, prior)
         self._rows: dict[int, tuple[Numbers, Numbers, Numbers]] = {}
@@ -124,7 +124,7 @@ class CostModel:
     @cached_property
     def _variances(self) -> tuple[Numbers, Numbers, Numbers]:
         prior, points = self.prior, self.points
-        shared = shared_with_itself(points)
+        shared = self_overlap(points)
         times = (prior.micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
         return *times, prior.memory.variance(self._hungry, self.estimates)
 
@@ -162,12 +162,12 @@ class CostModel:
         )
 
     def _slow_start_s(self, observations: Sequence[Observation]) -> Numbers:
-        """(n,): seconds of a probe and of a run before their first settled step, as the levers expect them until measured."""
+        """(n,): seconds of a probe and of a run before their first settled step, as the settings expect them until measured."""
         seen: dict[SlowStart, list[float]] = {}
         for one in observations:
             if one.compile_s:
                 seen.setdefault(_slow_start(one.configuration), []).append(one.compile_s)
-        expected = {key: sum(LEVERS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
+        expected = {key: sum(SETTINGS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
         known = expected | {key: median(seconds) for key, seconds in seen.items() if key}
         return np.array([known[key] for key in self._slow_starts])
 
@@ -176,12 +176,12 @@ class CostModel:
         step, and of peaks in mebibytes; places there: all by default."""
         prior, there = self.prior, np.arange(len(self.points)) if there is None else there
         one, other, hungry, others = self.points[here], self.points[there], self._hungry[here], self._hungry[there]
-        shared = shared_by(one, other)
+        shared = overlap_of(one, other)
         return (
             prior.micro_step.covariance(shared, one, other),
             prior.optimizer_step.covariance(_usual(shared), one, other),
             prior.memory.covariance(
-                shared_by(hungry, others), hungry, others, self.estimates[here], self.estimates[there]
+                overlap_of(hungry, others), hungry, others, self.estimates[here], self.estimates[there]
             ),
         )
 
@@ -235,15 +235,17 @@ class CostModel:
 
 
 def _slow_start(configuration: Configuration) -> SlowStart:
-    return tuple((name, value) for name, value in configuration.levers if LEVERS[name].seconds(value))
+    return tuple((name, value) for name, value in configuration.settings if SETTINGS[name].seconds(value))
 
 
-def _usual(shared: Shared) -> Shared:
-    """With the usual doubt of every value: what a value makes of a micro-step's arithmetic is none of the optimizer's."""
+def _usual(shared: Overlap) -> Overlap:
+    """With the usual warning of every value: what a value makes of a micro-step's arithmetic is none of the optimizer's."""
     return shared._replace(open=shared.values)
 
 
-def _expected(points: Encoded, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior) -> Numbers:
+def _expected(
+    points: Features, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior
+) -> Numbers:
     """(n, 3): expected logarithms of the seconds of a micro-step and of the optimizer's, up to a constant; bytes beyond
     the estimate."""
     found = np.zeros((len(points), 3))

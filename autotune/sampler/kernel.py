@@ -1,9 +1,9 @@
 """How alike two configurations are in what they cost: the covariance of a Bayesian linear model.
 
 The logarithm of a cost is that of the baseline plus effects: of the micro-batch size (a slope over its logarithm, and a
-random walk around it), of each lever's value that is not the baseline's, of such a value growing with the micro-batch, of
+random walk around it), of each setting's value that is not the baseline's, of such a value growing with the micro-batch, of
 pairs of such values, and a rest that is the configuration's own. Effects are independent and normal, so that the
-covariance of two configurations is a sum over what they share; no effect is ever written down one by one, and a new lever
+covariance of two configurations is a sum over what they share; no effect is ever written down one by one, and a new setting
 needs nothing here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
 """
 
@@ -19,11 +19,11 @@ from autotune.sampler.gp import Numbers
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Features:
     """n configurations as numbers.
 
     doublings: (n,) log2 of the micro-batch size over the baseline's. micro, accumulation: (n,) sizes.
-    codes: (n, levers) which value each lever has, 0 for the baseline's own. doubts: (n, levers) how many times the usual
+    codes: (n, settings) which value each setting has, 0 for the baseline's own. prior_std: (n, settings) how many times the usual
     deviation that value's effect may be off.
     """
 
@@ -31,33 +31,33 @@ class Encoded:
     micro: Numbers
     accumulation: Numbers
     codes: NDArray[np.int16]
-    doubts: Numbers
+    prior_std: Numbers
 
     def __len__(self) -> int:
         return len(self.micro)
 
-    def __getitem__(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Encoded":
-        return Encoded(
+    def __getitem__(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Features":
+        return Features(
             self.doublings[chosen],
             self.micro[chosen],
             self.accumulation[chosen],
             self.codes[chosen],
-            self.doubts[chosen],
+            self.prior_std[chosen],
         )
 
-    def only(self, columns: Sequence[int]) -> "Encoded":
-        """The same configurations by some of their levers."""
+    def only(self, columns: Sequence[int]) -> "Features":
+        """The same configurations by some of their settings."""
         kept = np.array(columns, np.intp)
-        return replace(self, codes=self.codes[:, kept], doubts=self.doubts[:, kept])
+        return replace(self, codes=self.codes[:, kept], prior_std=self.prior_std[:, kept])
 
 
 def encode(
     configurations: Sequence[Configuration],
     values: Mapping[str, Sequence[Value]],
     baseline: Configuration,
-    doubt: Callable[[str, Value], float] = lambda lever, value: 1.0,
-) -> Encoded:
-    """values: the levers of the space, the baseline's and every configuration's values among them. doubt: of a lever's
+    prior_std: Callable[[str, Value], float] = lambda setting, value: 1.0,
+) -> Features:
+    """values: the settings of the space, the baseline's and every configuration's values among them. prior_std: of a setting's
     value, how many times the usual deviation its effect may be off."""
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
@@ -66,25 +66,25 @@ def encode(
         for name in names
     }
     micro = np.array([one.micro_batch_size for one in configurations], float)
-    doubts = {name: {value: doubt(name, value) for value in code[name]} for name in names}
+    stds = {name: {value: prior_std(name, value) for value in code[name]} for name in names}
     chosen = [one.values for one in configurations]
     rows = [[code[name][one[name]] for name in names] for one in chosen]
-    return Encoded(
+    return Features(
         np.log2(micro / baseline.micro_batch_size),
         micro,
         np.array([one.gradient_accumulation_steps for one in configurations], float),
         np.array(rows, np.int16).reshape(len(configurations), len(names)),
-        np.array([[doubts[name][one[name]] for name in names] for one in chosen], float).reshape(
+        np.array([[stds[name][one[name]] for name in names] for one in chosen], float).reshape(
             len(configurations), len(names)
         ),
     )
 
 
 @dataclass(frozen=True)
-class Likeness:
+class EffectKernel:
     """Standard deviations of the effects on the logarithm of a cost, before anything is measured.
 
-    level: of the baseline's own cost. slope, walk: of the micro-batch, for each doubling. value: of a lever's value;
+    level: of the baseline's own cost. slope, walk: of the micro-batch, for each doubling. value: of a setting's value;
     growth: of such a value, for each doubling; pair: of two such values together. rest: of what is none of these.
     """
 
@@ -96,15 +96,15 @@ class Likeness:
     pair: float
     rest: float
 
-    def covariance(self, shared: "Shared", one: Encoded, other: Encoded) -> Numbers:
+    def covariance(self, shared: "Overlap", one: Features, other: Features) -> Numbers:
         """(n, m) covariances of the logarithms of points that share this."""
         return self._of(shared, one.doublings[:, None], other.doublings[None, :])
 
-    def variance(self, shared: "Shared", one: Encoded) -> Numbers:
+    def variance(self, shared: "Overlap", one: Features) -> Numbers:
         """(n,): the diagonal of the covariance with itself."""
         return self._of(shared, one.doublings, one.doublings)
 
-    def _of(self, shared: "Shared", here: Numbers, there: Numbers) -> Numbers:
+    def _of(self, shared: "Overlap", here: Numbers, there: Numbers) -> Numbers:
         product = here * there
         # Two walks from the baseline's size share the steps that both take: none in opposite directions.
         walked = np.where(product > 0, np.minimum(np.abs(here), np.abs(there)), 0.0)
@@ -119,9 +119,9 @@ class Likeness:
         return found
 
 
-class Shared(NamedTuple):
+class Overlap(NamedTuple):
     """What configurations share. values: how many values that are not the baseline's; open: the same, each weighed by the
-    square of its doubt; size: whether their micro-batch size is one; same: whether they are one and the same configuration."""
+    square of its prior_std; size: whether their micro-batch size is one; same: whether they are the same configuration."""
 
     values: Numbers
     open: Numbers
@@ -129,17 +129,17 @@ class Shared(NamedTuple):
     same: Any
 
 
-def shared_by(one: Encoded, other: Encoded) -> Shared:
+def overlap_of(one: Features, other: Features) -> Overlap:
     """(n, m) each."""
     alike = one.codes[:, None, :] == other.codes[None, :, :]
     size = one.micro[:, None] == other.micro[None, :]
     same = alike.all(2) & size
     alike &= one.codes[:, None, :] != 0
-    weighed = np.matmul(alike.astype(np.float64), (one.doubts**2)[:, :, None])[:, :, 0]
-    return Shared(alike.sum(2, dtype=np.float64), weighed, size, same)
+    weighed = np.matmul(alike.astype(np.float64), (one.prior_std**2)[:, :, None])[:, :, 0]
+    return Overlap(alike.sum(2, dtype=np.float64), weighed, size, same)
 
 
-def shared_with_itself(one: Encoded) -> Shared:
+def self_overlap(one: Features) -> Overlap:
     """(n,) each."""
     changed = one.codes != 0
-    return Shared(changed.sum(1, dtype=np.float64), (changed * one.doubts**2).sum(1), 1.0, 1.0)
+    return Overlap(changed.sum(1, dtype=np.float64), (changed * one.prior_std**2).sum(1), 1.0, 1.0)

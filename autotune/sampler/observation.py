@@ -58,7 +58,7 @@ class Observation:
 
 def observed(configuration: Configuration, measurement: Measurement) -> Observation:
     """What this measurement of this configuration taught."""
-    taught = Observation(
+    to_attrs = Observation(
         configuration,
         measurement.outcome,
         starting_s=measurement.probe_seconds,
@@ -67,17 +67,17 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
     )
     if measurement.outcome is Outcome.OUT_OF_MEMORY:
         wanted = (measurement.held_bytes or 0) + (measurement.refused_bytes or 0)
-        elsewhere = measurement.where in HOST_STAGES or measurement.observed_doubts
-        return taught if elsewhere else replace(taught, wanted_bytes=wanted or measurement.allowed_bytes)
+        elsewhere = measurement.where in HOST_STAGES or measurement.observed_warnings
+        return to_attrs if elsewhere else replace(to_attrs, wanted_bytes=wanted or measurement.allowed_bytes)
     speed = measurement.samples_per_second
     if measurement.outcome is not Outcome.COMPLETED or speed is None:
-        return taught
+        return to_attrs
     half = min(speed.high - speed.value, speed.value - speed.low) / speed.value
     composed, steps = measurement.composed_steps, measurement.steps
     run = len(steps) + measurement.untimed_steps
     stepping = run * sum(step.seconds for step in steps) / len(steps)
     return replace(
-        taught,
+        to_attrs,
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
         tokens=measurement.data_parallel_size * sum(step.non_padding_tokens for step in composed) / len(composed),

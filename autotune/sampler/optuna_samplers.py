@@ -6,11 +6,11 @@ from typing import Any
 
 import optuna
 
-from autotune.sampler.physics import Knowledge, PhysicsSampler
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 
 
-def make_sampler(name: str, seed: int, space: SearchSpace, knowledge: Knowledge) -> optuna.samplers.BaseSampler:
+def make_sampler(name: str, seed: int, space: SearchSpace, knowledge: WarmStart) -> optuna.samplers.BaseSampler:
     """`physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; raises KeyError for any other name."""
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
         "physics": lambda: PhysicsSampler(space, knowledge, seed),

@@ -1,7 +1,7 @@
 """Configurations as Optuna's parameters.
 
-A lever whose values have an order goes to Optuna as the index among them (`micro_batch_size_index`), so that a sampler
-sees neighbours as neighbours; any other lever as a category.
+A setting whose values have an order goes to Optuna as the index among them (`micro_batch_size_index`), so that a sampler
+sees neighbours as neighbours; any other setting as a category.
 """
 
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 
 from autotune.core.configuration import Configuration, Value
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
     """Optuna's distributions of the space; the baseline's values are among them even where they are not proposed."""
     made: dict[str, BaseDistribution] = {}
-    for lever, values in every_value(space).items():
-        if LEVERS[lever].ordered:
-            made[_parameter(lever)] = IntDistribution(0, len(values) - 1)
+    for setting, values in every_value(space).items():
+        if SETTINGS[setting].ordered:
+            made[_parameter(setting)] = IntDistribution(0, len(values) - 1)
         else:
-            made[_parameter(lever)] = CategoricalDistribution(values)
+            made[_parameter(setting)] = CategoricalDistribution(values)
     return made
 
 
@@ -29,16 +29,16 @@ def parameters(space: SearchSpace, configuration: Configuration) -> dict[str, An
     """The configuration as Optuna's parameters."""
     every, values = every_value(space), configuration.values
     return {
-        _parameter(lever): every[lever].index(values[lever]) if LEVERS[lever].ordered else values[lever]
-        for lever in every
+        _parameter(setting): every[setting].index(values[setting]) if SETTINGS[setting].ordered else values[setting]
+        for setting in every
     }
 
 
 def configuration_of(space: SearchSpace, given: Mapping[str, Any]) -> Configuration:
     """The configuration of Optuna's parameters."""
     values = {
-        lever: known[given[_parameter(lever)]] if LEVERS[lever].ordered else given[_parameter(lever)]
-        for lever, known in every_value(space).items()
+        setting: known[given[_parameter(setting)]] if SETTINGS[setting].ordered else given[_parameter(setting)]
+        for setting, known in every_value(space).items()
     }
     return space.configuration(values)
 
@@ -54,15 +54,15 @@ def openings(space: SearchSpace) -> list[Configuration]:
     return [space.baseline, *(configuration for configuration in changed if configuration in space)]
 
 
-def _parameter(lever: str) -> str:
-    return f"{lever}_index" if LEVERS[lever].ordered else lever
+def _parameter(setting: str) -> str:
+    return f"{setting}_index" if SETTINGS[setting].ordered else setting
 
 
 def every_value(space: SearchSpace) -> dict[str, tuple[Value, ...]]:
-    """Every lever's values, the baseline's among them."""
+    """Every setting's values, the baseline's among them."""
     every: dict[str, tuple[Value, ...]] = {}
-    for lever, values in space.values.items():
-        own = space.baseline.values[lever]
+    for setting, values in space.values.items():
+        own = space.baseline.values[setting]
         known = values if own in values else (*values, own)
-        every[lever] = tuple(sorted(known)) if LEVERS[lever].ordered else known
+        every[setting] = tuple(sorted(known)) if SETTINGS[setting].ordered else known
     return every

@@ -17,16 +17,16 @@ from autotune.core.interval import Interval
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak
-from autotune.sampler.acquisition import Choice, choose
+from autotune.sampler.acquisition import Proposal, propose
 from autotune.sampler.candidates import POOL, pool
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.parameters import configuration_of, distributions, every_value, parameters
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.sampler.stages import stages
-from autotune.space.dominance import settled_by
+from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS, MICRO, Work
+from autotune.space.settings import MICRO, SETTINGS, Work
 from autotune.space.utilization import Arithmetic
 
 OBSERVED, ENDED = "observed", "ended"
@@ -38,14 +38,14 @@ ASSUMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class WarmStart:
     """What a search knows before its first probe.
 
     allowed_bytes: what a peak may reach. untouched_bytes: what counts against the limit and is no part of a peak.
     estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
     peak: the estimate with what it is for, where the configuration was traced. arithmetic: of the model and the device.
-    core_probes: that a space's core levers may take before all the others are tried (`autotune.sampler.stages`).
+    core_probes: that a space's core settings may take before all the others are tried (`autotune.sampler.stages`).
     training_steps: of the run that is tuned for, over which what it spends at its start is spread.
     """
 
@@ -70,7 +70,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     best, and random ones.
     """
 
-    def __init__(self, space: SearchSpace, knowledge: Knowledge, seed: int = 0) -> None:
+    def __init__(self, space: SearchSpace, knowledge: WarmStart, seed: int = 0) -> None:
         self.space, self.knowledge, self.seed = space, knowledge, seed
         self._model: CostModel | None = None
         self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
@@ -91,7 +91,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     ) -> Any:
         return parameters(self.space, self.space.baseline)[param_name]
 
-    def choose(self, study: optuna.Study, but: int = -1, trials: Sequence[Trial] | None = None) -> Choice:
+    def propose(self, study: optuna.Study, but: int = -1, trials: Sequence[Trial] | None = None) -> Proposal:
         """What to probe next by the trials of this study, the one numbered `but` left out.
 
         trials: those of the study as the caller knows them, confirmations and all; default what Optuna's carry.
@@ -122,22 +122,22 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 running.append(first)
         return self._choice(observations, finished, running)
 
-    def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Choice:
+    def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Proposal:
         if not observations and not running:
-            return Choice(self.space.baseline, np.inf, np.inf, self.space.size)
+            return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
         needed, known = [self.space.baseline, *(one.configuration for one in observations), *running], self.knowledge
         with _on_one_thread():
             for parts in stages(self.space, observations, known.core_probes, known.objective):
-                choice = choose(
+                choice = propose(
                     self._model_with(needed, _near(observations), parts),
                     observations,
-                    lambda one: settled_by(one, ended) is not None,
+                    lambda one: implied_by(one, ended) is not None,
                     known.objective,
                     running,
                     self.seed + len(observations),
                     known.margin,
                 )
-                if choice.configuration is not None and choice.could_win > known.margin:
+                if choice.configuration is not None and choice.max_gain_if_fits > known.margin:
                     break
         return choice
 
@@ -181,9 +181,9 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
 
 def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
-    """Prior.work: what the levers say of their values on a device of these rates (Lever.work)."""
+    """Prior.work: what the settings say of their values on a device of these rates (Setting.work)."""
     return {
-        name: {value: LEVERS[name].work(value, rates) for value in known}
+        name: {value: SETTINGS[name].work(value, rates) for value in known}
         for name, known in values.items()
         if name != MICRO
     }
@@ -213,7 +213,7 @@ def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
     )
 
 
-def taught(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
+def to_attrs(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
     """The user attributes of a finished trial from which the sampler learns."""
     told: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
     if measurement.outcome is not Outcome.COMPLETED:

@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.core.configuration import Value
 from autotune.sampler.gp import Numbers
-from autotune.sampler.kernel import Encoded, Likeness, Shared, shared_with_itself
+from autotune.sampler.kernel import EffectKernel, Features, Overlap, self_overlap
 from autotune.space.settings import Work
 
 MIB = 2.0**20
@@ -19,7 +19,7 @@ MIB = 2.0**20
 class MemoryPrior:
     """How peaks differ from their estimates: standard deviations, in bytes or as shares of the estimate.
 
-    offset_bytes: of all alike; value_bytes: of each lever's value that is not the baseline's. slope, value: the same as
+    offset_bytes: of all alike; value_bytes: of each setting's value that is not the baseline's. slope, value: the same as
     shares; size: of all alike at one micro-batch size, and of each such value there. sample_bytes: of the samples of the
     baseline's micro-batch. rest: the configuration's own, a share; noise_bytes: of two processes of one. mean_offset_bytes:
     what is expected of the offset.
@@ -35,16 +35,16 @@ class MemoryPrior:
     sample_bytes: float = 0.0
     mean_offset_bytes: float = 0.0
 
-    def covariance(self, shared: Shared, one: Encoded, other: Encoded, here: Numbers, there: Numbers) -> Numbers:
+    def covariance(self, shared: Overlap, one: Features, other: Features, here: Numbers, there: Numbers) -> Numbers:
         """(n, m) of peaks, in mebibytes squared, of points that share this; here, there: (n,), (m,) their estimates."""
         doubled = np.outer(np.exp2(one.doublings), np.exp2(other.doublings))
         return self._of(shared, here[:, None] * there[None, :], doubled)
 
-    def variance(self, one: Encoded, here: Numbers) -> Numbers:
+    def variance(self, one: Features, here: Numbers) -> Numbers:
         """(n,): the diagonal of the covariance with itself."""
-        return self._of(shared_with_itself(one), here**2, np.exp2(2 * one.doublings))
+        return self._of(self_overlap(one), here**2, np.exp2(2 * one.doublings))
 
-    def _of(self, shared: Shared, estimates: Numbers, doubled: Numbers) -> Numbers:
+    def _of(self, shared: Overlap, estimates: Numbers, doubled: Numbers) -> Numbers:
         in_mib = (self.offset_bytes**2 + shared.values * self.value_bytes**2 + doubled * self.sample_bytes**2) / MIB**2
         of_estimate = self.slope**2 + shared.values * self.value**2 + shared.same * self.rest**2
         of_estimate = of_estimate + shared.size * (1 + shared.values) * self.size**2
@@ -70,7 +70,7 @@ thread (3.7 % beside 1.9 %)."""
 
 
 class Effect(NamedTuple):
-    """What a lever's value is expected to change against other values of the lever: logarithms of how many times the
+    """What a setting's value is expected to change against other values of the setting: logarithms of how many times the
     seconds of a micro-step and of the optimizer's step, and bytes of the peak beyond what the estimate says."""
 
     micro_step: float = 0.0
@@ -78,11 +78,11 @@ class Effect(NamedTuple):
     peak_bytes: float = 0.0
 
 
-MICRO_STEP = Likeness(level=2.0, slope=0.15, walk=0.05, value=0.1, growth=0.016, pair=0.01, rest=0.08)
-OPTIMIZER_STEP = Likeness(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.019, pair=0.02, rest=0.11)
+MICRO_STEP = EffectKernel(level=2.0, slope=0.15, walk=0.05, value=0.1, growth=0.016, pair=0.01, rest=0.08)
+OPTIMIZER_STEP = EffectKernel(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.019, pair=0.02, rest=0.11)
 """Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), but level, slope and walk, and what a
-lever's value changes of a micro-step: tables of one processor do not tell how devices differ in what a larger micro-batch wins
-them (0.15 is a tenth and a half for each doubling), nor those of four levers what others do (a tenth)."""
+setting's value changes of a micro-step: tables of one processor do not tell how devices differ in what a larger micro-batch wins
+them (0.15 is a tenth and a half for each doubling), nor those of four settings what others do (a tenth)."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class Prior:
     micro_step, optimizer_step: of the logarithms of their seconds. half_speed: the micro-batch size at which half of a
     micro-step is starting kernels, which does not grow with it (see `roofline`); kernel_s: seconds to start one on a CPU of
     several threads (the tables' one thread: 13 microseconds).
-    work: lever -> value -> what it makes of both halves and of the optimizer's step. noise: what a measurement's own noise
+    work: setting -> value -> what it makes of both halves and of the optimizer's step. noise: what a measurement's own noise
     is multiplied by; least_noise: what it is at the least, because two processes differ by more than the steps of one.
-    effects: lever -> value -> what is expected of it.
+    effects: setting -> value -> what is expected of it.
     """
 
-    micro_step: Likeness = MICRO_STEP
-    optimizer_step: Likeness = OPTIMIZER_STEP
+    micro_step: EffectKernel = MICRO_STEP
+    optimizer_step: EffectKernel = OPTIMIZER_STEP
     half_speed: float = 3.0
     kernel_s: float = 70e-6
     work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)
@@ -107,10 +107,10 @@ class Prior:
     memory: MemoryPrior = field(default_factory=MemoryPrior)
     effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)
 
-    def doubt(self, lever: str, value: Value, own: Value) -> float:
-        """How many times `micro_step.value` a value's effect, against the lever's own one, may be off: the more, the larger
+    def prior_std(self, setting: str, value: Value, own: Value) -> float:
+        """How many times `micro_step.value` a value's effect, against the setting's own one, may be off: the more, the larger
         the change that is expected of its work, or was measured on other models."""
-        work, effects = self.work.get(lever, {}), self.effects.get(lever, {})
+        work, effects = self.work.get(setting, {}), self.effects.get(setting, {})
         change = effects.get(value, Effect()).micro_step - effects.get(own, Effect()).micro_step
         if {value, own} <= work.keys():
             change += math.log(work[value].arithmetic / work[own].arithmetic)

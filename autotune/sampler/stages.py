@@ -1,4 +1,4 @@
-"""What of a space is searched first: its core levers, then all the others around the best of what they gave."""
+"""What of a space is searched first: its core settings, then all the others around the best of what they gave."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO
 
 BEST = 3
-"""So many of the core levers' settings are tried with the other levers."""
+"""So many of the core settings' settings are tried with the other settings."""
 
 
 def stages(
@@ -18,7 +18,7 @@ def stages(
     """What to consider, stage after stage, each as parts of the space: the next one counts where nothing is left to win in one.
 
     Where nothing fits yet, the last one is all of it. observations: of every finished probe. core_probes: that the first
-    stage may take. A space without core levers has one stage, all of it.
+    stage may take. A space without core settings has one stage, all of it.
     """
     if not space.core:
         return [(space,)]
@@ -41,7 +41,7 @@ def narrowed(space: SearchSpace, fixed: Mapping[str, Value]) -> SearchSpace:
 def _best_of_core(
     space: SearchSpace, observations: Sequence[Observation], objective: str
 ) -> list[tuple[tuple[str, Value], ...]]:
-    """The core levers' values of the best that fit, best first."""
+    """The core settings' values of the best that fit, best first."""
     able = [one for one in observations if one.feasible and not one.ended_early and one.step_s is not None]
     able.sort(key=lambda one: (one.peak_bytes or 0) if objective == "memory" else (one.step_s or 0.0))
     # Ranks that come later need a micro-batch of their own for the same global batch.

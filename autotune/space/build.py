@@ -9,9 +9,9 @@ from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.request import TuningRequest
 from autotune.core.workload import Workload
-from autotune.space.file import SIZES, TILES, core_levers, read_space
+from autotune.space.file import SIZES, TILES, core_settings, read_space
 from autotune.space.search_space import RuledOut, SearchSpace
-from autotune.space.settings import LEVERS, MICRO, Lever
+from autotune.space.settings import MICRO, SETTINGS, Setting
 from autotune.space.settings.micro_batch_size import divisors, tiled
 from autotune.space.setup import FINDER, baseline_sizes
 from autotune.space.tensor_cores import multiple
@@ -23,37 +23,39 @@ def build_space(
     """The space that the request names, narrowed to what this environment and model can do.
 
     base: the user's own TrainingArguments, as the fields that differ from the defaults. Raises InvalidSpace for a wrong
-    file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a lever.
+    file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a setting.
     """
-    asked, fixed, chosen = read_wishes(request)
+    asked, fixed, chosen = parse_overrides(request)
     micro, note = baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     finder = (
         f"{FINDER} is left out: it would shrink the batch, and with it the global batch" if base.get(FINDER) else ""
     )
-    own: dict[str, Value] = {name: _own(LEVERS[name], base, environment, workload) for name in asked if name != MICRO}
+    own: dict[str, Value] = {name: _own(SETTINGS[name], base, environment, workload) for name in asked if name != MICRO}
     own = {MICRO: micro, **own, **fixed}
     tile = multiple(environment, _precisions(asked, fixed, chosen, base, environment, workload))
     values: dict[str, tuple[Value, ...]] = {}
     ruled_out: list[RuledOut] = []
     for name in own:
-        lever = LEVERS[name]
+        setting = SETTINGS[name]
         if name in fixed:
             wanted = [fixed[name]]
         elif name in chosen:
             wanted = list(dict.fromkeys(_spread(chosen[name], request.global_batch_size, tile)))
         else:
             wanted = list(dict.fromkeys([*_spread(asked[name], request.global_batch_size, tile), own[name]]))
-        reasons = {value: _why_not(lever, value, request.global_batch_size, environment, workload) for value in wanted}
+        reasons = {
+            value: _why_not(setting, value, request.global_batch_size, environment, workload) for value in wanted
+        }
         if request.keep_numerics:
             other = f"learns differently from {own[name]}, which --keep-numerics leaves as it is"
-            reasons |= {value: other for value in wanted if not lever.learns_alike(value, own[name])}
+            reasons |= {value: other for value in wanted if not setting.learns_alike(value, own[name])}
         if name == RANKS:
             reasons = {
                 value: reason or _never_exact(request, int(value), values[MICRO]) for value, reason in reasons.items()
             }
         ruled_out += [RuledOut(name, value, reason) for value, reason in reasons.items() if reason]
         values[name] = tuple(value for value, reason in reasons.items() if not reason)
-        if lever.ordered:
+        if setting.ordered:
             values[name] = tuple(sorted(values[name]))
         if not values[name]:
             said = "; ".join(f"{value}: {reason}" for value, reason in reasons.items())
@@ -64,23 +66,25 @@ def build_space(
         kept, unshared = _shared(values[MICRO], values[RANKS], request)
         values[MICRO], ruled_out = kept, ruled_out + unshared
     problems = [
-        _why_not(LEVERS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
+        _why_not(SETTINGS[name], value, request.global_batch_size, environment, workload) for name, value in own.items()
     ]
-    levers = {name: value for name, value in own.items() if name != MICRO}
+    settings = {name: value for name, value in own.items() if name != MICRO}
     differently = tuple(
-        name for name in values if not all(LEVERS[name].learns_alike(value, own[name]) for value in values[name])
+        name for name in values if not all(SETTINGS[name].learns_alike(value, own[name]) for value in values[name])
     )
     made = SearchSpace(
         name=request.space,
         global_batch_size=request.global_batch_size,
         values=values,
-        baseline=Configuration.exact(request.global_batch_size, int(own[MICRO]), levers),
+        baseline=Configuration.exact(request.global_batch_size, int(own[MICRO]), settings),
         baseline_problem="; ".join(problem for problem in problems if problem),
         ruled_out=tuple(ruled_out),
         notes=tuple(filter(None, (note, finder))),
         learns_differently=differently,
-        core=core_levers(request.space),
-        elsewhere={name: _own(lever, base, environment, workload) for name, lever in LEVERS.items() if name not in own},
+        core=core_settings(request.space),
+        elsewhere={
+            name: _own(setting, base, environment, workload) for name, setting in SETTINGS.items() if name not in own
+        },
     )
     return _without_conflicts(made)
 
@@ -92,7 +96,7 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
     """
     ruled_out, notes, values = list(space.ruled_out), list(space.notes), dict(space.values)
     for name, known in space.values.items():
-        for other, rule in LEVERS[name].conflicts.items():
+        for other, rule in SETTINGS[name].forbidden.items():
             beside = space.beside(other)
             for value in known:
                 reasons = {one: why for one in beside if (why := rule(value, one))}
@@ -107,7 +111,7 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
     if not all(values.values()) or not made.is_possible():
         said = "; ".join(map(str, ruled_out[len(space.ruled_out) :])) or notes[-1]
         raise InvalidRequest(
-            f"No values are left that can stand beside each other ({said}).", "Allow other values with --fix or --only."
+            f"No valid combination of values is left ({said}).", "Allow other values with --fix or --only."
         )
     return made
 
@@ -116,25 +120,25 @@ def _listed(values: Iterable[Value]) -> str:
     return ", ".join(map(str, values))
 
 
-def read_wishes(
+def parse_overrides(
     request: TuningRequest,
 ) -> tuple[dict[str, tuple[Any, ...]], dict[str, Value], dict[str, tuple[Any, ...]]]:
-    """(lever -> values of the space's file, lever -> `--fix`ed value, lever -> `--only` values), each read;
+    """(setting -> values of the space's file, setting -> `--fix`ed value, setting -> `--only` values), each read;
     of micro-batch sizes words too, as `read_space` leaves them.
 
     Knows no environment, so that wrong words are said before anything is started. Raises InvalidSpace, InvalidRequest.
     """
     asked = dict(read_space(request.space))
     for name in (*request.fix, *request.only):
-        asked.setdefault(_known_lever(name).name, ())
-    fixed = {name: _read(LEVERS[name], value, "--fix") for name, value in request.fix.items()}
-    chosen = {name: tuple(_choice(LEVERS[name], value) for value in values) for name, values in request.only.items()}
+        asked.setdefault(_known_setting(name).name, ())
+    fixed = {name: _read(SETTINGS[name], value, "--fix") for name, value in request.fix.items()}
+    chosen = {name: tuple(_choice(SETTINGS[name], value) for value in values) for name, values in request.only.items()}
     return asked, fixed, chosen
 
 
-def _choice(lever: Lever, value: Any) -> Any:
-    words = SIZES if lever.name == MICRO else {}
-    return words[str(value)] if str(value) in words else _read(lever, value, "--only", words)
+def _choice(setting: Setting, value: Any) -> Any:
+    words = SIZES if setting.name == MICRO else {}
+    return words[str(value)] if str(value) in words else _read(setting, value, "--only", words)
 
 
 def _spread(asked: tuple[Value | dict[str, Any], ...], global_batch_size: int, tile: int) -> Iterator[Value]:
@@ -157,18 +161,22 @@ def _precisions(
     workload: Workload,
 ) -> tuple[Value, ...]:
     """The number formats that can be proposed, or the user's own where the space has none."""
-    lever = LEVERS["precision"]
-    own = _own(lever, base, environment, workload)
-    named = (fixed[lever.name],) if lever.name in fixed else chosen.get(lever.name) or asked.get(lever.name) or (own,)
-    return tuple(one for one in named if lever.unavailable(one, environment, workload) is None)
+    setting = SETTINGS["precision"]
+    own = _own(setting, base, environment, workload)
+    named = (
+        (fixed[setting.name],)
+        if setting.name in fixed
+        else chosen.get(setting.name) or asked.get(setting.name) or (own,)
+    )
+    return tuple(one for one in named if setting.unavailable(one, environment, workload) is None)
 
 
 def _why_not(
-    lever: Lever, value: Value, global_batch_size: int, environment: Environment, workload: Workload
+    setting: Setting, value: Value, global_batch_size: int, environment: Environment, workload: Workload
 ) -> str | None:
-    if lever.name in (MICRO, RANKS) and global_batch_size % int(value):
+    if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
         return f"does not divide the global batch of {global_batch_size}"
-    return lever.unavailable(value, environment, workload)
+    return setting.unavailable(value, environment, workload)
 
 
 def _never_exact(request: TuningRequest, ranks: int, sizes: tuple[Value, ...]) -> str | None:
@@ -190,22 +198,22 @@ def _shared(
     return kept, [RuledOut(MICRO, size, said) for size in sizes if size not in kept]
 
 
-def _known_lever(name: str) -> Lever:
-    if name not in LEVERS:
-        raise InvalidRequest(f"There is no lever {name!r}.", did_you_mean(name, LEVERS))
-    return LEVERS[name]
+def _known_setting(name: str) -> Setting:
+    if name not in SETTINGS:
+        raise InvalidRequest(f"There is no setting {name!r}.", did_you_mean(name, SETTINGS))
+    return SETTINGS[name]
 
 
-def _own(lever: Lever, base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+def _own(setting: Setting, base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
     try:
-        return lever.own(base, environment, workload)
+        return setting.from_user(base, environment, workload)
     except ValueError as error:
-        raise InvalidRequest(f"Your training arguments: {lever.name}: {error}.", "Mend that field.") from error
+        raise InvalidRequest(f"Your training arguments: {setting.name}: {error}.", "Mend that field.") from error
 
 
-def _read(lever: Lever, value: Any, where: str, words: Iterable[str] = ()) -> Value:
+def _read(setting: Setting, value: Any, where: str, words: Iterable[str] = ()) -> Value:
     try:
-        return lever.read(value)
+        return setting.read(value)
     except ValueError as error:
-        known = [*lever.values, *words]
-        raise InvalidRequest(f"{where} {lever.name}={value}: {error}.", did_you_mean(value, known)) from error
+        known = [*setting.values, *words]
+        raise InvalidRequest(f"{where} {setting.name}={value}: {error}.", did_you_mean(value, known)) from error

@@ -5,22 +5,22 @@ from collections.abc import Collection, Iterable, Sequence
 from autotune.core.configuration import Configuration, Value
 from autotune.core.measurement import HOST_STAGES, Outcome
 from autotune.core.trial import Trial
-from autotune.space.settings import LEVERS, MICRO
+from autotune.space.settings import MICRO, SETTINGS
 
 NEVER_PROBED = "environment"
 """Where a baseline is unsupported that the search space ruled out: what it shares with others may work."""
 
-HOST_LEVERS = ("workers", "prefetch_factor", "pin_memory")
-"""Levers that take the host's memory, the more the higher their value."""
+HOST_SETTINGS = ("workers", "prefetch_factor", "pin_memory")
+"""Settings that take the host's memory, the more the higher their value."""
 
 SAME_CRASHES = 3
 """Crashes of one value, none of whose trials completed, from which on it is probed no more."""
 
 AFTER_FORWARD = ("optimizer",)
-"""Levers that have not come into play when a forward fails."""
+"""Settings that have not come into play when a forward fails."""
 
 
-def settled_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
+def implied_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
     """The first trial that already answers for this configuration: itself, or one that rules it out; else None.
 
     That is also the first crash of values that crash wherever they are.
@@ -70,7 +70,7 @@ def _answers(trial: Trial, other: Configuration) -> bool:
         return False
     match measurement.outcome:
         case Outcome.OUT_OF_MEMORY:
-            return not measurement.observed_doubts and _at_least_as_hungry(other, mine, measurement.where)
+            return not measurement.observed_warnings and _at_least_as_hungry(other, mine, measurement.where)
         case Outcome.NON_FINITE_LOSS:
             return _same(mine, other, *_that_change("numerics"))
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
@@ -94,29 +94,29 @@ def _at_least_as_hungry(other: Configuration, mine: Configuration, where: str) -
     if mine.gradient_accumulation_steps > 1 and other.gradient_accumulation_steps == 1:
         return False
     for name, value in mine.values.items():
-        lever = LEVERS[name]
+        setting = SETTINGS[name]
         if where in HOST_STAGES:
-            if name in HOST_LEVERS and other.values[name] < value:  # type: ignore[operator]
+            if name in HOST_SETTINGS and other.values[name] < value:  # type: ignore[operator]
                 return False
             # The orders of hunger are those of the device: what is offloaded from it lies here.
-            if name not in (*HOST_LEVERS, MICRO) and "memory" in lever.changes and other.values[name] != value:
+            if name not in (*HOST_SETTINGS, MICRO) and "memory" in setting.changes and other.values[name] != value:
                 return False
             if name == MICRO and other.values[name] < value:  # type: ignore[operator]
                 return False
-        elif "memory" in lever.changes and not lever.hungrier(other.values[name], value):
+        elif "memory" in setting.changes and not setting.needs_at_least_as_much(other.values[name], value):
             return False
     return True
 
 
 def _same_kind(one: Configuration, other: Configuration, but: Collection[str] = ()) -> bool:
-    """Whether they differ in sizes, in how data is loaded and in the levers `but` at the most."""
-    ours = [name for name, lever in LEVERS.items() if not (lever.ordered or lever.of_process)]
-    names = [name for name in ours if LEVERS[name].changes != {"speed"} and name not in but]
+    """Whether they differ in sizes, in how data is loaded and in the settings `but` at the most."""
+    ours = [name for name, setting in SETTINGS.items() if not (setting.ordered or setting.of_process)]
+    names = [name for name in ours if SETTINGS[name].changes != {"speed"} and name not in but]
     return one.data_parallel_size == other.data_parallel_size and _same(one, other, *names)
 
 
 def _that_change(what: str) -> list[str]:
-    return [name for name, lever in LEVERS.items() if what in lever.changes]
+    return [name for name, setting in SETTINGS.items() if what in setting.changes]
 
 
 def _same(one: Configuration, other: Configuration, *names: str) -> bool:

@@ -1,6 +1,6 @@
-"""A search-space file: YAML -> lever -> values, with clear words for what is wrong in it.
+"""A search-space file: YAML -> setting -> values, with clear words for what is wrong in it.
 
-core: [micro_batch_size, precision]   # searched first; without this line all levers at once
+core: [micro_batch_size, precision]   # searched first; without this line all settings at once
 parameters:
   micro_batch_size: divisors
   precision: [fp32, bf16]
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autotune.core.errors import InvalidSpace, did_you_mean
 from autotune.core.io import TOO_DEEP
-from autotune.space.settings import LEVERS, MICRO, Lever
+from autotune.space.settings import MICRO, SETTINGS, Setting
 
 DIVISORS, TILES = "divisors", "tiles"
 SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
@@ -99,7 +99,7 @@ def describe_space(path: Path) -> str:
 
 
 def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
-    """lever -> values of a shipped space's name or a file's path.
+    """setting -> values of a shipped space's name or a file's path.
 
     Raises InvalidSpace naming file, line and the nearest right word.
     """
@@ -108,19 +108,19 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
     space: dict[str, tuple[Any, ...]] = {}
     for name, given in file.parameters.items():
         where = f"{path}:{lines.get(name, 1)}"
-        lever = LEVERS.get(name.replace("-", "_"))
-        if lever is None:
-            raise InvalidSpace(f"{where}: there is no lever {name!r}.", did_you_mean(name, LEVERS))
-        space[lever.name] = tuple(_value(lever, value, where) for value in _several(lever, given))
-        if not space[lever.name]:
+        setting = SETTINGS.get(name.replace("-", "_"))
+        if setting is None:
+            raise InvalidSpace(f"{where}: there is no setting {name!r}.", did_you_mean(name, SETTINGS))
+        space[setting.name] = tuple(_value(setting, value, where) for value in _several(setting, given))
+        if not space[setting.name]:
             raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
     if not space:
-        raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(LEVERS)}.")
+        raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(SETTINGS)}.")
     return {MICRO: space.pop(MICRO, ({"multiple_of": 1},)), **space}
 
 
-def core_levers(name_or_path: str) -> tuple[str, ...]:
-    """The levers that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
+def core_settings(name_or_path: str) -> tuple[str, ...]:
+    """The settings that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
     path = _path(name_or_path)
     file, lines = _open_space(path)
     known = [name.replace("-", "_") for name in file.parameters]
@@ -142,35 +142,35 @@ def _path(name_or_path: str) -> Path:
     return path
 
 
-def _several(lever: Lever, given: Any) -> list[Any]:
-    if lever.name == MICRO and isinstance(given, str) and given in SIZES:
+def _several(setting: Setting, given: Any) -> list[Any]:
+    if setting.name == MICRO and isinstance(given, str) and given in SIZES:
         return [SIZES[given]]
     return given if isinstance(given, list) else [given]
 
 
-def _value(lever: Lever, value: Any, where: str) -> Any:
+def _value(setting: Setting, value: Any, where: str) -> Any:
     if isinstance(value, dict):
         if (
-            lever.name == MICRO
+            setting.name == MICRO
             and list(value) == ["multiple_of"]
             and (value["multiple_of"] == TILES or value["multiple_of"] >= 1)
         ):
             return value
         raise InvalidSpace(
-            f"{where}: {value} is no value of {lever.name}.",
+            f"{where}: {value} is no value of {setting.name}.",
             "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
         )
     try:
-        return lever.read(value)
+        return setting.read(value)
     except ValueError as error:
-        raise InvalidSpace(f"{where}: {lever.name}: {error}.", did_you_mean(value, lever.values)) from error
+        raise InvalidSpace(f"{where}: {setting.name}: {error}.", did_you_mean(value, setting.values)) from error
 
 
-_SHAPE = "Write `parameters:` and below it a line for each lever, as `  precision: [fp32, bf16]`."
+_SHAPE = "Write `parameters:` and below it a line for each setting, as `  precision: [fp32, bf16]`."
 
 
 def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
-    """The file's content, and the line of each lever and top-level key."""
+    """The file's content, and the line of each setting and top-level key."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -190,7 +190,7 @@ def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:
-            raise InvalidSpace(f"{path}:{line}: {key} stands here and in line {lines[key]}.", "Keep one of them.")
+            raise InvalidSpace(f"{path}:{line}: {key} stands here and in line {lines[key]}.", "Pass only one of them.")
         lines[key] = line
     try:
         return _SpaceFile.model_validate(data), lines

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Configuration, Value, word
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.space.settings import LEVERS, Settings
+from autotune.space.settings import SETTINGS, Effect
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.variables import joined
 
@@ -42,10 +42,10 @@ def training_arguments(
 ) -> dict[str, Any]:
     """Fields for `TrainingArguments(output_dir=..., **fields)`.
 
-    Holds micro-batch size, accumulation and every field of every lever, at its default or not, `use_cpu` on a CPU, and
+    Holds micro-batch size, accumulation and every field of every setting, at its default or not, `use_cpu` on a CPU, and
     what else the user set in `base` (fields that differ from the defaults).
 
-    Raises InvalidRequest, as everything here does that is asked of a configuration, where it holds a lever or a value that
+    Raises InvalidRequest, as everything here does that is asked of a configuration, where it holds a setting or a value that
     this version does not know.
     """
     settings = _settings(configuration, environment)
@@ -96,7 +96,7 @@ def processes(configuration: Configuration, environment: Environment) -> int:
 
 
 def data_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
-    """How samples become a batch, where levers say so: see `Settings.data_arguments`."""
+    """How samples become a batch, where settings say so: see `Settings.data_arguments`."""
     return dict(_settings(configuration, environment).data_arguments)
 
 
@@ -114,14 +114,16 @@ def adapter_arguments(configuration: Configuration, environment: Environment, ta
     return {"target_modules": ALL_LINEAR, **fields, **named}
 
 
-def _settings(configuration: Configuration, environment: Environment) -> Settings:
+def _settings(configuration: Configuration, environment: Environment) -> Effect:
     values = configuration.values
-    # In the order of LEVERS, however a space lists them: later ones may overrule what earlier ones set by the way.
-    every = [_applied(name, values[name], environment) for name in (*LEVERS, *values.keys() - LEVERS) if name in values]
+    # In the order of SETTINGS, however a space lists them: later ones may overrule what earlier ones set by the way.
+    every = [
+        _applied(name, values[name], environment) for name in (*SETTINGS, *values.keys() - SETTINGS) if name in values
+    ]
     fields: dict[str, Any] = {}
     for one in every:
         fields |= {name: _joined(fields.get(name), value) for name, value in one.training_arguments.items()}
-    return Settings(
+    return Effect(
         training_arguments=fields,
         model_arguments=_all_of([one.model_arguments for one in every]),
         environment=joined(*(one.environment for one in every)),
@@ -135,10 +137,10 @@ def _settings(configuration: Configuration, environment: Environment) -> Setting
     )
 
 
-def _applied(name: str, value: Value, environment: Environment) -> Settings:
-    """What a value sets; raises InvalidRequest where lever or value belong to a study of another version."""
+def _applied(name: str, value: Value, environment: Environment) -> Effect:
+    """What a value sets; raises InvalidRequest where setting or value belong to a study of another version."""
     try:
-        return LEVERS[name].apply(value, environment)
+        return SETTINGS[name].apply(value, environment)
     except (KeyError, ValueError) as error:
         raise InvalidRequest(
             f"This version knows no {name} {word(value)}: the study was made by another version of autotune.",

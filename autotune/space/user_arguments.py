@@ -25,7 +25,7 @@ class TrainingArgumentsLike(Protocol):
         """Its fields as plain data."""
 
 
-OwnArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
+UserArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
 """What people may give as their own arguments."""
 
 OF_THE_DEVICE = ("use_cpu", "local_rank")
@@ -77,7 +77,7 @@ class Own:
     user: Any = field(default=None, repr=False)
 
 
-def own_arguments(**given: OwnArguments) -> Own:
+def read_user_arguments(**given: UserArguments) -> Own:
     """Of the one name under which any are given: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:

@@ -16,7 +16,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.gpus import Card, card_of
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import adapter_arguments, model_arguments
 
@@ -97,7 +97,7 @@ def utilization(
     try:
         counted = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
         precision = _precision(configuration, environment, workload, base)
-    except InvalidRequest:  # it holds a lever or a value of another version
+    except InvalidRequest:  # it holds a setting or a value of another version
         return None
     if counted is None or not speed:
         return None
@@ -123,5 +123,5 @@ def _precision(
     """The number format of the factors of its products."""
     packed = model_arguments(configuration, environment).get("quantization_config") or {}
     own = configuration.values.get("precision")
-    value = str(own if own is not None else LEVERS["precision"].own(base, environment, workload))
+    value = str(own if own is not None else SETTINGS["precision"].from_user(base, environment, workload))
     return OF_FOUR_BITS.get(packed.get("bnb_4bit_compute_dtype", ""), ALIKE.get(value, value))

@@ -25,7 +25,7 @@ def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | N
         rivals = [
             (trial, speed_up(trial, best, objective)[0])
             for trial, _ in disqualified(trials, objective)
-            if not trial.barred
+            if not trial.disqualified_reason
         ]
         open_ones = [(trial, gain) for trial, gain in rivals if gain is not None and is_open(gain)]
         return _cannot_tell(*open_ones[0], best, timeout_s) if open_ones else ""

@@ -13,7 +13,7 @@ from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.loss_curves import LOSSES, STEPS, Numerics
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import too_late
 from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
@@ -24,7 +24,7 @@ from autotune.study.loss_check import check_numerics, has_losses, predicted_seco
 from autotune.study.objective import best_trial
 from autotune.study.pacing import CHECKED_STEPS, losses_seconds, sanity_check_seconds
 from autotune.study.plan import Watch
-from autotune.study.sanity_check import rehearse
+from autotune.study.sanity_check import check_sanity
 from autotune.study.store import reporting_storage
 from autotune.study.study import Study
 
@@ -57,7 +57,7 @@ def finish(
     watch: Watch,
     require_parity: bool = False,
     allow_loss_difference: bool = False,
-) -> tuple[Numerics | None, Rehearsal | None]:
+) -> tuple[Numerics | None, SanityCheck | None]:
     """Compare the finalists' losses with float32's, and rehearse the winner; None, None where nothing fits.
 
     Unless loss differences are allowed, what is flagged is barred, and where that was the answer the next ones are
@@ -76,12 +76,12 @@ def finish(
             break
         numerics = compared
         if not allow_loss_difference:
-            bar_flagged(study.trials, numerics)
+            disqualify_flagged(study.trials, numerics)
         if is_settled := best_trial(study.trials, study.plan.objective) == best:
             break
         confirm_finalists(study, probe, watch)
     if numerics and not is_settled:
-        _bar_uncompared(study.trials, numerics)
+        _disqualify_uncompared(study.trials, numerics)
     best = best_trial(study.trials, study.plan.objective)
     rehearsal = None if best is None else _rehearsal(study, best, train, watch)
     missing = {missing_rounds(study): True, LOSSES: compared is None, SANITY_CHECK: best and rehearsal is None}
@@ -148,7 +148,7 @@ def _train(
     return answer, failure
 
 
-def bar_flagged(trials: list[Trial], numerics: Numerics) -> None:
+def disqualify_flagged(trials: list[Trial], numerics: Numerics) -> None:
     """Bar in this list what is flagged, and what was not compared and learns as a flagged one does that learns otherwise
     than the baseline; never the baseline, which is the first."""
     baseline = trials[0].configuration
@@ -159,22 +159,26 @@ def bar_flagged(trials: list[Trial], numerics: Numerics) -> None:
         if numerics.is_checked(trial.number):
             return numerics.flag(trial.number)
         alike = (one for one in otherwise if not learning_differences(trial.configuration, one.configuration))
-        return next((f"learns as trial {one.number}: {numerics.flag(one.number)}" for one in alike), trial.barred)
+        return next(
+            (f"learns as trial {one.number}: {numerics.flag(one.number)}" for one in alike), trial.disqualified_reason
+        )
 
-    trials[1:] = [replace(trial, barred=reason(trial)) for trial in trials[1:]]
+    trials[1:] = [replace(trial, disqualified_reason=reason(trial)) for trial in trials[1:]]
 
 
-def _bar_uncompared(trials: list[Trial], numerics: Numerics) -> None:
+def _disqualify_uncompared(trials: list[Trial], numerics: Numerics) -> None:
     """Leave the answer to what was compared and to the baseline, where that runs: what was flagged warns of the rest."""
     if trials[0].feasible:
         why = "its losses were not compared, and those of faster ones differ from fp32's"
         trials[1:] = [
-            trial if trial.barred or numerics.is_checked(trial.number) else replace(trial, barred=why)
+            trial
+            if trial.disqualified_reason or numerics.is_checked(trial.number)
+            else replace(trial, disqualified_reason=why)
             for trial in trials[1:]
         ]
 
 
-def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehearsal | None:
+def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> SanityCheck | None:
     """None where there is no time."""
     deadline = DEADLINE_S + 10 * CHECKED_STEPS * (best.final.step_time_s or 0.0)
 
@@ -184,5 +188,5 @@ def _rehearsal(study: Study, best: Trial, train: Train, watch: Watch) -> Rehears
         return _train(study, train, "rehearsal", configuration, folder, deadline, {})
 
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
-        return rehearse(best.configuration, attempt, study.folder / "rehearsal")
+        return check_sanity(best.configuration, attempt, study.folder / "rehearsal")
     return None

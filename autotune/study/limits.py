@@ -14,9 +14,9 @@ from autotune.core.units import format_bytes, format_parameters
 from autotune.core.workload import Workload
 from autotune.probe.device import nvml
 from autotune.probe.survey_query import device_name
-from autotune.space.build import read_wishes
+from autotune.space.build import parse_overrides
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.setup import baseline_sizes
 from autotune.study.store import REQUEST, check_unlocked
 from autotune.workload.data.sources import check_data
@@ -39,7 +39,7 @@ def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card |
     own_data: model and data are the caller's objects. Raises InvalidRequest, StudyInUse, StorageFailed.
     """
     check_installed(request.report_to)
-    fixed = read_wishes(request)[1]
+    fixed = parse_overrides(request)[1]
     baseline_sizes(request.global_batch_size, request.training_args, int(fixed.get(RANKS, 1)))
     card = nvml.choose_device(request.device)
     if own_data:
@@ -98,7 +98,7 @@ def memory_limit(request: TuningRequest, environment: Environment, folder: Path 
 
 def least_bytes(space: SearchSpace, environment: Environment) -> int:
     """Of each weight that the leanest value of the space has."""
-    settings = [LEVERS[name].apply(value, environment) for name, values in space.values.items() for value in values]
+    settings = [SETTINGS[name].apply(value, environment) for name, values in space.values.items() for value in values]
     return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
 
 

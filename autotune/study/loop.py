@@ -26,7 +26,7 @@ from autotune.probe import Probe
 from autotune.probe.order import LOG
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import openings
-from autotune.sampler.physics import Knowledge, PhysicsSampler
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.confirm import confirm
@@ -39,7 +39,7 @@ from autotune.study.store import read_trial, reporting_storage
 from autotune.study.study import PROBES, Study, ask, begin, propose, tell
 
 CORE_SHARE = 0.5
-"""Of the probes of a search, for the core levers of a space that names some."""
+"""Of the probes of a search, for the core settings of a space that names some."""
 
 CRASHES_THAT_END = 6
 """The same crash so many times running, with no value to blame, ends the search: it is the machine."""
@@ -48,7 +48,7 @@ CRASHES_THAT_END = 6
 # Opening -------------------------------------------------------------------------------------------------------
 
 
-def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledge | None = None) -> Study:
+def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: WarmStart | None = None) -> Study:
     """Open or begin the study in a locked folder; what a killed search left half is told or put first in the queue.
 
     knowledge: what the sampler `physics` starts from; by default nothing but the limit.
@@ -63,14 +63,16 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
         )
         study = Study(folder, record, space, plan)
         for old in record.get_trials(deepcopy=False):
-            _take_up(study, old)
-        study.trials = sorted((one.over(plan.training_steps) for one in study.trials), key=lambda trial: trial.number)
+            _restore_trial(study, old)
+        study.trials = sorted(
+            (one.with_training_steps(plan.training_steps) for one in study.trials), key=lambda trial: trial.number
+        )
         first, *others = openings(space)
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
     known = replace(
-        knowledge or Knowledge(plan.allowed_bytes),
+        knowledge or WarmStart(plan.allowed_bytes),
         objective=plan.objective,
         margin=plan.margin,
         training_steps=plan.training_steps,
@@ -80,7 +82,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: Knowledg
     return study
 
 
-def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
+def _restore_trial(study: Study, old: optuna.trial.FrozenTrial) -> None:
     """Take an old trial up: as told, from the measurement it left untold, or into the queue as interrupted."""
     number = old.user_attrs.get("number")
     if number is None:
@@ -105,7 +107,7 @@ def _take_up(study: Study, old: optuna.trial.FrozenTrial) -> None:
         study.queue.append(configuration)
 
 
-def adopt(study: Study, trials: Sequence[Trial]) -> int:
+def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     """Take over trials of an earlier study of the very same question, where this one has none; returns how many.
 
     Raises StorageFailed where the disk refuses.
@@ -114,7 +116,9 @@ def adopt(study: Study, trials: Sequence[Trial]) -> int:
     if study.trials or not kept or kept[0] != trials[0] or kept[0].configuration != study.space.baseline:
         return 0
     with reporting_storage(study.folder):
-        under = (_under(study.plan.allowed_bytes, trial).over(study.plan.training_steps) for trial in kept)
+        under = (
+            _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps) for trial in kept
+        )
         for number, trial in enumerate(under):
             running = propose(study, trial.configuration)
             begin(study, running, trial.configuration)
@@ -129,7 +133,7 @@ def adopt(study: Study, trials: Sequence[Trial]) -> int:
 
 def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
     """Whether a trial says under this limit what it said under its own: ran, or ran out of as much memory."""
-    if any(one.observed_doubts for one in (trial.measurement, *trial.confirmations)):
+    if any(one.observed_warnings for one in (trial.measurement, *trial.confirmations)):
         return False
     if trial.measurement.outcome is Outcome.OUT_OF_MEMORY:
         return (trial.measurement.allowed_bytes or 0) >= allowed_bytes
@@ -158,18 +162,18 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     if study.trials:
         watch(progress(study, "resumed", message=f"going on with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
-    statement = _probe_on(study, probe, watch)
+    stop_reason = _probe_on(study, probe, watch)
     while True:
         probed = len(study.trials)
         confirm_finalists(study, probe, watch)
         if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
             break
         # Rounds tell more than one probe, and may have shown that it was a lucky one.
-        statement = _probe_on(study, probe, watch)
+        stop_reason = _probe_on(study, probe, watch)
         if len(study.trials) == probed:
             break
-    watch(progress(study, "done", message=statement))
-    return statement
+    watch(progress(study, "done", message=stop_reason))
+    return stop_reason
 
 
 def _probe_on(study: Study, probe: Probe, watch: Watch) -> str:
@@ -178,9 +182,9 @@ def _probe_on(study: Study, probe: Probe, watch: Watch) -> str:
     while True:
         study.wish.check()
         with reporting_storage(study.folder):
-            asked, statement = ask(study)
+            asked, stop_reason = ask(study)
         if asked is None:
-            return statement
+            return stop_reason
         number, running, configuration = asked
         watch(progress(study, "probing", number=number, configuration=configuration))
         try:
@@ -299,7 +303,7 @@ def progress(study: Study, kind: str, **what: Any) -> Progress:
         tuple(study.trials),
         best=best,
         speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
-        could_win=study.could_win,
+        max_gain_if_fits=study.max_gain_if_fits,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
         folder=study.folder,

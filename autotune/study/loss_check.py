@@ -1,6 +1,6 @@
 """Which short trainings show whether the finalists learn as float32 does, run once each and kept.
 
-<folder>/reference-0/losses.json    float32 with the baseline's levers, one training a seed
+<folder>/reference-0/losses.json    float32 with the baseline's settings, one training a seed
          stand-in-0/losses.json     the same with the first finalist's, where the baseline's need too much memory
          trial-0007/losses.json     a finalist
 """
@@ -33,7 +33,7 @@ Attempt = Callable[[Configuration, int, Path], tuple[Any, Failure | None]]
 def check_numerics(
     trials: Sequence[Trial], finalists: Sequence[int], attempt: Attempt, folder: Path, weights: str
 ) -> Numerics:
-    """The losses of the finalists, named by number, beside those of float32 with the baseline's levers.
+    """The losses of the finalists, named by number, beside those of float32 with the baseline's settings.
 
     Every finalist is trained, one that changes no number format too: checkpointing and accumulation can be wrong as
     well. Where float32 itself cannot be trained nothing else is, and `problem` says why. weights: where they come
@@ -67,13 +67,13 @@ def check_numerics(
 
 def in_float32(configuration: Configuration) -> Configuration:
     """The configuration with its precision fp32, also where its space leaves precision to the user's arguments."""
-    return replace(configuration, levers=tuple((dict(configuration.levers) | {"precision": "fp32"}).items()))
+    return replace(configuration, settings=tuple((dict(configuration.settings) | {"precision": "fp32"}).items()))
 
 
 def stand_in(finalist: Configuration, baseline: Configuration) -> Configuration:
-    """The finalist's sizes and levers, which fit, in float32 with the baseline's optimizer."""
-    own = {name: value for name, value in baseline.levers if name == "optimizer"}
-    return in_float32(replace(finalist, levers=tuple((dict(finalist.levers) | own).items())))
+    """The finalist's sizes and settings, which fit, in float32 with the baseline's optimizer."""
+    own = {name: value for name, value in baseline.settings if name == "optimizer"}
+    return in_float32(replace(finalist, settings=tuple((dict(finalist.settings) | own).items())))
 
 
 def predicted_seconds(trials: Sequence[Trial], finalists: Sequence[int]) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import TimeIsOver
-from autotune.core.interrupt import Wish
+from autotune.core.interrupt import StopRequest
 from autotune.core.io import write_json
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.time_limit import too_late
@@ -17,7 +17,7 @@ from autotune.core.trial import Trial
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.study.objective import best_trial, speed
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, reporting_storage
@@ -44,7 +44,7 @@ def measure(
     configuration: Configuration,
     number: int,
     confirmation: int = 0,
-    wish: Wish | None = None,
+    wish: StopRequest | None = None,
     seconds: float = math.inf,
 ) -> Measurement:
     """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
@@ -79,7 +79,7 @@ def measure(
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
             if not _disturbed(measurement) or not in_time or (wish and wish.to_stop):
                 break
-            said = (*measurement.repeated_because, *measurement.observed_doubts)
+            said = (*measurement.repeated_because, *measurement.observed_warnings)
             with contextlib.suppress(TimeIsOver):
                 measurement = replace(once(), repeated_because=said)
         keep(place, configuration, measurement)
@@ -107,12 +107,12 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
 def _disturbed(measurement: Measurement) -> bool:
     """Whether something beside the training may have made this measurement what it is."""
     kinds = (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
-    return bool(measurement.observed_doubts) and measurement.outcome in kinds
+    return bool(measurement.observed_warnings) and measurement.outcome in kinds
 
 
 def _stays_disturbed(trials: Sequence[Trial]) -> bool:
     last = [trial.measurement for trial in trials[-STAYS_DISTURBED:]]
-    return len(last) == STAYS_DISTURBED and all(one.observed_doubts for one in last)
+    return len(last) == STAYS_DISTURBED and all(one.observed_warnings for one in last)
 
 
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
@@ -123,7 +123,7 @@ def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuratio
     """
     if plan.probe_timeout_s is not None:
         return plan.probe_timeout_s
-    added = 10 * sum(LEVERS[name].seconds(value) for name, value in configuration.values.items())
+    added = 10 * sum(SETTINGS[name].seconds(value) for name, value in configuration.values.items())
     if not trials or not trials[0].measurement.steps:
         return LONGEST_BASELINE_S + added
     seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)

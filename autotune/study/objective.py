@@ -70,7 +70,11 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     (a single probe's interval does not cover what differs between two processes). One that learns differently from the
     baseline wins only if it is surely faster. For `memory` the smallest peak at no less than the baseline's speed.
     """
-    able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early and not trial.barred]
+    able = [
+        trial
+        for trial in trials
+        if trial.feasible and not trial.measurement.ended_early and not trial.disqualified_reason
+    ]
     confirmed = [trial for trial in able if trial.confirmed]
     able = _proven(confirmed, trials, objective) or _proven(able, trials, objective)
     if objective == "memory":
@@ -137,8 +141,8 @@ def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, s
         if not trial.feasible or trial.measurement.ended_early or float(speed(trial.final, objective) or 0.0) <= ahead:
             continue
         gain = unproven_gain(trial, trials, objective)
-        if trial.barred:
-            found.append((trial, trial.barred))
+        if trial.disqualified_reason:
+            found.append((trial, trial.disqualified_reason))
         elif gain is not None and is_open(gain) and (trial.confirmed or best is None or not best.confirmed):
             found.append((trial, "it learns differently, and cannot be told to be faster"))
     return sorted(found, key=lambda one: (not one[0].confirmed, -float(speed(one[0].final, objective) or 0.0)))
@@ -154,7 +158,7 @@ def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     """Feasible trials that no other beats in both speed and peak memory, fastest first."""
-    able = [t for t in trials if t.feasible and not t.barred and t.samples_per_second and t.peak_bytes]
+    able = [t for t in trials if t.feasible and not t.disqualified_reason and t.samples_per_second and t.peak_bytes]
     able.sort(key=lambda t: (-t.samples_per_second.value, t.peak_bytes))  # type: ignore[union-attr]
     front: list[Trial] = []
     for trial in able:
@@ -188,7 +192,7 @@ def finalists(
     lies within 3 %, because two processes of one configuration differ by more than the steps of one show. Once some are
     confirmed, those unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
     """
-    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.barred]
+    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
     confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
     if objective == "memory":
         lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)

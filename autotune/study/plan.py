@@ -70,7 +70,7 @@ class Progress:
     probes_left: int = 0
     seconds_left: float | None = None
     speedup: float | None = None
-    could_win: float | None = None
+    max_gain_if_fits: float | None = None
     message: str = ""
     folder: Path | None = None
 

@@ -7,17 +7,17 @@ from typing import Any
 from autotune.core.configuration import Configuration
 from autotune.core.failures import Failure
 from autotune.core.io import read_json, write_json
-from autotune.core.sanity import Problem, Rehearsal
+from autotune.core.sanity import Problem, SanityCheck
 from autotune.probe.order import CHILD_ANSWER
 
 KEPT = "rehearsal.json"
 
 
-def rehearse(
+def check_sanity(
     configuration: Configuration,
     attempt: Callable[[Configuration, Path], tuple[Any, Failure | None]],
     folder: Path,
-) -> Rehearsal:
+) -> SanityCheck:
     """What a rehearsal at this configuration's settings came to; the one kept in this folder, where there is one.
 
     attempt: (configuration, folder for its files) -> the answer to a `rehearsal` order, or why there is none.
@@ -27,21 +27,21 @@ def rehearse(
         return known
     answer, failure = attempt(configuration, folder)
     if failure is None:
-        rehearsal = Rehearsal.from_dict(answer)
+        rehearsal = SanityCheck.from_dict(answer)
     else:
-        rehearsal = Rehearsal(problems=(Problem(failure.where, failure.outcome, failure.reason),))
+        rehearsal = SanityCheck(problems=(Problem(failure.where, failure.outcome, failure.reason),))
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / KEPT, {"configuration": configuration.to_dict(), "rehearsal": rehearsal.to_dict()})
     (folder / CHILD_ANSWER).unlink(missing_ok=True)
     return rehearsal
 
 
-def kept(configuration: Configuration, folder: Path) -> Rehearsal | None:
+def kept(configuration: Configuration, folder: Path) -> SanityCheck | None:
     """The rehearsal of this configuration that lies in this folder; None where there is no whole one."""
     try:
         data = read_json(folder / KEPT)
         if Configuration.from_dict(data["configuration"]) != configuration:
             return None
-        return Rehearsal.from_dict(data["rehearsal"])
+        return SanityCheck.from_dict(data["rehearsal"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -4,7 +4,7 @@ import math
 
 from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
-from autotune.sampler.acquisition import CONFIDENCE, Choice
+from autotune.sampler.acquisition import CONFIDENCE, Proposal
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
 
@@ -24,40 +24,40 @@ def time_is_over(plan: Plan) -> str:
     return f"the time of {format_seconds(plan.time.seconds or 0.0)} is over"
 
 
-def nothing_to_win(plan: Plan, trials: list[Trial], choice: Choice, space_size: int) -> str:
+def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size: int) -> str:
     """Why to stop by what further probes could win, or nothing. space_size: configurations of the whole space."""
     if choice.configuration is None and not choice.untried:
         if len(trials) < space_size:
-            return "every configuration around the best of the core levers' is known or settled"
-        return "every configuration of the space is known or settled"
-    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.could_win > plan.margin):
+            return "every configuration around the best of the core settings' is known or settled"
+        return "all configurations have been measured or ruled out"
+    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain_if_fits > plan.margin):
         return _not_worth_it(plan, trials, choice) if trials else ""
-    if choice.any_could_win <= plan.margin:
+    if choice.max_gain <= plan.margin:
         return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
     said = f"nothing untried is likely to fit{_surely(choice)}"
     if choice.configuration is not None:
         best = f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}"
         said = f"{best}{_surely(choice)}"
-    if math.isinf(choice.any_could_win):
+    if math.isinf(choice.max_gain):
         return said
-    return f"{said}; what fits after all could beat the best by at most {_share(choice.any_could_win)}"
+    return f"{said}; what fits after all could beat the best by at most {_share(choice.max_gain)}"
 
 
-def could_still_win(choice: Choice) -> str:
+def could_still_win(choice: Proposal) -> str:
     """What a search leaves open that ends before nothing can be won."""
-    if choice.configuration is None or math.isinf(choice.any_could_win):
+    if choice.configuration is None or math.isinf(choice.max_gain):
         return ""
-    return f"what is untried could beat the best by at most {_share(choice.any_could_win)}{_surely(choice)}"
+    return f"what is untried could beat the best by at most {_share(choice.max_gain)}{_surely(choice)}"
 
 
-def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:
+def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
     """Whether the run that is announced is too short for another probe to pay."""
     best = best_trial(trials, plan.objective)
     of_speed = plan.objective != "memory"
     if plan.training_steps is None or not of_speed or best is None or best.final.step_time_s is None:
         return ""
     training_s = plan.training_steps * best.final.step_time_s
-    if choice.expected_win * training_s >= choice.probe_seconds:
+    if choice.expected_gain * training_s >= choice.probe_seconds:
         return ""
     said = (
         f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
@@ -66,10 +66,10 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> str:
     if len(trials) > 1:
         return said
     fastest = f"{choice.configuration} (not measured)" if choice.better else "what you have"
-    return f"{said}; by estimate the fastest is {fastest}"
+    return f"{said}; estimated fastest: {fastest}"
 
 
-def _surely(choice: Choice) -> str:
+def _surely(choice: Proposal) -> str:
     return f" ({CONFIDENCE:.0%} sure, {choice.untried} untried configuration{'s' * (choice.untried != 1)} considered)"
 
 

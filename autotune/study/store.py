@@ -19,7 +19,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.io import read_json, write_json
 from autotune.core.measurement import Measurement
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
@@ -147,14 +147,14 @@ def read_trial(folder: Path, number: int) -> Trial | None:
         return None
 
 
-def keep_prospect(folder: Path, number: int, prospect: Prospect) -> None:
+def keep_prospect(folder: Path, number: int, prospect: OptimalityGap) -> None:
     """Write what the untried could still win after this trial. Raises OSError where the disk refuses."""
     _keep(folder, number, PROSPECT, prospect.to_dict())
 
 
-def read_prospects(folder: Path) -> dict[int, Prospect]:
+def read_prospects(folder: Path) -> dict[int, OptimalityGap]:
     """Trial number -> what the untried could still win after it; without those that are missing or not whole."""
-    return _read(folder, PROSPECT, Prospect.from_dict)
+    return _read(folder, PROSPECT, OptimalityGap.from_dict)
 
 
 def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:

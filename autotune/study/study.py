@@ -8,16 +8,16 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.core.configuration import Configuration
-from autotune.core.interrupt import Wish
+from autotune.core.interrupt import StopRequest
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.trial import Trial
 from autotune.core.units import finite
-from autotune.sampler.acquisition import Choice
+from autotune.sampler.acquisition import Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import PhysicsSampler, taught
-from autotune.space.dominance import settled_by
+from autotune.sampler.physics import PhysicsSampler, to_attrs
+from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
 from autotune.study.pacing import time_for_a_probe
@@ -49,9 +49,9 @@ class Study:
     plan: Plan
     trials: list[Trial] = field(default_factory=list)
     queue: list[Configuration] = field(default_factory=list)
-    answered_at_once: int = 0
-    could_win: float | None = None
-    wish: Wish = field(default_factory=Wish)
+    duplicate_proposals: int = 0
+    max_gain_if_fits: float | None = None
+    wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
@@ -73,24 +73,24 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     """
     out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials)
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
-    choice: Choice | None = None
+    choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.choose(study.optuna, trials=study.trials)
         if study.trials:
-            prospect = Prospect(choice.could_win, choice.any_could_win, choice.untried)
+            prospect = OptimalityGap(choice.max_gain_if_fits, choice.max_gain, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
-    study.could_win = finite(choice.any_could_win) if choice else None
+    study.max_gain_if_fits = finite(choice.max_gain) if choice else None
     if over:
         known = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
         study.left_out += [PROBES] if out_of_time and not known else []
         return None, known or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:
         configuration = study.queue.pop(0)
-        if settled_by(configuration, study.trials) is None:
+        if implied_by(configuration, study.trials) is None:
             return begin(study, propose(study, configuration), configuration), ""
     if choice is not None:
-        if statement := nothing_to_win(study.plan, study.trials, choice, study.space.size):
-            return None, statement
+        if stop_reason := nothing_to_win(study.plan, study.trials, choice, study.space.size):
+            return None, stop_reason
         assert choice.configuration is not None
         return begin(study, propose(study, choice.configuration), choice.configuration), ""
     if _all_known(study):
@@ -98,13 +98,13 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     for _ in range(KNOWN_IN_A_ROW):
         running = propose(study)
         configuration = configuration_of(study.space, running.params)
-        answer = settled_by(configuration, study.trials)
+        answer = implied_by(configuration, study.trials)
         if answer is None and configuration in study.space:
             return begin(study, running, configuration), ""
         running.set_user_attr("answered_by", answer.number if answer else "outside --only")
         same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
         _finish(study, running, answer.measurement if same and answer else None)
-        study.answered_at_once += 1
+        study.duplicate_proposals += 1
     return None, _all_is_known(study)
 
 
@@ -134,7 +134,7 @@ def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> 
 def _all_is_known(study: Study) -> str:
     """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
     if study.space.size <= WALKED_THROUGH:
-        return "every configuration of the space is known or settled"
+        return "all configurations have been measured or ruled out"
     return f"{KNOWN_IN_A_ROW} proposals in a row were known or settled already"
 
 
@@ -142,7 +142,7 @@ def _all_known(study: Study) -> bool:
     """Whether the trials answer for every configuration of a space small enough to walk through."""
     if study.space.size > WALKED_THROUGH:
         return False
-    return all(settled_by(configuration, study.trials) for configuration in study.space)
+    return all(implied_by(configuration, study.trials) for configuration in study.space)
 
 
 # Telling -----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def tell(study: Study, running: optuna.Trial, configuration: Configuration, meas
     """What came of a trial: FAIL for a crash, else COMPLETE with its value, its constraint, and what it taught."""
     running.set_user_attr("outcome", measurement.outcome.value)
     running.set_user_attr("ended_early", measurement.ended_early)
-    for name, told in taught(configuration, measurement).items():
+    for name, told in to_attrs(configuration, measurement).items():
         running.set_user_attr(name, told)
     if measurement.outcome is Outcome.CRASHED:
         with contextlib.suppress(RuntimeError):  # brute force, as in _finish

@@ -19,10 +19,10 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.rates_query import head_seconds, known_rates
 from autotune.probe.trace_query import traced
 from autotune.sampler.calibration import Calibration, informed
-from autotune.sampler.physics import Knowledge, expected_work
+from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS, MICRO
+from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.tensor_cores import output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.plan import Progress, Watch
@@ -39,7 +39,7 @@ TRACED = 500
 """Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
 
 
-def gather(
+def build_warm_start(
     host: ProbeHost,
     environment: Environment,
     workload: Workload,
@@ -48,7 +48,7 @@ def gather(
     allowed_bytes: int,
     past: Sequence[Calibration] = (),
     time_limit: TimeLimit | None = None,
-) -> Knowledge:
+) -> WarmStart:
     """What the sampler `physics` starts from. past: what other studies on this device taught.
 
     time_limit: of the whole command, of which only a share is spent on this.
@@ -72,7 +72,7 @@ def gather(
         unknown = f"memory was not estimated before the probes, only learned from them: {failed.written[0]}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior = informed(prior, space, past)
-    return Knowledge(
+    return WarmStart(
         max(1, allowed_bytes - untouched),
         estimate,
         informed_prior,
@@ -86,7 +86,7 @@ def gather(
 def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arithmetic:
     """What is known of the model's operations, and of the device's."""
     samples = model.sample_flops if model is not None else {}
-    products = {name: rates[name] for name in map(str, LEVERS["precision"].values) if name in rates}
+    products = {name: rates[name] for name in map(str, SETTINGS["precision"].values) if name in rates}
     return Arithmetic({key: SampleFlops(**one) for key, one in samples.items()}, products)
 
 
@@ -125,13 +125,13 @@ def worth_of_padding(
     return (layer.worth(seconds, whole, workload.sequence_length),)
 
 
-def estimated_peaks(knowledge: Knowledge, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
+def estimated_peaks(knowledge: WarmStart, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
     """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
     found = {one.number: knowledge.peak(one.configuration) for one in trials}
     return {number: peak for number, peak in found.items() if peak is not None}
 
 
-def keeping_peaks(watch: Watch, knowledge: Knowledge, folder: Path) -> Watch:
+def keeping_peaks(watch: Watch, knowledge: WarmStart, folder: Path) -> Watch:
     """The same watch, before which every trial's estimated peak is written into the study's folder. Raises StorageFailed."""
 
     def both(progress: Progress) -> None:
@@ -153,9 +153,9 @@ def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak
 def expected_effects(
     space: SearchSpace, environment: Environment, workload: Workload
 ) -> dict[str, dict[Value, Effect]]:
-    """Prior.effects: what the levers say of their values on this device (Lever.change)."""
+    """Prior.effects: what the settings say of their values on this device (Setting.change)."""
     every = {
-        name: {value: Effect(*LEVERS[name].change(value, environment, workload)) for value in values}
+        name: {value: Effect(*SETTINGS[name].change(value, environment, workload)) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }
@@ -164,13 +164,13 @@ def expected_effects(
 
 def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory, those near the baseline first."""
-    told = [name for name, one in LEVERS.items() if "memory" in one.changes and one.traced and name in space.values]
+    told = [name for name, one in SETTINGS.items() if "memory" in one.changes and one.traced and name in space.values]
     named = [name for name in told if name != MICRO]
     return [space.baseline, *islice(dict.fromkeys(_traceable(space, one) for one in _combined(space, named)), TRACED)]
 
 
 def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:
-    """Ever more of these levers at another value than the baseline's; the last micro-batch size, all else as the baseline."""
+    """Ever more of these settings at another value than the baseline's; the last micro-batch size, all else as the baseline."""
     own = {
         name: one if one in space.values[name] else space.values[name][0] for name, one in space.baseline.values.items()
     }
@@ -183,15 +183,15 @@ def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuratio
 
 
 def _traceable(space: SearchSpace, configuration: Configuration) -> Configuration:
-    """The same but for levers whose value cannot be traced, which are at `none`; what that changes `Lever.change` says."""
+    """The same but for settings whose value cannot be traced, which are at `none`; what that changes `Setting.change` says."""
     values = configuration.values
-    known = {name: value if LEVERS[name].traceable(value) else "none" for name, value in values.items()}
+    known = {name: value if SETTINGS[name].traceable(value) else "none" for name, value in values.items()}
     return configuration if known == values else space.configuration(known)
 
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
     """A configuration's peak bytes: traced; where it was not, as without what cannot be traced, then as with the baseline's
-    other levers beside the space's core levers, or at its micro-batch size; and at the least weights and gradients."""
+    other settings beside the space's core settings, or at its micro-batch size; and at the least weights and gradients."""
 
     @cache
     def estimate(configuration: Configuration) -> float:

@@ -19,7 +19,7 @@ from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.probe.replay import recorded  # noqa: E402
 from autotune.sampler.optuna_samplers import fixed_sampler  # noqa: E402
 from autotune.sampler.parameters import distributions, parameters  # noqa: E402
-from autotune.sampler.physics import Knowledge, PhysicsSampler, taught  # noqa: E402
+from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
 
 SPANS = {
@@ -45,7 +45,7 @@ def decision_times() -> tuple[int, list[float]]:
     )
     space = SearchSpace("large", 512, values, baseline)
     limit = 10**10
-    sampler = PhysicsSampler(space, Knowledge(limit, lambda one: 1e9 + 2e7 * one.micro_batch_size))
+    sampler = PhysicsSampler(space, WarmStart(limit, lambda one: 1e9 + 2e7 * one.micro_batch_size))
     study = optuna.create_study(direction="maximize", sampler=sampler)
     times: list[float] = []
     for number in range(41):
@@ -57,7 +57,7 @@ def decision_times() -> tuple[int, list[float]]:
         running = study.ask(distributions(space))
         speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
         measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)
-        for name, told in taught(chosen, measurement).items():
+        for name, told in to_attrs(chosen, measurement).items():
             running.set_user_attr(name, told)
         study.tell(running, speed)
     return space.size, times

@@ -129,8 +129,8 @@ def workload_of(host: ProbeHost, model: str, cache: Path) -> Workload:
 
 def measured(host: ProbeHost, environment: Environment, workload: Workload, number: int, folder: Path) -> Case:
     """One case, all its rounds."""
-    micro, levers = CONFIGURATIONS[number]
-    configuration = Configuration.exact(GLOBAL_BATCH, micro, PLAIN | levers)
+    micro, settings = CONFIGURATIONS[number]
+    configuration = Configuration.exact(GLOBAL_BATCH, micro, PLAIN | settings)
     probe = LiveProbe(
         host, environment, workload, {}, LIMIT, lambda n, c: folder / f"{n}-{c}", timings=(TIMING, TIMING)
     )

@@ -35,7 +35,7 @@ sys.path.insert(0, str(TESTS))
 Fields = dict[str, Any]
 OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"]
 WORKERS = [0, 2, 4]
-"""Levers of search_spaces/default.yaml that a CPU has beside micro-batch, checkpointing and bf16."""
+"""Settings of search_spaces/default.yaml that a CPU has beside micro-batch, checkpointing and bf16."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 
 from autotune.sampler.cost_model import CostModel  # noqa: E402
-from autotune.sampler.kernel import Likeness  # noqa: E402
+from autotune.sampler.kernel import EffectKernel  # noqa: E402
 from autotune.sampler.observation import Observation, observed  # noqa: E402
 from autotune.sampler.parameters import every_value  # noqa: E402
 from autotune.sampler.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, MemoryPrior, Prior  # noqa: E402
@@ -117,8 +117,8 @@ def to_dict(prior: Prior) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Prior:
     parts = {
-        "micro_step": Likeness(**data["micro_step"]),
-        "optimizer_step": Likeness(**data["optimizer_step"]),
+        "micro_step": EffectKernel(**data["micro_step"]),
+        "optimizer_step": EffectKernel(**data["optimizer_step"]),
         "memory": MemoryPrior(**data["memory"]),
     }
     return Prior(**{**data, **parts})

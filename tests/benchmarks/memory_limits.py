@@ -24,7 +24,7 @@ from autotune.space.build import build_space  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
 from autotune.study.objective import best_trial  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
-from autotune.study.warm_start import gather  # noqa: E402
+from autotune.study.warm_start import build_warm_start  # noqa: E402
 
 SIZE, LENGTH, PROBES = 32, 64, 10
 LIMITS = (140, 180, 220, 260, 320, 400, 500, 700)
@@ -48,13 +48,13 @@ def main() -> None:
         space = build_space(request, environment, workload, {})
         for limit in LIMITS:
             allowed = limit * 2**20
-            knowledge = gather(host, environment, workload, space, {}, allowed)
+            knowledge = build_warm_start(host, environment, workload, space, {}, allowed)
             plan = Plan(PROBES, request.objective, allowed, allowed, confirmation_rounds=0)
             folder = Path(scratch) / str(limit)
             folder.mkdir()
             study = open_study(folder, space, plan, knowledge)
             probe = LiveProbe(host, environment, workload, {}, allowed, study.probe_folder)
-            statement = search(study, probe)
+            stop_reason = search(study, probe)
             failed = sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in study.trials[1:])
             starved += bool(failed)
             best = best_trial(study.trials, plan.objective)
@@ -62,7 +62,7 @@ def main() -> None:
             peak = f"{(best.peak_bytes or 0) / 2**20:.0f} MiB" if best else ""
             baseline = study.trials[0].measurement.outcome.value.replace("_", " ")
             lines.append(
-                f"| {limit} MiB | {len(study.trials)} | {failed} | {baseline} | {found} | {peak} | {statement} |"
+                f"| {limit} MiB | {len(study.trials)} | {failed} | {baseline} | {found} | {peak} | {stop_reason} |"
             )
             print(lines[-1], flush=True)
     lines += ["", f"{starved} of {len(LIMITS)} searches ran out of memory after the baseline."]

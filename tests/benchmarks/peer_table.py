@@ -32,7 +32,7 @@ really trained. Trainings and seconds are what the finding cost, imports counted
 - Optuna's TPE: the space of `autotune search`, each trial the plain script in a process of its own, out of memory worth 0.
 - `autotune search`: 5 % of the limit stays free, nothing known of the device. Its trainings include the confirmation's rounds,
   the losses against fp32's, evaluation and checkpoint."""
-LEVERS = {
+SETTINGS = {
     "activation_checkpointing": {True: "checkpointing"},
     "bf16": {True: "bf16"},
     "optim": {"adamw_torch": "adamw_torch", "adamw_bnb_8bit": "adamw_bnb_8bit", "adafactor": "adafactor"},
@@ -68,7 +68,7 @@ class Finding:
         if not self.arguments:
             return "nothing"
         sizes = (self.arguments[name] for name in ("per_device_train_batch_size", "gradient_accumulation_steps"))
-        said = [words[self.arguments[name]] for name, words in LEVERS.items() if self.arguments.get(name) in words]
+        said = [words[self.arguments[name]] for name, words in SETTINGS.items() if self.arguments.get(name) in words]
         return ", ".join([" x ".join(map(str, sizes)), *said])
 
 

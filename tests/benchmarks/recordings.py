@@ -36,11 +36,11 @@ def main() -> None:
     every: list[dict[str, Any]] = []
     with ProbeHost() as host, tempfile.TemporaryDirectory() as scratch:
         environment = Environment.from_dict(asked(host, "capabilities", {"device": "cpu"}))
-        for number, (micro, levers) in enumerate(CONFIGURATIONS):
+        for number, (micro, settings) in enumerate(CONFIGURATIONS):
             for model in MODELS:
                 path = kept / f"{model}-{number}.json"
                 if not path.exists():
-                    configuration = Configuration.exact(GLOBAL_BATCH, micro, PLAIN | levers)
+                    configuration = Configuration.exact(GLOBAL_BATCH, micro, PLAIN | settings)
                     folder = Path(scratch) / path.stem
                     folder.mkdir()
                     write_answer(folder, environment, workload_of(host, model, Path(scratch) / "cache"), configuration)

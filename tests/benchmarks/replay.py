@@ -31,7 +31,7 @@ from tables import BUDGETS, Table, TableProbe, read_table, recorded  # noqa: E40
 from autotune.core.measurement import Outcome  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
 from autotune.sampler.calibration import Calibration, calibrated, informed  # noqa: E402
-from autotune.sampler.physics import Knowledge  # noqa: E402
+from autotune.sampler.physics import WarmStart  # noqa: E402
 from autotune.sampler.prior import Prior  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
 from autotune.study.objective import best_trial  # noqa: E402
@@ -66,24 +66,24 @@ class Found:
     out_of_memory: int
     open_share: float
     bound: float | None
-    statement: str
+    stop_reason: str
 
 
-def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> Knowledge:
-    """What a search on this table starts from, as `autotune.study.warm_start.gather` has it."""
+def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> WarmStart:
+    """What a search on this table starts from, as `autotune.study.warm_start.build_warm_start` has it."""
     own = informed(table.informs(prior), table.space, past)
-    return Knowledge(budget, lambda one: float(table.estimates[one]), own)
+    return WarmStart(budget, lambda one: float(table.estimates[one]), own)
 
 
-def searched(table: Table, plan: Plan, knowledge: Knowledge) -> tuple[list[Trial], str]:
+def searched(table: Table, plan: Plan, knowledge: WarmStart) -> tuple[list[Trial], str]:
     """The real loop on a table: (trials, statement)."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
         study = open_study(folder, table.space, plan, knowledge)
-        statement = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed))
+        stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed))
     finally:
         shutil.rmtree(folder)
-    return study.trials, statement
+    return study.trials, stop_reason
 
 
 def taught_by(table: Table, prior: Prior) -> Calibration:
@@ -101,7 +101,7 @@ def replayed(
     budget = table.budget(share)
     optimum = table.optimum(budget)
     plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=sampler.partition(",")[0], seed=seed)
-    trials, statement = searched(table, plan, knowledge_of(table, budget, prior, past))
+    trials, stop_reason = searched(table, plan, knowledge_of(table, budget, prior, past))
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     tried = {trial.configuration for trial in trials}
@@ -127,16 +127,16 @@ def replayed(
         len(trials),
         sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in trials[1:]),
         max(untried, default=0.0) / reached - 1 if reached else np.inf,
-        bound_of(statement),
-        statement,
+        bound_of(stop_reason),
+        stop_reason,
     )
 
 
-def bound_of(statement: str) -> float | None:
+def bound_of(stop_reason: str) -> float | None:
     """What a statement says that no untried configuration wins, a share."""
-    if statement.startswith("every configuration"):
+    if stop_reason.startswith("every configuration"):
         return 0.0
-    said = re.findall(r"(?:by more than|by at most) ([\d.]+)%", statement)
+    said = re.findall(r"(?:by more than|by at most) ([\d.]+)%", stop_reason)
     return float(said[-1]) / 100 if said else None
 
 
@@ -231,7 +231,7 @@ that ended saying that nothing untried beats their answer by more than 1 %, what
 all that named any bound.
 
 How the constants were chosen: the prior's deviations, the offset of memory and the start of a kernel by the evidence of all rows
-of the *other* tables (tests/benchmarks/fit_prior.py); level, slope and walk, and what a lever's value changes of a micro-step,
+of the *other* tables (tests/benchmarks/fit_prior.py); level, slope and walk, and what a setting's value changes of a micro-step,
 not by tables. CONFIDENCE = 0.95 by what is asked: a statement that is true in 95 of 100. SURE = 0.95 and LIKELY = 0.8, the
 probabilities of fitting from which on a configuration is probed, were looked at on three tables (encoder, decoder,
 encoder-decoder) before the other two were recorded: 0.99 and 0.9 left 3 % of searches there with a regret of 1 to 5 %, 0.95 and

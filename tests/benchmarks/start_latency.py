@@ -25,7 +25,7 @@ from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.space.setup import training_arguments  # noqa: E402
 
 TARGET_S = 0.1
-LEVERS = {
+SETTINGS = {
     "checkpointing": "none",
     "precision": "fp32",
     "optimizer": "adamw_torch",
@@ -56,7 +56,7 @@ def measure(host: ProbeHost, folder: Path, probes: int) -> tuple[Environment, li
     workload = Workload.from_dict(
         host.ask(Order(kind="prepare", folder=str(folder / "workload"), deadline_s=600, request=wanted))
     )
-    configuration = Configuration(1, 1, levers=tuple(LEVERS.items()))
+    configuration = Configuration(1, 1, settings=tuple(SETTINGS.items()))
     seconds = []
     for number in range(probes):
         order = Order(

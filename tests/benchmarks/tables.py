@@ -42,7 +42,7 @@ class Row:
         """As text: no log, settings or surroundings, nothing that is empty, seconds to ten microseconds, steps as lists."""
         told = self.measurement.to_dict() | {"surroundings": {}, "settings": {}, "asked": {}}
         told["steps"] = [list(step.values()) for step in told["steps"]]
-        kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_doubts"}
+        kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_warnings"}
         return json.dumps({"again": self.again, "configuration": self.configuration.to_dict(), "measurement": kept})
 
     @classmethod
@@ -81,13 +81,13 @@ class Table:
 
     @cached_property
     def space(self) -> SearchSpace:
-        names = ["micro_batch_size", *dict(next(iter(self.measured)).levers)]
+        names = ["micro_batch_size", *dict(next(iter(self.measured)).settings)]
         values = {name: tuple(dict.fromkeys(one.values[name] for one in self.measured)) for name in names}
         for ordered in ("micro_batch_size", "workers"):
             values[ordered] = tuple(sorted(values[ordered]))
         size = next(iter(self.measured)).global_batch_size
-        levers = {name: OWN[name] for name in names if name != "micro_batch_size"}
-        return SearchSpace(self.name, size, values, Configuration.exact(size, 8, levers))
+        settings = {name: OWN[name] for name in names if name != "micro_batch_size"}
+        return SearchSpace(self.name, size, values, Configuration.exact(size, 8, settings))
 
     @cached_property
     def speeds(self) -> Mapping[Configuration, float]:

@@ -77,8 +77,8 @@ def bert(host: ProbeHost, folder: str) -> Workload:
 
 
 def configuration(micro: int, accumulation: int, checkpointing: str, precision: str, optimizer: str) -> Configuration:
-    levers = {"checkpointing": checkpointing, "precision": precision, "optimizer": optimizer}
-    return Configuration(micro, accumulation, levers=tuple(levers.items()))
+    settings = {"checkpointing": checkpointing, "precision": precision, "optimizer": optimizer}
+    return Configuration(micro, accumulation, settings=tuple(settings.items()))
 
 
 class SoftmaxOf2022(torch.autograd.Function):

@@ -93,7 +93,7 @@ def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -
     assert err.startswith("Warning: the logger tensorboard was given up")
 
 
-def test_spaces_are_listed_with_their_levers(tmp_path: Path) -> None:
+def test_spaces_are_listed_with_their_settings(tmp_path: Path) -> None:
     code, out, _ = run(["spaces"], tmp_path)
     assert code == 0
     assert "default" in out

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.cli.common import plain_errors
+from autotune.cli.common import ErrorReporter
 from autotune.commands import search
 from autotune.core.configuration import Value
 from autotune.study.plan import Progress, Watch
@@ -58,17 +58,17 @@ def test_a_report_is_one_object(studies: Path) -> None:
     assert known["statement"] == "the budget of 3 trials is used"
 
 
-@pytest.mark.parametrize("lever", [{"warp": "on"}, {"precision": "fp6"}], ids=["lever", "value"])
+@pytest.mark.parametrize("setting", [{"warp": "on"}, {"precision": "fp6"}], ids=["setting", "value"])
 def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
-    lever: dict[str, Value], studies: Path
+    setting: dict[str, Value], studies: Path
 ) -> None:
     result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))]).save(studies / "reports" / "own")
     order = studies / "reports" / "own" / "probes" / "0001" / "order.json"
-    order.write_text(json.dumps({"configuration": configuration(16, **lever).to_dict()}))
+    order.write_text(json.dumps({"configuration": configuration(16, **setting).to_dict()}))
     code, known, err = told("studies")
     assert (code, err) == (0, "")
     assert [one.get("trials") for one in known["studies"]] == [3, None, None]
-    told_of = f"knows no {' '.join(map(str, *lever.items()))}: the study was made by another version"
+    told_of = f"knows no {' '.join(map(str, *setting.items()))}: the study was made by another version"
     assert told_of in next(one["error"] for one in known["studies"] if one["name"] == "own")
     listed = CliRunner().invoke(app, ["studies"])
     assert told_of in listed.stdout
@@ -76,8 +76,8 @@ def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_
     code, known, err = told("report", "own")
     assert (code, known["error"]["type"]) == (2, "InvalidRequest")
     assert told_of in err
-    table = CliRunner().invoke(app, ["report", "own", "--format", "csv", "--columns", f"number,{next(iter(lever))}"])
-    assert table.stdout.splitlines()[-1] == f"1,{next(iter(lever.values()))}"
+    table = CliRunner().invoke(app, ["report", "own", "--format", "csv", "--columns", f"number,{next(iter(setting))}"])
+    assert table.stdout.splitlines()[-1] == f"1,{next(iter(setting.values()))}"
 
 
 def test_the_spaces_are_one_object(studies: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_cannot_be_done_is_an_object_too_and_one_line_on_standard_error(wha
 
 
 def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with plain_errors(as_json=True) as answer:
+    with ErrorReporter(as_json=True) as answer:
         print("a library speaks")
         answer.json({"found": 1})
         print("one that was left behind speaks late")
@@ -136,7 +136,7 @@ def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_err
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), plain_errors(as_json=True):
+    with pytest.raises(typer.Exit), ErrorReporter(as_json=True):
         raise typer.Exit(code)
     assert capsys.readouterr().out == ""
 

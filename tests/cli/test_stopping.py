@@ -56,7 +56,7 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
     assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
     search = TuningResult.load(folder / "reports" / "stopped")
-    assert search.statement == "interrupted by the user"
+    assert search.stop_reason == "interrupted by the user"
     assert [trial.number for trial in search.trials] == [0, 1]
     assert not any(trial.confirmed for trial in search.trials)
     assert "Why it ended: interrupted by the user." in (folder / "reports" / "stopped" / "summary.md").read_text()
@@ -73,7 +73,7 @@ def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
     assert "Traceback" not in shown.text
     search = TuningResult.load(folder / "reports" / "stopped")
     assert [trial.number for trial in search.trials][:2] == [0, 1]
-    assert search.statement == "interrupted by the user"
+    assert search.stop_reason == "interrupted by the user"
     assert becomes_true(lambda: not running(folder), 20)
 
 
@@ -113,7 +113,7 @@ def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_t
     assert "going on with" in err
     assert f"Ended by {number.name}. " in err
     assert "\x1b" not in err
-    assert TuningResult.load(folder / "reports" / "stopped").statement == f"ended by {number.name}"
+    assert TuningResult.load(folder / "reports" / "stopped").stop_reason == f"ended by {number.name}"
     assert becomes_true(lambda: not running(folder), 20)
 
 
@@ -123,7 +123,7 @@ def test_a_search_whose_terminal_is_closed_writes_its_report(folder: Path) -> No
         assert becomes_true(lambda: order.exists() or shown.process.poll() is not None, 240)
         shown.close_terminal()
         assert shown.process.wait(60) == 128 + signal.SIGHUP
-    assert TuningResult.load(folder / "reports" / "stopped").statement == "ended by SIGHUP"
+    assert TuningResult.load(folder / "reports" / "stopped").stop_reason == "ended by SIGHUP"
     assert becomes_true(lambda: not running(folder), 20)
 
 
@@ -149,7 +149,7 @@ def test_a_search_ends_with_its_report_though_python_swallowed_the_exception_of_
         workflow.search("bert-mini", 16, probes=partial(RecordedHost, RECORDED), watch=watch, **options)
     assert [type(error) for error in swallowed] == [Terminated]
     search = TuningResult.load(tmp_path / "swallowed")
-    assert search.statement == "ended by SIGTERM"
+    assert search.stop_reason == "ended by SIGTERM"
     assert [trial.number for trial in search.trials] == [0]
 
 

@@ -53,7 +53,7 @@ def test_the_same_request_is_answered_with_what_is_stored_and_starts_nothing(fin
     again, kinds = searched()
     assert kinds == []
     assert again.to_dict() == finished.to_dict()
-    assert again.statement == finished.statement
+    assert again.stop_reason == finished.stop_reason
     assert {path: path.stat().st_mtime_ns for path in Path("reports").rglob("*")} == before
 
 
@@ -72,9 +72,9 @@ def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finishe
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert finished.statement in done.stdout
+    assert finished.stop_reason in done.stdout
     assert "comparing losses" not in done.stdout
-    assert f'"statement": "{finished.statement}"' in first.stdout
+    assert f'"statement": "{finished.stop_reason}"' in first.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from autotune.core.errors import InvalidRequest, LossWarning, NothingFits, Searc
 from autotune.core.io import read_json, write_json
 from autotune.core.loss_curves import SEEDS, Curve, Numerics
 from autotune.core.measurement import Outcome
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
-from autotune.report.summary import answer_lines, doubts
+from autotune.report.summary import answer_lines, warnings
 from autotune.space.search_space import RuledOut
 from autotune.space.user_arguments import read_training_args
 from autotune.study.store import PROSPECT, REQUEST
@@ -118,15 +118,15 @@ def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
     assert "18 standard deviations" in with_losses(0, trials=alone).loss_warning
 
 
-def barred() -> list[Trial]:
+def disqualified_reason() -> list[Trial]:
     """A baseline and a faster trial that may not win."""
     slow, fast = configuration(8), configuration(16, precision="bf16")
-    lost = replace(trial(1, 40.0, of=fast, confirmed=40.0), barred="its loss differs")
+    lost = replace(trial(1, 40.0, of=fast, confirmed=40.0), disqualified_reason="its loss differs")
     return [trial(0, 10.0, of=slow, confirmed=10.0), lost]
 
 
 def test_what_was_faster_and_could_not_win_is_told_everywhere(tmp_path: Path) -> None:
-    made = result(barred())
+    made = result(disqualified_reason())
     assert made.best.number == 0
     for one in (made, TuningResult.load(made.save(tmp_path))):
         assert [(trial.number, reason) for trial, reason in one.disqualified] == [(1, "its loss differs")]
@@ -164,7 +164,7 @@ def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
 def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() -> None:
     lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
     with pytest.raises(SearchFailed, match="its loss differs") as caught:
-        _ = result([lost, barred()[1]]).best
+        _ = result([lost, disqualified_reason()[1]]).best
     assert "allow_loss_difference=True" in caught.value.advice
 
 
@@ -191,7 +191,7 @@ def users(folder: Path, **fields: Any) -> Mine:
 
 def test_the_training_arguments_are_the_user_s_own_but_for_what_was_tuned(tmp_path: Path) -> None:
     own = users(tmp_path, per_device_eval_batch_size=3)
-    found = result(user_arguments=own, rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    found = result(user_arguments=own, rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
     made = found.training_arguments()
     assert type(made) is Mine
     changed = {one.name for one in fields(made) if one.init and getattr(made, one.name) != getattr(own, one.name)}
@@ -220,7 +220,7 @@ def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_
 
 
 def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
-    found = result(rehearsal=Rehearsal(eval_batch_size=16, eval_batches_tried=(16,)))
+    found = result(rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
     assert "per_device_eval_batch_size" not in found.training_argument_fields()
     assert found.training_arguments().per_device_eval_batch_size == 8
 
@@ -268,14 +268,14 @@ def test_a_saved_result_is_loaded_without_loss(tmp_path: Path) -> None:
     assert again.environment == made.environment
     assert again.request == made.request
     assert list(again.ruled_out) == list(made.ruled_out)
-    assert (again.statement, list(again.notes)) == (made.statement, list(made.notes))
+    assert (again.stop_reason, list(again.notes)) == (made.stop_reason, list(made.notes))
     assert again.to_dict() == made.to_dict() | {"folder": str(tmp_path / "study")}
     assert again.to_frame().equals(made.to_frame())
 
 
 def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tmp_path: Path) -> None:
     peak = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step")
-    prospects = {0: Prospect(math.inf, math.inf, 20), 1: Prospect(0.25, 0.5, 19)}
+    prospects = {0: OptimalityGap(math.inf, math.inf, 20), 1: OptimalityGap(0.25, 0.5, 19)}
     made = result(prospects=prospects, estimated_peaks={0: peak, 1: replace(peak, reserved_bytes=30)})
     first = made.save(tmp_path / "first")
     again = TuningResult.load(TuningResult.load(first).save(tmp_path / "second"))
@@ -313,7 +313,7 @@ def test_an_interrupted_search_is_loaded_with_what_it_has(tmp_path: Path) -> Non
     (folder / "probes" / "0002" / ANSWER).unlink()
     again = TuningResult.load(folder)
     assert len(again.trials) == 2
-    assert again.statement == "the search was interrupted"
+    assert again.stop_reason == "the search was interrupted"
 
 
 @pytest.mark.parametrize("what", ["", "study"])
@@ -329,7 +329,7 @@ def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, cont
     folder = result().save(tmp_path)
     (folder / name).write_text(content)
     if name == "result.json" and content.startswith('{"'):
-        assert TuningResult.load(folder).statement == "the search was interrupted"
+        assert TuningResult.load(folder).stop_reason == "the search was interrupted"
         return
     with pytest.raises(InvalidRequest) as caught:
         TuningResult.load(folder)
@@ -393,11 +393,11 @@ def test_a_study_that_was_named_bears_its_name() -> None:
     assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).facts().name == "nightly"
 
 
-def test_doubts_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
-    folder = result(doubts=("others held memory",)).save(tmp_path)
+def test_warnings_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
+    folder = result(warnings=("others held memory",)).save(tmp_path)
     again = TuningResult.load(folder)
-    assert again.doubts == ("others held memory",)
-    assert "others held memory" in doubts(again.facts())
+    assert again.warnings == ("others held memory",)
+    assert "others held memory" in warnings(again.facts())
     assert "others held memory" in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -420,18 +420,18 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
     curves = {1: Curve((9.0,) * 30)}
     made = result(
         [
-            trial(0, 10.0, observed_doubts=("throttled",)),
-            trial(1, 40.0, of=configuration(16), observed_doubts=("a busy machine", "others held memory")),
-            trial(2, 30.0, of=configuration(4), observed_doubts=("of no interest",)),
+            trial(0, 10.0, observed_warnings=("throttled",)),
+            trial(1, 40.0, of=configuration(16), observed_warnings=("a busy machine", "others held memory")),
+            trial(2, 30.0, of=configuration(4), observed_warnings=("of no interest",)),
         ],
-        doubts=("others held memory",),
+        warnings=("others held memory",),
         numerics=Numerics(tuple(Curve((level,) * 30) for level in (2.0, 2.1, 2.2)), curves),
     )
     *others, losses = made.warnings
     assert others == ["others held memory", "a busy machine", "baseline: throttled"]
     assert losses == made.loss_warning
     assert made.numerics.flag(1) in losses
-    assert made.doubts == ("others held memory",)
+    assert made.warnings == ("others held memory",)
     assert made.to_dict()["warnings"] == list(made.warnings)
     assert result().warnings == ()
 

@@ -28,7 +28,7 @@ from tests.probe.processes import becomes_true
 
 TESTS = Path(__file__).parents[1]
 MINIMAL = {"device": "cpu", "sequence_length": 16}
-TWO_LEVERS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
+TWO_SETTINGS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +248,7 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
         device="cpu",
         n_trials=2,
         output_dir=str(tmp_path),
-        **TWO_LEVERS,
+        **TWO_SETTINGS,
     )
     assert result.best.configuration.global_batch_size == 8
     assert result.training_arguments().learning_rate == 3e-4

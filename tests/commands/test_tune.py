@@ -19,7 +19,7 @@ from autotune.core.request import tuning_request
 from autotune.study import finish
 from autotune.study.identity import study_identity
 from autotune.workload import extract
-from autotune.workload.model.pickling import Sent
+from autotune.workload.model.pickling import Payload
 from autotune.workload.model.rebuild import CONFIG, ITSELF
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from tests import makers
@@ -83,12 +83,12 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
     options = {**FEW, "only": only, "output_dir": str(tmp_path / "reports")}
     result = autotune.tune(trainer, **options)
     assert result.best.number == 0
-    (barred, reason), *_ = result.disqualified
-    assert barred.configuration.values["precision"] == "bf16"
+    (disqualified_reason, reason), *_ = result.disqualified
+    assert disqualified_reason.configuration.values["precision"] == "bf16"
     assert "differ" in reason or "deviations" in reason
     allowed = autotune.tune(trainer, allow_loss_difference=True, **options)
-    assert allowed.best.configuration == barred.configuration
-    assert any("fp32" in doubt for doubt in allowed.doubts)
+    assert allowed.best.configuration == disqualified_reason.configuration
+    assert any("fp32" in warning for warning in allowed.warnings)
     for hand_out in (allowed.training_arguments, lambda: allowed.apply(trainer)):
         with pytest.warns(LossWarning, match="Losses differ from fp32's"):
             hand_out()
@@ -215,14 +215,14 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sent, dict[str, Any]]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Payload, dict[str, Any]]]:
     """(what `tune` sends, options) of each search that it would begin."""
-    calls: list[tuple[Sent, dict[str, Any]]] = []
+    calls: list[tuple[Payload, dict[str, Any]]] = []
     monkeypatch.setattr(tune, "search", lambda brought, size, **options: calls.append((brought, options)))
     return calls
 
 
-Asked = list[tuple[Sent, dict[str, Any]]]
+Asked = list[tuple[Payload, dict[str, Any]]]
 
 
 def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
@@ -242,7 +242,7 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     assert moved[0].state
     assert isinstance(moved[0], torch.optim.AdamW)
     assert moved[1] == asked[0][1]["device"] == "cpu"
-    assert asked[0][0].doubts == ("this process still holds 1 GiB",)
+    assert asked[0][0].warnings == ("this process still holds 1 GiB",)
     assert "this process still holds 1 GiB" in asked[0][0].notes
 
 

@@ -37,7 +37,7 @@ def test_no_target_is_met_with_sizes_below_one(target: int, micro: int) -> None:
         Configuration.exact(target, micro, {})
 
 
-def test_its_values_name_every_lever_with_the_micro_batch_first() -> None:
+def test_its_values_name_every_setting_with_the_micro_batch_first() -> None:
     made = configuration(16, precision="bf16")
     assert list(made.values) == ["micro_batch_size", "checkpointing", "precision", "optimizer", "workers", "pin_memory"]
     assert (made.values["micro_batch_size"], made.values["precision"]) == (16, "bf16")

@@ -18,9 +18,9 @@ def test_the_drawing_shows_every_error_with_its_exit_code(kind: type[AutotuneErr
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_an_error_reads_as_message_then_advice_and_travels_between_processes(kind: type[AutotuneError]) -> None:
-    error = pickle.loads(pickle.dumps(kind("It broke.", "Mend it.")))
+    error = pickle.loads(pickle.dumps(kind("It broke.", "Fix it.")))
     assert type(error) is kind
-    assert str(error) == "It broke. Mend it."
+    assert str(error) == "It broke. Fix it."
     assert str(kind("It broke.")) == "It broke."
 
 

@@ -13,7 +13,15 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SearchFailed
-from autotune.core.interrupt import SAID, Terminated, Wish, check, ending_on_signals, patient, statement_of
+from autotune.core.interrupt import (
+    SAID,
+    StopRequest,
+    Terminated,
+    check,
+    ending_on_signals,
+    graceful_interrupt,
+    stop_reason_of,
+)
 from autotune.core.measurement import Measurement
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
@@ -42,8 +50,8 @@ def press() -> None:
 
 
 def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
-    wish, said = Wish(), []
-    with patient(wish, said.append):
+    wish, said = StopRequest(), []
+    with graceful_interrupt(wish, said.append):
         wish.check()
         press()
         assert wish.to_stop
@@ -58,7 +66,7 @@ def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
 
 
 def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
-    wish, said, written = Wish(), list[str](), list[str]()
+    wish, said, written = StopRequest(), list[str](), list[str]()
 
     def write() -> None:
         with wish.held_back():
@@ -66,14 +74,14 @@ def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
             press()
             written.append("whole")
 
-    with patient(wish, said.append), pytest.raises(KeyboardInterrupt):
+    with graceful_interrupt(wish, said.append), pytest.raises(KeyboardInterrupt):
         write()
     assert (written, said) == (["whole"], [])
 
 
 def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
-    wish, said = Wish(), list[str]()
-    with patient(wish, said.append):
+    wish, said = StopRequest(), list[str]()
+    with graceful_interrupt(wish, said.append):
         with wish.held_back():
             pass
         with pytest.raises(KeyboardInterrupt):
@@ -84,8 +92,8 @@ def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
 def test_a_handler_of_somebody_else_stays_in_charge() -> None:
     met: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
-    wish = Wish()
-    with patient(wish, met.append):
+    wish = StopRequest()
+    with graceful_interrupt(wish, met.append):
         press()
     assert met == [signal.SIGINT]
     assert not wish.to_stop
@@ -96,7 +104,7 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
     found = []
 
     def body() -> None:
-        with patient(Wish(), found.append), ending_on_signals():
+        with graceful_interrupt(StopRequest(), found.append), ending_on_signals():
             found.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=body)
@@ -111,9 +119,9 @@ def test_what_ends_a_command_interrupts_at_once_and_is_told_apart(number: signal
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is signal.SIG_DFL
     assert met.value.number == number
-    assert statement_of(met.value) == f"ended by {number.name}"
-    assert statement_of(KeyboardInterrupt()) == "interrupted by the user"
-    Wish().check()  # and is forgotten with the command
+    assert stop_reason_of(met.value) == f"ended by {number.name}"
+    assert stop_reason_of(KeyboardInterrupt()) == "interrupted by the user"
+    StopRequest().check()  # and is forgotten with the command
 
 
 def test_who_ignores_the_end_of_a_terminal_goes_on_doing_so() -> None:
@@ -121,7 +129,7 @@ def test_who_ignores_the_end_of_a_terminal_goes_on_doing_so() -> None:
     try:
         with ending_on_signals():
             os.kill(os.getpid(), signal.SIGHUP)
-            Wish().check()
+            StopRequest().check()
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -151,14 +159,14 @@ def test_a_sigterm_whose_exception_is_swallowed_is_raised_by_the_next_check(swal
             with pytest.raises(Terminated):
                 check()
             with pytest.raises(Terminated):
-                Wish().check()
+                StopRequest().check()
         check()
     assert len(swallowed) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Signals) -> None:
-    wish, written = Wish(), list[str]()
+    wish, written = StopRequest(), list[str]()
 
     def write() -> None:
         with wish.held_back():
@@ -171,7 +179,7 @@ def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Si
 
 
 def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own() -> None:
-    wish = Wish()
+    wish = StopRequest()
     with ending_on_signals():
         with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
@@ -181,8 +189,8 @@ def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own()
 
 def test_a_search_that_failed_is_not_called_interrupted() -> None:
     crashed = SearchFailed("The baseline crashed: RuntimeError: no such kernel.", "Its log is in a folder.")
-    assert statement_of(crashed) == "the baseline crashed: RuntimeError: no such kernel"
-    assert statement_of(ValueError("of a watch")) == "the search failed with ValueError"
+    assert stop_reason_of(crashed) == "the baseline crashed: RuntimeError: no such kernel"
+    assert stop_reason_of(ValueError("of a watch")) == "the search failed with ValueError"
 
 
 # The loop -----------------------------------------------------------------------------------------------------------
@@ -198,7 +206,7 @@ class Pressing:
         measurement = self.inner(configuration, options)
         if len(self.inner.asked) == self.at:
             press()
-        return replace(measurement, observed_doubts=("another process",)) if self.disturbed else measurement
+        return replace(measurement, observed_warnings=("another process",)) if self.disturbed else measurement
 
 
 def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
@@ -215,7 +223,7 @@ def searched(study: Study, probe: Pressing, told: list[Progress]) -> None:
 def stopped(folder: Path, probe: Pressing) -> list[Progress]:
     """What those who watch are told of a search that ends by Ctrl-C."""
     study, told = opened(folder), []
-    listening = patient(study.wish, lambda said: told.append(Progress("stopping", (), message=said)))
+    listening = graceful_interrupt(study.wish, lambda said: told.append(Progress("stopping", (), message=said)))
     with listening, pytest.raises(KeyboardInterrupt):
         searched(study, probe, told)
     return told

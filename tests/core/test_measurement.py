@@ -36,7 +36,7 @@ def test_any_other_end_needs_no_step_and_has_no_speed(outcome: Outcome) -> None:
     "made",
     [
         completed(settings={"precision": "fp32"}, asked={"precision": "fp32"}, seconds_to_first_line=0.05),
-        completed(observed_doubts=("throttled",), ended_early=True, context_bytes=5, peak_reserved_bytes=7),
+        completed(observed_warnings=("throttled",), ended_early=True, context_bytes=5, peak_reserved_bytes=7),
         out_of_memory(configuration()),
         ended(Outcome.CRASHED, log_tail="Traceback\n  line\n", where="build"),
         completed(
@@ -230,35 +230,35 @@ def test_any_other_infeasible_end_misses_by_one(outcome: Outcome) -> None:
     assert ended(outcome).fits == 1.0
 
 
-# Doubts ---------------------------------------------------------------------------------------------------------
+# Warnings ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_measurement_doubts_itself() -> None:
-    assert completed().doubts == ()
-    assert completed(observed_doubts=("throttled",)).doubts == ("throttled",)
-    assert completed(steps=(step(), step())).doubts == ("only 2 timed step(s)",)
-    assert "wide" in completed(spread=0.3).doubts[0]
-    assert completed(spread=0.3, ended_early=True).doubts == ()
+def test_a_measurement_warnings_itself() -> None:
+    assert completed().warnings == ()
+    assert completed(observed_warnings=("throttled",)).warnings == ("throttled",)
+    assert completed(steps=(step(), step())).warnings == ("only 2 timed step(s)",)
+    assert "wide" in completed(spread=0.3).warnings[0]
+    assert completed(spread=0.3, ended_early=True).warnings == ()
 
 
 @pytest.mark.parametrize(("factor", "said"), [(1.5, "33% slower"), (0.5, "100% faster")])
-def test_a_speed_that_drifts_is_doubted(factor: float, said: str) -> None:
+def test_a_speed_that_drifts_is_warned(factor: float, said: str) -> None:
     half = [step(1.0 + 0.001 * n) for n in range(6)]
     made = of_steps(*half, *[step(factor * one.seconds) for one in half])
-    assert f"the second half of the timed steps ran {said}" in made.doubts
+    assert f"the second half of the timed steps ran {said}" in made.warnings
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------
 
 
-def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_doubt() -> None:
-    one = completed(samples_per_second=10.0, peak_bytes=500 * MIB, observed_doubts=("a", "b"), probe_seconds=1.0)
-    two = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_doubts=("b", "c"), probe_seconds=2.0)
+def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_warning() -> None:
+    one = completed(samples_per_second=10.0, peak_bytes=500 * MIB, observed_warnings=("a", "b"), probe_seconds=1.0)
+    two = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_warnings=("b", "c"), probe_seconds=2.0)
     made = pooled([one, two])
     assert made.steps == (*one.steps, *two.steps)
     assert made.rounds == (6, 6)
     assert made.peak_bytes == 600 * MIB
-    assert made.observed_doubts == ("a", "b", "c")
+    assert made.observed_warnings == ("a", "b", "c")
     assert made.probe_seconds == 3.0
     assert made.samples_per_second == pytest.approx(2 * 48 / (4.8 + 2.4))
     assert pooled([one]) == replace(one, rounds=(6,))

@@ -67,8 +67,8 @@ def test_a_trial_that_fitted_and_did_not_end_is_the_cause_where_the_baseline_lac
 
 def test_before_any_trial_and_where_all_are_barred_it_is_said_so() -> None:
     assert why_no_answer([], ALLOWED).exit_code == 1
-    barred = why_no_answer([replace(trial(), barred="its loss differs")], ALLOWED)
-    assert (barred.exit_code, "--allow-loss-difference" in barred.written[1]) == (1, True)
+    disqualified_reason = why_no_answer([replace(trial(), disqualified_reason="its loss differs")], ALLOWED)
+    assert (disqualified_reason.exit_code, "--allow-loss-difference" in disqualified_reason.written[1]) == (1, True)
 
 
 def test_the_report_s_headline_and_the_result_say_the_same() -> None:

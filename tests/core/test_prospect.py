@@ -3,10 +3,10 @@
 import json
 import math
 
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 
 
 def test_it_comes_back_as_it_was_and_is_plain_json() -> None:
-    for one in (Prospect(0.5, 1.25, 17), Prospect(math.inf, math.inf, 3), Prospect(0.0, math.inf, 0)):
+    for one in (OptimalityGap(0.5, 1.25, 17), OptimalityGap(math.inf, math.inf, 3), OptimalityGap(0.0, math.inf, 0)):
         text = json.dumps(one.to_dict(), allow_nan=False)
-        assert Prospect.from_dict(json.loads(text)) == one
+        assert OptimalityGap.from_dict(json.loads(text)) == one

@@ -167,12 +167,12 @@ def test_the_user_s_own_training_arguments_choose_no_logger() -> None:
     assert request(training_args={"report_to": "wandb"}).report_to == ()
 
 
-def test_fix_and_only_cannot_speak_of_one_lever() -> None:
+def test_fix_and_only_cannot_speak_of_one_setting() -> None:
     assert "precision" in refusal(fix=["precision=bf16"], only=["precision=bf16,fp32"])
 
 
 @pytest.mark.parametrize("option", ["fix", "only"])
-def test_a_lever_is_given_once(option: str) -> None:
+def test_a_setting_is_given_once(option: str) -> None:
     assert "twice" in refusal(**{option: ["precision=bf16", "precision=fp32"]})
     assert request(**{option: ["precision=bf16", "precision=bf16"]})
 

@@ -3,10 +3,10 @@
 import json
 
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import Problem, Rehearsal
+from autotune.core.sanity import Problem, SanityCheck
 from tests.makers import MIB
 
-DONE = Rehearsal(
+DONE = SanityCheck(
     eval_batch_size=8,
     eval_batches_tried=(8,),
     eval_seconds=0.2,
@@ -16,8 +16,8 @@ DONE = Rehearsal(
 )
 
 
-def failed(where: str, outcome: Outcome = Outcome.CRASHED, reason: str = "it broke", **facts: object) -> Rehearsal:
-    return Rehearsal(**{"problems": (Problem(where, outcome, reason),), **facts})
+def failed(where: str, outcome: Outcome = Outcome.CRASHED, reason: str = "it broke", **facts: object) -> SanityCheck:
+    return SanityCheck(**{"problems": (Problem(where, outcome, reason),), **facts})
 
 
 def test_a_rehearsal_says_which_evaluation_batch_fits_and_what_a_checkpoint_takes() -> None:
@@ -25,7 +25,7 @@ def test_a_rehearsal_says_which_evaluation_batch_fits_and_what_a_checkpoint_take
 
 
 def test_batches_that_ran_out_of_memory_are_named_beside_the_one_that_fits() -> None:
-    rehearsal = Rehearsal(eval_batch_size=128, eval_batches_tried=(512, 256, 128))
+    rehearsal = SanityCheck(eval_batch_size=128, eval_batches_tried=(512, 256, 128))
     assert rehearsal.lines() == [
         "evaluation: one batch of 128 fits; out of memory with 512, 256: set per_device_eval_batch_size=128"
     ]
@@ -37,7 +37,7 @@ def test_not_even_one_sample_is_said_so() -> None:
 
 
 def test_a_checkpoint_left_out_says_why() -> None:
-    rehearsal = Rehearsal(checkpoint_skipped="31 GB would be more than 20 GB")
+    rehearsal = SanityCheck(checkpoint_skipped="31 GB would be more than 20 GB")
     assert rehearsal.lines() == ["checkpoint: not tried: 31 GB would be more than 20 GB"]
 
 
@@ -54,5 +54,5 @@ def test_a_part_knows_its_problem() -> None:
 
 
 def test_a_rehearsal_survives_json() -> None:
-    for rehearsal in (DONE, Rehearsal(), failed("evaluation", eval_batches_tried=(2, 1))):
-        assert Rehearsal.from_dict(json.loads(json.dumps(rehearsal.to_dict()))) == rehearsal
+    for rehearsal in (DONE, SanityCheck(), failed("evaluation", eval_batches_tried=(2, 1))):
+        assert SanityCheck.from_dict(json.loads(json.dumps(rehearsal.to_dict()))) == rehearsal

@@ -34,10 +34,10 @@ def test_from_three_rounds_on_a_confirmed_trial_is_as_certain_as_its_rounds_agre
 
 
 def test_a_trial_is_barred_only_where_something_says_why() -> None:
-    assert trial(0).barred == ""
-    barred = replace(trial(1), barred="its loss differs from the baseline's")
-    assert barred.feasible, "it fits; it only cannot win"
-    assert barred.samples_per_second == pytest.approx(10.0)
+    assert trial(0).disqualified_reason == ""
+    disqualified_reason = replace(trial(1), disqualified_reason="its loss differs from the baseline's")
+    assert disqualified_reason.feasible, "it fits; it only cannot win"
+    assert disqualified_reason.samples_per_second == pytest.approx(10.0)
 
 
 def test_a_round_that_needed_the_allocator_s_second_try_does_not_fit() -> None:

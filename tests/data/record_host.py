@@ -25,7 +25,7 @@ from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO
 from autotune.study.loss_check import in_float32
-from autotune.study.warm_start import gather
+from autotune.study.warm_start import build_warm_start
 
 TIMING = Timing(untimed_least=2, untimed_most=2, timed_least=4, timed_most=4)
 LIMIT = 8 << 30
@@ -56,7 +56,7 @@ def main() -> None:
         environment, _ = read_environment(host, request, None, every_optimizer=True)
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, {})
-        gather(host, environment, workload, space, {}, LIMIT)
+        build_warm_start(host, environment, workload, space, {}, LIMIT)
         timings = (TIMING, TIMING)
         probe = LiveProbe(host, environment, workload, {}, LIMIT, lambda n, _: folder / f"{n}", timings=timings)
         for number, configuration in enumerate(dict.fromkeys(probed(space))):

@@ -8,18 +8,18 @@ import typer
 import autotune
 from autotune.cli.app import app
 from autotune.core.gpus import CARDS
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from tests.docs.pages import generator
 
 MADE = generator()
 
 
-def test_every_lever_has_its_section_with_every_value() -> None:
-    sections = dict(part.split("\n", 1) for part in MADE.levers().split("## ")[1:])
-    assert list(sections) == list(LEVERS)
+def test_every_setting_has_its_section_with_every_value() -> None:
+    sections = dict(part.split("\n", 1) for part in MADE.settings().split("## ")[1:])
+    assert list(sections) == list(SETTINGS)
     for name, section in sections.items():
-        assert LEVERS[name].summary in section
-        assert all(f"`{value}`".lower() in section or type(value) is bool for value in LEVERS[name].values)
+        assert SETTINGS[name].summary in section
+        assert all(f"`{value}`".lower() in section or type(value) is bool for value in SETTINGS[name].values)
 
 
 def test_every_command_and_option_is_there_with_its_help() -> None:

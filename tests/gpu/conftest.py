@@ -11,9 +11,9 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.survey_query import examine
-from autotune.space.settings import LEVERS
-from tests.probe.probes import LEVERS as BASE
+from autotune.probe.survey_query import read_device
+from autotune.space.settings import SETTINGS
+from tests.probe.probes import SETTINGS as BASE
 from tests.probe.probes import make_order, measured
 
 DEADLINE_S = 500.0
@@ -54,7 +54,7 @@ def _why_not() -> str:
 @pytest.fixture(scope="session")
 def cuda() -> Environment:
     """What the first visible card can really do."""
-    return examine("cuda")
+    return read_device("cuda")
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def train_as_asked(host: ProbeHost, cuda: Environment, tmp_path: Path) -> Callab
 def skip_without(cuda: Environment) -> Callable[..., None]:
     """`skip_without(workload, attention="flash_attention_2")`: skips with the reason where a value cannot be used here."""
 
-    def skip(workload: Workload, **levers: Any) -> None:
-        for name, value in levers.items():
-            if reason := LEVERS[name].unavailable(value, cuda, workload):
+    def skip(workload: Workload, **settings: Any) -> None:
+        for name, value in settings.items():
+            if reason := SETTINGS[name].unavailable(value, cuda, workload):
                 pytest.skip(f"{name} {value}: {reason}")
 
     return skip

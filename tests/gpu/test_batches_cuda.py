@@ -23,9 +23,9 @@ def train(
     """`train(packing="flattening")`: a Llama on paragraphs of up to 64 tokens; skips where a value cannot be used."""
     workload = workload_of("llama-mini", dataset=str(text_file(tmp_path)), sequence_length=64)
 
-    def train(**levers: Any) -> Measurement:
-        skip_without(workload, **levers)
-        return train_as_asked(workload, configuration(4, 2, **levers))
+    def train(**settings: Any) -> Measurement:
+        skip_without(workload, **settings)
+        return train_as_asked(workload, configuration(4, 2, **settings))
 
     return train
 

@@ -36,7 +36,7 @@ from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.rates_query import device_rates  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.probe.trace_query import traced  # noqa: E402
-from autotune.space.settings import LEVERS  # noqa: E402
+from autotune.space.settings import SETTINGS  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
 from tests.probe.processes import becomes_true  # noqa: E402
 
@@ -153,20 +153,20 @@ def test_every_optimizer_is_trained_with_as_asked(train: Train, cuda: Environmen
 
 
 @pytest.mark.parametrize(
-    "levers",
+    "settings",
     [
         *({"checkpointing": value} for value in ("full", "every_2nd", "every_3rd", "offload", "full_reentrant")),
         *({"workers": 2, "pin_memory": True}, {"pin_memory": False}),
     ],
 )
 def test_checkpointing_workers_and_pinned_memory_are_as_asked(
-    train: Train, cuda: Environment, workload_of: Callable[..., Workload], levers: dict[str, Any]
+    train: Train, cuda: Environment, workload_of: Callable[..., Workload], settings: dict[str, Any]
 ) -> None:
     workload = workload_of("gpt2-mini", sequence_length=64)
-    for name, value in levers.items():
-        if reason := LEVERS[name].unavailable(value, cuda, workload):
+    for name, value in settings.items():
+        if reason := SETTINGS[name].unavailable(value, cuda, workload):
             pytest.skip(reason)
-    asked = configuration(8, 2, **levers)
+    asked = configuration(8, 2, **settings)
     measurement = train("gpt2-mini", asked)
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
     assert dict(measurement.settings) == asked.values
@@ -405,18 +405,18 @@ def test_a_search_on_the_card_finds_an_exact_configuration(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("levers", "said"),
+    ("settings", "said"),
     [
         ({"expandable_segments": True, "garbage_threshold": 0.8}, "expandable_segments:True"),
         ({"expandable_segments": False, "garbage_threshold": "none"}, "expandable_segments:False"),
     ],
 )
 def test_the_allocator_runs_with_both_settings_of_one_variable(
-    train: Train, tmp_path: Path, levers: dict[str, Any], said: str
+    train: Train, tmp_path: Path, settings: dict[str, Any], said: str
 ) -> None:
-    measurement = train("bert-mini", configuration(8, pin_memory=True, **levers))
+    measurement = train("bert-mini", configuration(8, pin_memory=True, **settings))
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-    assert {name: measurement.settings[name] for name in levers} == levers
+    assert {name: measurement.settings[name] for name in settings} == settings
     assert said in read_json(tmp_path / "order.json")["process_environment"]["PYTORCH_CUDA_ALLOC_CONF"]
 
 
@@ -428,7 +428,7 @@ def test_the_cache_is_emptied_as_often_as_asked(train: Train) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce_overhead"])
 def test_a_compiled_training_keeps_its_precision(train: Train, cuda: Environment, mode: str) -> None:
-    if reason := LEVERS["compile"].unavailable(mode, cuda, Workload("bert-mini", "masked-lm")):
+    if reason := SETTINGS["compile"].unavailable(mode, cuda, Workload("bert-mini", "masked-lm")):
         pytest.skip(reason)
     measurement = train("bert-mini", configuration(8, pin_memory=True, compile=mode), deadline_s=500.0)
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"

@@ -10,7 +10,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.survey_query import examine
+from autotune.probe.survey_query import read_device
 from tests.probe.probes import QUICK, configuration, make_order, measured
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +30,7 @@ def test_a_model_in_four_bits_is_never_whole_on_the_card(
 ) -> None:
     from transformers import AutoConfig
 
-    cuda: Environment = examine("cuda")
+    cuda: Environment = read_device("cuda")
     if reason := cuda.quantizations.get("nf4", "nf4 was not tried on this device"):
         pytest.skip(reason)
     AutoConfig.for_model("llama", vocab_size=1024, **LARGE).save_pretrained(tmp_path / "model")

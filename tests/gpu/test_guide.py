@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from autotune.commands.guide.ladder import LADDER
-from autotune.commands.guide.run import run_guide
+from autotune.commands.guide.run import guide
 
 pytestmark = pytest.mark.gpu
 
 
 def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path) -> None:
-    done = run_guide("bert-mini", device="cuda", sequence_length=64, output_dir=str(tmp_path))
+    done = guide("bert-mini", device="cuda", sequence_length=64, output_dir=str(tmp_path))
     assert [rung.name for rung in done.rungs if not rung.instead_of] == [rung.name for rung in LADDER]
     for one in done.climbed:
         # What the installation cannot do (no bitsandbytes) is told; all else runs.

@@ -19,10 +19,10 @@ Train = Callable[..., Measurement]
 def train(train_as_asked: Train, skip_without: Callable[..., None], workload_of: Callable[..., Workload]) -> Train:
     """`train(attention="eager")`: a Llama's few steps as asked; skips with the reason where a value cannot be used."""
 
-    def train(model: str = "llama-mini", accumulation: int = 2, **levers: Any) -> Measurement:
+    def train(model: str = "llama-mini", accumulation: int = 2, **settings: Any) -> Measurement:
         workload = workload_of(model, sequence_length=128)
-        skip_without(workload, **levers)
-        return train_as_asked(workload, configuration(4, accumulation, **levers))
+        skip_without(workload, **settings)
+        return train_as_asked(workload, configuration(4, accumulation, **settings))
 
     return train
 

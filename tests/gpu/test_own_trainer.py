@@ -57,6 +57,6 @@ def test_a_trainer_on_the_card_is_searched_for_and_gets_its_answer(tmp_path: Pat
     assert trainer.model.device.type == "cuda"
     assert result.environment.device == "cuda:0"
     assert any("this process still holds" in note for note in result.notes)
-    assert any("this process still holds" in doubt for doubt in result.doubts)
+    assert any("this process still holds" in warning for warning in result.warnings)
     assert result.best.measurement.outcome == "completed"
     assert result.apply(trainer).train().global_step == 2

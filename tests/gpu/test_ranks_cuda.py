@@ -8,7 +8,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement
 from autotune.core.workload import Workload
-from tests.probe.probes import LEVERS
+from tests.probe.probes import SETTINGS
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ def train(
         pytest.skip(f"needs two GPUs: this process may use {cuda.device_count}")
 
     def train(fsdp: str) -> Measurement:
-        asked = Configuration.exact(8, 2, {**LEVERS, "data_parallel_size": 2, "fsdp": fsdp})
+        asked = Configuration.exact(8, 2, {**SETTINGS, "data_parallel_size": 2, "fsdp": fsdp})
         return train_as_asked(workload_of("bert-base", sequence_length=64), asked)
 
     return train

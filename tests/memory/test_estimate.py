@@ -25,9 +25,9 @@ GPU = Environment(
 )
 
 
-def configuration(micro: int = 4, accumulation: int = 1, **levers: object) -> Configuration:
-    known = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, **levers}
-    return Configuration(micro, accumulation, levers=tuple(known.items()))  # type: ignore[arg-type]
+def configuration(micro: int = 4, accumulation: int = 1, **settings: object) -> Configuration:
+    known = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, **settings}
+    return Configuration(micro, accumulation, settings=tuple(known.items()))  # type: ignore[arg-type]
 
 
 def step(size: int, whole: int = 100) -> dict[str, object]:
@@ -119,7 +119,7 @@ def test_the_simulated_allocator_allocates_what_the_lines_say() -> None:
         assert abs(allocator.peak_allocated - known.peak(configuration(micro, 2)).allocated_bytes) <= 4 * MIB
 
 
-def test_only_levers_that_change_memory_need_traces_of_their_own() -> None:
+def test_only_settings_that_change_memory_need_traces_of_their_own() -> None:
     every = [
         configuration(micro, 1, precision=precision, optimizer=optimizer, workers=workers)
         for micro in (1, 2, 8)
@@ -133,7 +133,7 @@ def test_only_levers_that_change_memory_need_traces_of_their_own() -> None:
 
 
 def test_the_optimizer_of_one_s_own_arguments_counts_where_the_space_has_none() -> None:
-    plain = Configuration(4, 1, levers=(("precision", "fp32"),))
+    plain = Configuration(4, 1, settings=(("precision", "fp32"),))
     assert list(wanted_traces([plain], CPU, {"optim": "sgd"}).updates) == [UpdateKey("sgd")]
     assert list(wanted_traces([plain], CPU, {}).updates) == [UpdateKey("adamw_torch_fused")]
 

@@ -9,16 +9,16 @@ from autotune.memory.trace import (
     GRADIENTS,
     KINDS,
     TEMPORARY,
+    MemoryTrace,
     NotPeriodic,
     Segment,
-    Tape,
     Tensor,
     between,
     repeated,
 )
 
 
-def layered(layers: int, sizes: tuple[int, ...] = ()) -> Tape:
+def layered(layers: int, sizes: tuple[int, ...] = ()) -> MemoryTrace:
     """Each layer makes an output that its own backward frees, and a gradient; a head's loss lives in between."""
     sizes = sizes or (10,) * layers
     tensors = [Tensor(size, 2, ACTIVATIONS) for size in sizes]
@@ -31,7 +31,7 @@ def layered(layers: int, sizes: tuple[int, ...] = ()) -> Tape:
         tensors.append(Tensor(5, 0, GRADIENTS))
         segments.append(Segment(FIRST, 0, layer, True, (gradient, ~layer)))
     segments.append(Segment(FIRST, None, 0, False, (~loss,)))
-    return Tape(tuple(tensors), tuple(segments))
+    return MemoryTrace(tuple(tensors), tuple(segments))
 
 
 @pytest.mark.parametrize("layers", [4, 5, 12])
@@ -50,11 +50,11 @@ def test_as_many_layers_as_were_traced_change_nothing() -> None:
     assert repeated(layered(3), [3]) == layered(3)
 
 
-def passing_on(first: int) -> Tape:
+def passing_on(first: int) -> MemoryTrace:
     """Each layer frees the output of the one before it."""
     tensors = tuple(Tensor(size, 0, TEMPORARY) for size in (first, 10, 10))
     events = ((0,), (1, ~0), (2, ~1))
-    return Tape(tensors, tuple(Segment(FIRST, 0, place, False, one) for place, one in enumerate(events)))
+    return MemoryTrace(tensors, tuple(Segment(FIRST, 0, place, False, one) for place, one in enumerate(events)))
 
 
 def test_each_copy_frees_what_its_own_neighbour_made() -> None:
@@ -75,18 +75,18 @@ def test_a_middle_layer_that_frees_what_is_no_layer_s_is_refused() -> None:
         Segment(FIRST, 0, 2, False, ()),
     )
     with pytest.raises(NotPeriodic, match="no layer's"):
-        repeated(Tape((Tensor(1, 0, TEMPORARY),), segments), [4])
+        repeated(MemoryTrace((Tensor(1, 0, TEMPORARY),), segments), [4])
 
 
 def test_layers_that_do_not_follow_each_other_are_refused() -> None:
     segments = tuple(Segment(FIRST, 0, layer, False, ()) for layer in (0, 2, 1))
     with pytest.raises(NotPeriodic, match="follow each other"):
-        repeated(Tape((), segments), [4])
+        repeated(MemoryTrace((), segments), [4])
 
 
-def at(size: int) -> Tape:
+def at(size: int) -> MemoryTrace:
     tape = layered(3)
-    return Tape(tuple(Tensor(one.bytes_at(size), 0, one.kind) for one in tape.tensors), tape.segments)
+    return MemoryTrace(tuple(Tensor(one.bytes_at(size), 0, one.kind) for one in tape.tensors), tape.segments)
 
 
 def test_two_sizes_tell_the_line_through_every_size() -> None:
@@ -104,7 +104,7 @@ def test_the_lines_hold_the_peak_at_every_size() -> None:
     moments = ((100, 0), (10, 30), (20, 10), (60, 15))
     tensors = tuple(Tensor(fixed, slope, TEMPORARY) for fixed, slope in moments)
     events = tuple(event for place in range(len(moments)) for event in (place, ~place))
-    lines = peak_lines(Tape(tensors, (Segment(FIRST, None, 0, False, events),)))[FIRST]
+    lines = peak_lines(MemoryTrace(tensors, (Segment(FIRST, None, 0, False, events),)))[FIRST]
     assert len(lines) == 3
     for size in range(1, 30):
         assert max(line.total_at(size) for line in lines) == max(fixed + slope * size for fixed, slope in moments)

@@ -23,13 +23,13 @@ from autotune.space.setup import (
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
 """The fewest steps that make a measurement: what is tested is not how fast they are."""
 
-LEVERS = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, "pin_memory": False}
+SETTINGS = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, "pin_memory": False}
 CALLERS = Workload(name="model_init", task="custom", user_objects=True, sequence_length=None)
 MIB = 2**20
 
 
-def configuration(micro: int = 4, accumulation: int = 1, **levers: Any) -> Configuration:
-    return Configuration(micro, accumulation, levers=tuple({**LEVERS, **levers}.items()))
+def configuration(micro: int = 4, accumulation: int = 1, **settings: Any) -> Configuration:
+    return Configuration(micro, accumulation, settings=tuple({**SETTINGS, **settings}.items()))
 
 
 def make_order(

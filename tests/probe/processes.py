@@ -11,7 +11,7 @@ from autotune.probe.process import cleanup
 
 def token_of(pid: int) -> str:
     """The mark that everything below this host carries."""
-    return psutil.Process(pid).environ()[cleanup.MARK]
+    return psutil.Process(pid).environ()[cleanup.HOST_TOKEN]
 
 
 def marked(token: str) -> list[int]:
@@ -19,7 +19,7 @@ def marked(token: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            carries = f"{cleanup.MARK}={token}".encode() in (path / "environ").read_bytes().split(b"\0")
+            carries = f"{cleanup.HOST_TOKEN}={token}".encode() in (path / "environ").read_bytes().split(b"\0")
             if carries and " Z " not in (path / "stat").read_text().rpartition(")")[2][:3]:
                 found.append(int(path.name))
         except OSError:

@@ -9,7 +9,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings.experts import LEVER, NAMES
+from autotune.space.settings.experts import NAMES, SETTING
 from tests.probe.probes import configuration, make_order, measured
 
 
@@ -18,7 +18,7 @@ def test_a_mixture_of_experts_trains_with_what_was_asked(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, value: str
 ) -> None:
     workload = workload_of("moe-mini", sequence_length=16)
-    if reason := LEVER.unavailable(value, environment, workload):
+    if reason := SETTING.unavailable(value, environment, workload):
         pytest.skip(reason)
     asked = configuration(2, 2, experts=value)
     measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
@@ -35,7 +35,7 @@ def test_a_model_says_whether_it_has_experts_to_choose_for(workload_of: Callable
     assert not plain.experts
 
 
-def test_a_model_without_experts_trains_as_ever_where_they_are_a_lever(
+def test_a_model_without_experts_trains_as_ever_where_they_are_a_setting(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     workload = workload_of("gpt2-mini", sequence_length=16)

@@ -16,7 +16,7 @@ from autotune.probe.process.answers import read_answer
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
 from tests.conftest import RECORDED
 
-BF16 = Configuration(16, 1, levers=(("precision", "bf16"),))
+BF16 = Configuration(16, 1, settings=(("precision", "bf16"),))
 
 
 def searched(folder: Path, **options: object) -> tuple[TuningResult, list[RecordedHost]]:
@@ -57,7 +57,7 @@ def test_what_was_not_recorded_is_answered_by_the_nearest(tmp_path: Path) -> Non
     host = RecordedHost(RECORDED)
     order = Order(kind="probe", folder=str(tmp_path), deadline_s=9.0, configuration=BF16)
     near = read_answer(order, host.run(order))
-    twice = replace(order, configuration=Configuration(32, 1, levers=BF16.levers))
+    twice = replace(order, configuration=Configuration(32, 1, settings=BF16.settings))
     far = read_answer(twice, host.run(twice))
     assert near.outcome is far.outcome is Outcome.COMPLETED
     assert far.samples_per_second == pytest.approx(near.samples_per_second)

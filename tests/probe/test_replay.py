@@ -32,7 +32,7 @@ def test_a_recorded_measurement_has_the_speed_and_peak_that_were_asked_for(micro
     assert made.peak_bytes == 500 * MIB
     assert made.feasible
     assert made.accumulation_steps == of.gradient_accumulation_steps
-    assert made.doubts == ()
+    assert made.warnings == ()
 
 
 def test_a_recorded_peak_above_the_limit_is_an_out_of_memory() -> None:

@@ -38,7 +38,7 @@ def hostile() -> Facts:
     slow, fast = configuration(8, optimizer=HOSTILE), configuration(16, precision=HOSTILE)
     trials = [
         trial(0, 10.0, of=slow, confirmed=10.0),
-        Trial(1, fast, completed(fast, 40.0), (completed(fast, 40.0, observed_doubts=(HOSTILE,)),) * 2),
+        Trial(1, fast, completed(fast, 40.0), (completed(fast, 40.0, observed_warnings=(HOSTILE,)),) * 2),
         Trial(2, slow, ended(Outcome.CRASHED, reason=HOSTILE, where=HOSTILE, log_tail=HOSTILE)),
         Trial(3, slow, ended(Outcome.UNSUPPORTED, reason=HOSTILE * 5)),
         trial(4, 5.0, of=slow, repeated_because=(HOSTILE,)),
@@ -47,10 +47,10 @@ def hostile() -> Facts:
     return replace(
         facts,
         name=HOSTILE,
-        trials=[replace(one, barred=HOSTILE) if one.number == 4 else one for one in trials],
+        trials=[replace(one, disqualified_reason=HOSTILE) if one.number == 4 else one for one in trials],
         best=trials[1],
         baseline=trials[0],
-        statement=HOSTILE,
+        stop_reason=HOSTILE,
         answer={"per_device_train_batch_size": 16, "run_name": HOSTILE, HOSTILE: {HOSTILE: [HOSTILE]}},
         model_answer={"dtype": HOSTILE},
         variables={"NAME": HOSTILE},

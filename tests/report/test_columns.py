@@ -4,14 +4,14 @@ import pytest
 
 from autotune.commands.compare.columns import COMPARED, compared_frame
 from autotune.commands.estimate.table import FORECAST
-from autotune.report.columns import AFTER, BEFORE, Column, dtypes, lever_column, trial_columns
+from autotune.report.columns import AFTER, BEFORE, Column, dtypes, setting_column, trial_columns
 from autotune.report.table import frame
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from tests.docs.pages import DOCS, whole
-from tests.makers import LEVERS as OF_A_TRIAL
+from tests.makers import SETTINGS as OF_A_TRIAL
 from tests.makers import trial
 
-OWN = [lever_column(name) for name in LEVERS if name not in {column.name for column in BEFORE}]
+OWN = [setting_column(name) for name in SETTINGS if name not in {column.name for column in BEFORE}]
 
 STABLE = {
     "number": "int64", "outcome": "string", "reason": "string", "where": "string", "feasible": "bool",
@@ -22,7 +22,7 @@ STABLE = {
     "step_time_s": "float64", "micro_step_time_s": "float64", "optimizer_step_time_s": "float64",
     "data_wait_s": "float64", "peak_allocated_bytes": "Int64", "peak_reserved_bytes": "Int64",
     "peak_device_bytes": "Int64", "untimed_steps": "int64", "timed_steps": "int64", "ended_early": "bool",
-    "probe_seconds": "float64", "doubts": "string", "confirmed": "bool",
+    "probe_seconds": "float64", "warnings": "string", "confirmed": "bool",
     "non_padding_tokens_per_second": "float64", "forward_time_s": "float64", "backward_time_s": "float64",
     "overhead_time_s": "float64", "data_wait_share": "float64", "input_bound": "bool",
     "joules_per_sample": "float64", "allocator_retries": "int64", "skipped_steps": "int64", "rounds": "int64",

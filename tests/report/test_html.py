@@ -20,7 +20,7 @@ from autotune.report import html
 from autotune.report.facts import Facts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
-from autotune.report.summary import answer_parts, doubts, evidence_lines, headline
+from autotune.report.summary import answer_parts, evidence_lines, headline, warnings
 from tests.makers import configuration, ended, out_of_memory, result, trial
 from tests.report.studies import HOSTILE
 
@@ -123,13 +123,13 @@ def test_what_is_said_is_what_the_summary_says() -> None:
     read = Read(page(facts))
     assert read.named("h1")[0][1] == headline(facts)
     assert facts.best is not None
-    said = [text for label, text in answer_parts(facts) if label not in ("best", "baseline", "", "doubt")]
-    for text in (*said, *doubts(facts), *evidence_lines(facts, facts.best), *facts.notes, *facts.ruled_out):
+    said = [text for label, text in answer_parts(facts) if label not in ("best", "baseline", "", "warning")]
+    for text in (*said, *warnings(facts), *evidence_lines(facts, facts.best), *facts.notes, *facts.ruled_out):
         assert text in read.text
     assert set(facts.surroundings) == {("memory", "6.00 GiB free of 8.00 GiB"), ("cores", "2, 2 compute threads")}
     for pair in facts.surroundings:
         assert all(one in [text for _, text in read.named(tag)] for one, tag in zip(pair, ("dt", "dd"), strict=True))
-    assert f"Why it ended: {facts.statement}." in read.text
+    assert f"Why it ended: {facts.stop_reason}." in read.text
 
 
 def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytes
     read = Read(page(replace(result().facts(), logs={2: "the end"})))
     told = [text for _, text in read.named("h1", "h2")][1:]
     assert told == [
-        *("What to paste", "Speed-up", "Pictures", "How it was measured", "Doubts"),
+        *("What to paste", "Speed-up", "Pictures", "How it was measured", "Warnings"),
         *("Ruled out before the search", "Notes", "Where and what", "Trials"),
     ]
     levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch("h[1-6]", tag)]

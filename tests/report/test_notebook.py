@@ -24,16 +24,16 @@ EVERY = {
     "a baseline that crashed": result([Trial(0, configuration(), ended(Outcome.CRASHED)), trial(1, 20.0)]),
     "one step": result([trial(0, steps=trial(0).measurement.steps[:1])]),
     "no trial yet": dataclasses.replace(result(), trials=()),
-    "a lever of another version": result([trial(0, of=Configuration.exact(48, 8, {"warp": "on"}))]),
+    "a setting of another version": result([trial(0, of=Configuration.exact(48, 8, {"warp": "on"}))]),
     "a value of another version": result([trial(0, of=configuration(precision="fp6"))]),
     "hostile names": result(
         [
-            trial(0, observed_doubts=(HOSTILE,)),
+            trial(0, observed_warnings=(HOSTILE,)),
             Trial(1, configuration(16), ended(Outcome.CRASHED, reason=HOSTILE)),
         ],
         request=tuning_request(HOSTILE, 48),
         workload=workload(name=HOSTILE),
-        statement=HOSTILE,
+        stop_reason=HOSTILE,
     ),
 }
 
@@ -77,7 +77,7 @@ def test_the_answer_stands_beside_the_baseline_and_every_trial_has_a_row() -> No
         assert said in page.text
 
 
-def test_names_reasons_and_doubts_are_shown_as_text() -> None:
+def test_names_reasons_and_warnings_are_shown_as_text() -> None:
     text = Tags(EVERY["hostile names"]._repr_html_()).text
     assert text.count(HOSTILE) >= 3
 

@@ -26,14 +26,14 @@ def test_every_column_of_the_frame_is_there_once() -> None:
     assert names[0] == "number"
 
 
-def test_shown_at_first_is_what_says_something_and_the_levers_that_differ() -> None:
+def test_shown_at_first_is_what_says_something_and_the_settings_that_differ() -> None:
     shown = usual(table_of(TRIALS))
     assert shown == [
         *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps", "precision"),
         *("samples_per_second", "peak_bytes", "data_wait_share", "probe_seconds", "reason"),
     ]
     assert set(shown) - {"precision"} < set(USUAL)
-    assert "doubts" in usual(table_of([trial(0, observed_doubts=("throttled",))]))
+    assert "warnings" in usual(table_of([trial(0, observed_warnings=("throttled",))]))
     assert "reason" not in usual(table_of([trial(0)]))
 
 

@@ -16,7 +16,7 @@ from tests.report.figures.studies import many, texts
 EVERY = [
     "speed-against-memory",
     "memory-and-speed",
-    "speed-by-lever",
+    "speed-by-setting",
     "step-time",
     "memory-parts",
     "search-progress",
@@ -74,8 +74,8 @@ def test_names_full_of_markup_and_mathematics_stay_text() -> None:
     odd = "<script>alert('$x_1$')</script> & $y^2$ \\frac"
 
     def strange(one: Trial) -> Trial:
-        levers = {**dict(one.configuration.levers), odd[:12]: odd if one.number % 2 else "$a_b$"}
-        return replace(one, configuration=Configuration(*_sizes(one), tuple(levers.items())))
+        settings = {**dict(one.configuration.settings), odd[:12]: odd if one.number % 2 else "$a_b$"}
+        return replace(one, configuration=Configuration(*_sizes(one), tuple(settings.items())))
 
     facts = many(20)
     trials = [strange(one) for one in facts.trials]

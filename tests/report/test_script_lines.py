@@ -13,9 +13,9 @@ NAMED = workload(name="org/a-model-whose-name-is-long", source="org/a-model-whos
 BUILT_IN = workload()
 
 
-def pasted(of: Workload, **levers: str) -> list[str]:
-    """What is pasted for an answer of these levers, without the lines that read the arguments."""
-    trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **levers))]
+def pasted(of: Workload, **settings: str) -> list[str]:
+    """What is pasted for an answer of these settings, without the lines that read the arguments."""
+    trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **settings))]
     lines = paste_lines("reports/one", result(trials, workload=of).facts())
     ast.parse("\n".join(lines))
     return lines[4:]
@@ -46,10 +46,10 @@ def test_a_model_that_no_name_loads_is_spoken_of_where_its_config_alone_makes_an
 
 @pytest.mark.parametrize("of", [NAMED, BUILT_IN], ids=["named", "built in"])
 @pytest.mark.parametrize(
-    "levers", [{}, {"attention": "sdpa"}, {"quantization": "nf4"}, {"quantization": "none"}], ids=str
+    "settings", [{}, {"attention": "sdpa"}, {"quantization": "nf4"}, {"quantization": "none"}], ids=str
 )
-def test_the_model_s_lines_fit_eighty_columns(of: Workload, levers: dict[str, str]) -> None:
-    assert all(len(line) <= 76 for line in pasted(of, **levers))
+def test_the_model_s_lines_fit_eighty_columns(of: Workload, settings: dict[str, str]) -> None:
+    assert all(len(line) <= 76 for line in pasted(of, **settings))
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,11 @@ def test_the_end_of_a_search_names_both_configurations_and_what_learns_different
     assert told.endswith("Why it ended: the budget of 3 trials is used.")
 
 
-def test_an_answer_that_was_not_confirmed_says_so_and_doubts_are_told() -> None:
-    facts = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST, observed_doubts=("throttled",))]).facts()
+def test_an_answer_that_was_not_confirmed_says_so_and_warnings_are_told() -> None:
+    facts = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST, observed_warnings=("throttled",))]).facts()
     told = "\n".join(answer_lines(facts))
     assert "not confirmed" in told
-    assert "doubt     throttled" in told
+    assert "warning     throttled" in told
 
 
 def test_one_card_of_several_is_named_with_how_to_start_on_it() -> None:

@@ -11,13 +11,13 @@ from autotune.core.trial import Trial
 from autotune.report.table import frame
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 
-LEVERS = ["checkpointing", "precision", "optimizer", "workers", "pin_memory"]
+SETTINGS = ["checkpointing", "precision", "optimizer", "workers", "pin_memory"]
 COLUMNS = [
     *("number", "outcome", "reason", "where", "feasible", "micro_batch_size", "gradient_accumulation_steps"),
-    *("data_parallel_size", "global_batch_size", *LEVERS, "samples_per_second", "samples_per_second_low"),
+    *("data_parallel_size", "global_batch_size", *SETTINGS, "samples_per_second", "samples_per_second_low"),
     *("samples_per_second_high", "tokens_per_second", "step_time_s", "micro_step_time_s", "optimizer_step_time_s"),
     *("data_wait_s", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "untimed_steps"),
-    *("timed_steps", "ended_early", "probe_seconds", "doubts", "confirmed", "non_padding_tokens_per_second"),
+    *("timed_steps", "ended_early", "probe_seconds", "warnings", "confirmed", "non_padding_tokens_per_second"),
     *("forward_time_s", "backward_time_s", "overhead_time_s", "data_wait_share", "input_bound", "joules_per_sample"),
     *("allocator_retries", "skipped_steps", "rounds", "repeated_because", "barred"),
 ]
@@ -29,7 +29,7 @@ WORDS = [
     "checkpointing",
     "precision",
     "optimizer",
-    "doubts",
+    "warnings",
     "repeated_because",
     "barred",
 ]
@@ -37,7 +37,7 @@ WORDS = [
 MIXED = [
     trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
     trial(1, 20.0, 700 * MIB, of=configuration(16, precision="bf16", pin_memory=True), ended_early=True),
-    trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_doubts=("throttled", "a, b")),
+    trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_warnings=("throttled", "a, b")),
     Trial(3, configuration(48), out_of_memory(configuration(48))),
     Trial(4, configuration(24), ended(Outcome.CRASHED, reason='it said "no", twice\nand\r\nmore | é')),
     Trial(
@@ -49,17 +49,17 @@ MIXED = [
             skipped_steps=1,
             repeated_because=("a foreign process", "throttled"),
         ),
-        barred="its loss differs",
+        disqualified_reason="its loss differs",
     ),
 ]
 
 
 def test_the_columns_are_the_shared_names_in_their_order() -> None:
     assert list(frame(MIXED).columns)[: len(COLUMNS)] == COLUMNS
-    assert list(frame([]).columns)[: len(COLUMNS) - len(LEVERS)] == [name for name in COLUMNS if name not in LEVERS]
+    assert list(frame([]).columns)[: len(COLUMNS) - len(SETTINGS)] == [name for name in COLUMNS if name not in SETTINGS]
 
 
-def test_the_levers_are_those_of_the_space() -> None:
+def test_the_settings_are_those_of_the_space() -> None:
     small = Configuration.exact(8, 2, {"precision": "fp32"})
     columns = list(frame([trial(0, of=small)]).columns)
     assert columns[8:11] == ["global_batch_size", "precision", "samples_per_second"]
@@ -117,5 +117,5 @@ def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes
     assert not frame(MIXED).iloc[1]["confirmed"]
 
 
-def test_doubts_are_one_text() -> None:
-    assert frame(MIXED).iloc[2]["doubts"] == "throttled; a, b"
+def test_warnings_are_one_text() -> None:
+    assert frame(MIXED).iloc[2]["warnings"] == "throttled; a, b"

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.core.measurement import Outcome
-from autotune.sampler.acquisition import _believed, choose
+from autotune.sampler.acquisition import _believed, propose
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
@@ -31,43 +31,43 @@ def searched(allowed: int, most: int = 20, objective: str = "samples_per_second"
     known = model(allowed)
     observations = [world(BASE, allowed)]
     for seed in range(most):
-        choice = choose(known, observations, nothing_settled, objective, seed=seed)
-        if choice.configuration is None or (len(observations) > 2 and choice.could_win <= 0.01):
-            return observations, choice.could_win
+        choice = propose(known, observations, nothing_settled, objective, seed=seed)
+        if choice.configuration is None or (len(observations) > 2 and choice.max_gain_if_fits <= 0.01):
+            return observations, choice.max_gain_if_fits
         observations.append(world(choice.configuration, allowed))
-    return observations, choice.could_win
+    return observations, choice.max_gain_if_fits
 
 
 @pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
 def test_the_fastest_that_fits_is_found_without_running_out_of_memory(allowed: int) -> None:
-    observations, could_win = searched(allowed)
+    observations, max_gain_if_fits = searched(allowed)
     fastest = min((one for one in EVERY if peak(one) <= allowed), key=seconds)
     assert fastest in [one.configuration for one in observations]
-    assert could_win <= 0.01
+    assert max_gain_if_fits <= 0.01
     assert len(observations) <= 10
     assert sum(one.outcome is Outcome.OUT_OF_MEMORY for one in observations) <= 1
 
 
 def test_the_second_probe_is_what_is_expected_to_be_fastest() -> None:
-    choice = choose(model(), [seen(BASE)], nothing_settled)
+    choice = propose(model(), [seen(BASE)], nothing_settled)
     assert choice.configuration == of(16)
 
 
 def test_nothing_is_probed_twice_and_nothing_that_is_settled() -> None:
     tried = [seen(one) for one in EVERY[:10]]
-    choice = choose(model(), tried, lambda one: one != of(16, "full", "slow"))
+    choice = propose(model(), tried, lambda one: one != of(16, "full", "slow"))
     assert choice.configuration == of(16, "full", "slow")
-    assert choose(model(), tried, lambda one: True).configuration is None
-    every = choose(model(), [seen(one) for one in EVERY], nothing_settled)
-    assert (every.configuration, every.could_win) == (None, 0.0)
+    assert propose(model(), tried, lambda one: True).configuration is None
+    every = propose(model(), [seen(one) for one in EVERY], nothing_settled)
+    assert (every.configuration, every.max_gain_if_fits) == (None, 0.0)
 
 
 def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() -> None:
-    first = choose(model(), [seen(BASE)], nothing_settled).configuration
+    first = propose(model(), [seen(BASE)], nothing_settled).configuration
     assert first is not None
     others: list[Configuration] = [first]
     for _ in range(5):
-        following = choose(model(), [seen(BASE)], nothing_settled, running=others).configuration
+        following = propose(model(), [seen(BASE)], nothing_settled, running=others).configuration
         assert following is not None
         assert following not in others
         others.append(following)
@@ -76,10 +76,10 @@ def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() ->
 def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
     allowed = peak(of(1, "full")) - 20 * MIB
     failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
-    choice = choose(model(allowed), failed, nothing_settled)
+    choice = propose(model(allowed), failed, nothing_settled)
     assert choice.configuration is not None
     assert peak(choice.configuration) < peak(BASE)
-    assert choice.could_win == float("inf")
+    assert choice.max_gain_if_fits == float("inf")
 
 
 def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> None:
@@ -90,22 +90,22 @@ def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> No
 
 
 def test_what_could_win_shrinks_with_each_probe_of_the_best_ones() -> None:
-    def could_win(tried: Sequence[Configuration]) -> float:
-        return choose(model(), [seen(one) for one in tried], nothing_settled).could_win
+    def max_gain_if_fits(tried: Sequence[Configuration]) -> float:
+        return propose(model(), [seen(one) for one in tried], nothing_settled).max_gain_if_fits
 
     several = [BASE, of(16), of(8), of(16, "full")]
-    assert could_win(several[:2]) > could_win(several) > 0
+    assert max_gain_if_fits(several[:2]) > max_gain_if_fits(several) > 0
 
 
 def test_the_same_seed_says_the_same() -> None:
     tried = [seen(BASE), seen(of(8))]
-    one, other = (choose(model(), tried, nothing_settled, seed=5) for _ in range(2))
+    one, other = (propose(model(), tried, nothing_settled, seed=5) for _ in range(2))
     assert one == other
 
 
 def test_a_space_of_one_configuration_is_known_after_it() -> None:
     alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
-    assert choose(alone, [seen(BASE)], nothing_settled).configuration is None
+    assert propose(alone, [seen(BASE)], nothing_settled).configuration is None
 
 
 def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_not(
@@ -115,10 +115,10 @@ def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_no
     allowed = peak(of(1, "full"))
     known, failed = model(allowed), [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
     fits = known.costs(failed).fits
-    monkeypatch.setattr("autotune.sampler.acquisition.LIKELY", float(np.sort(fits)[-6]))
-    monkeypatch.setattr("autotune.sampler.acquisition.SURE", float(np.sort(fits)[-3]))
+    monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_LIKELY", float(np.sort(fits)[-6]))
+    monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_CERTAIN", float(np.sort(fits)[-3]))
     surest = [EVERY[at] for at in np.argsort(-fits)]
-    choice = choose(known, failed, lambda one: one in surest[:3])
+    choice = propose(known, failed, lambda one: one in surest[:3])
     assert choice.configuration in surest[3:6]
 
 
@@ -137,7 +137,7 @@ def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
     allowed = peak(of(1, "full")) - 40 * MIB
     failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
     settled = {one for one in EVERY if one.micro_batch_size < 4}
-    choice = choose(model(allowed), failed, lambda one: one in settled)
+    choice = propose(model(allowed), failed, lambda one: one in settled)
     assert choice.configuration is not None
     assert choice.configuration not in settled
 
@@ -146,15 +146,15 @@ def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> N
     """16 without checkpointing is fastest; it lies just above the limit or far above it."""
     tried = [seen(one) for one in EVERY if one.micro_batch_size < 16]
     limits = [peak(of(16)) - MIB // 2, peak(of(16)) - 100 * MIB]
-    near, far = (choose(model(limit), tried, lambda one: "full" in one.values.values()) for limit in limits)
+    near, far = (propose(model(limit), tried, lambda one: "full" in one.values.values()) for limit in limits)
     assert near.configuration is None
-    assert near.any_could_win > 0.01 > near.could_win
-    assert far.any_could_win == far.could_win == 0.0
+    assert near.max_gain > 0.01 > near.max_gain_if_fits
+    assert far.max_gain == far.max_gain_if_fits == 0.0
 
 
 def test_what_could_win_counts_what_is_only_likely_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """While what surely fits is probed, the bound speaks of the rest too."""
     allowed, tried = peak(of(8)) + 5 * MIB, [seen(BASE), seen(of(2)), seen(of(1))]
-    both = choose(model(allowed), tried, nothing_settled).could_win
-    monkeypatch.setattr("autotune.sampler.acquisition.LIKELY", 0.9)
-    assert both >= choose(model(allowed), tried, nothing_settled).could_win > 0
+    both = propose(model(allowed), tried, nothing_settled).max_gain_if_fits
+    monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_LIKELY", 0.9)
+    assert both >= propose(model(allowed), tried, nothing_settled).max_gain_if_fits > 0

@@ -9,7 +9,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.trial import Trial
 from autotune.probe.replay import recorded
 from autotune.sampler.calibration import Calibration, calibrated, informed
-from autotune.sampler.physics import Knowledge
+from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import UNSURE, Effect, Prior
 from autotune.space.settings import Work
 from tests.makers import ALLOWED, MIB, out_of_memory, space
@@ -33,21 +33,21 @@ def tried(*precisions: str) -> list[Trial]:
     return [trial(number, one) for number, one in enumerate(ones)]
 
 
-KNOWN = Knowledge(ALLOWED, estimate)
+KNOWN = WarmStart(ALLOWED, estimate)
 
 
 def test_effects_and_offset_are_those_of_the_world() -> None:
-    taught = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
-    effect = taught.effects["precision"]["bf16"]
+    to_attrs = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
+    effect = to_attrs.effects["precision"]["bf16"]
     assert effect.micro_step == pytest.approx(-0.69, abs=0.1)
     assert effect.peak_bytes == pytest.approx(30 * MIB, abs=15 * MIB)
-    assert taught.offset_bytes == pytest.approx(50 * MIB, abs=15 * MIB)
+    assert to_attrs.offset_bytes == pytest.approx(50 * MIB, abs=15 * MIB)
 
 
 def test_only_values_that_were_timed_are_taught() -> None:
-    taught = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
-    assert taught.effects["checkpointing"] == {"none": Effect()}
-    assert set(taught.effects["precision"]) == {"fp32", "bf16"}
+    to_attrs = calibrated(SPACE, KNOWN, tried("fp32", "bf16"))
+    assert to_attrs.effects["checkpointing"] == {"none": Effect()}
+    assert set(to_attrs.effects["precision"]) == {"fp32", "bf16"}
 
 
 def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
@@ -58,9 +58,9 @@ def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
 
 
 def test_without_an_estimate_there_is_no_offset() -> None:
-    taught = calibrated(SPACE, Knowledge(ALLOWED), tried("fp32", "bf16"))
-    assert taught.offset_bytes is None
-    assert taught.effects["precision"]["bf16"].peak_bytes == 0.0
+    to_attrs = calibrated(SPACE, WarmStart(ALLOWED), tried("fp32", "bf16"))
+    assert to_attrs.offset_bytes is None
+    assert to_attrs.effects["precision"]["bf16"].peak_bytes == 0.0
 
 
 def test_the_next_study_expects_the_mean_of_those_before() -> None:
@@ -108,8 +108,8 @@ def test_values_that_no_study_saw_keep_what_is_expected_of_their_effects_against
 
 def test_what_other_models_showed_may_not_come_with_this_one() -> None:
     prior = informed(Prior(), SPACE, [Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5)}})])
-    assert prior.doubt("precision", "bf16", "fp32") == pytest.approx(math.hypot(1, UNSURE * 0.5 / 0.1))
-    assert prior.doubt("precision", "fp32", "fp32") == prior.doubt("precision", "tf32", "fp32") == 1.0
+    assert prior.prior_std("precision", "bf16", "fp32") == pytest.approx(math.hypot(1, UNSURE * 0.5 / 0.1))
+    assert prior.prior_std("precision", "fp32", "fp32") == prior.prior_std("precision", "tf32", "fp32") == 1.0
 
 
 def test_nothing_past_changes_nothing() -> None:
@@ -118,5 +118,5 @@ def test_nothing_past_changes_nothing() -> None:
 
 
 def test_it_goes_through_json_and_back() -> None:
-    taught = Calibration({"workers": {0: Effect(), 2: Effect(0.1, 0.0, 5.0)}, "pin": {True: Effect()}}, 3.0)
-    assert Calibration.from_dict(json.loads(json.dumps(taught.to_dict()))) == taught
+    to_attrs = Calibration({"workers": {0: Effect(), 2: Effect(0.1, 0.0, 5.0)}, "pin": {True: Effect()}}, 3.0)
+    assert Calibration.from_dict(json.loads(json.dumps(to_attrs.to_dict()))) == to_attrs

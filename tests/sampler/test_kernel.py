@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.sampler.kernel import Likeness, encode, shared_by, shared_with_itself
+from autotune.sampler.kernel import EffectKernel, encode, overlap_of, self_overlap
 
 VALUES = {"micro_batch_size": (1, 2, 4, 8, 16), "precision": ("fp32", "bf16"), "optimizer": ("a", "b", "c")}
 BASE = Configuration.exact(16, 4, {"precision": "fp32", "optimizer": "a"})
-LIKENESS = Likeness(level=1.0, slope=0.2, walk=0.3, value=0.4, growth=0.1, pair=0.15, rest=0.05)
+LIKENESS = EffectKernel(level=1.0, slope=0.2, walk=0.3, value=0.4, growth=0.1, pair=0.15, rest=0.05)
 
 
 def of(micro: int, precision: str = "fp32", optimizer: str = "a") -> Configuration:
@@ -23,13 +23,13 @@ EVERY = [of(*one) for one in product(*VALUES.values())]
 
 def covariance(one: Configuration, other: Configuration) -> float:
     a, b = (encode([c], VALUES, BASE) for c in (one, other))
-    return float(LIKENESS.covariance(shared_by(a, b), a, b)[0, 0])
+    return float(LIKENESS.covariance(overlap_of(a, b), a, b)[0, 0])
 
 
 def effects_of(one: Configuration) -> dict[str, float]:
     """Every effect of the linear model by name, with how often this configuration has it."""
     doublings = float(np.log2(one.micro_batch_size / 4))
-    changed = [f"{n}={v}" for n, v in one.levers if v != BASE.values[n]]
+    changed = [f"{n}={v}" for n, v in one.settings if v != BASE.values[n]]
     effects = {"level": 1.0, "slope": 0.2 * doublings, f"rest {one}": 0.05}
     for step in range(int(abs(doublings))):
         effects[f"walk {np.sign(doublings)} {step}"] = 0.3
@@ -51,25 +51,25 @@ def test_it_is_the_covariance_of_the_linear_model_written_out(one: Configuration
 
 def test_the_variance_is_the_diagonal() -> None:
     points = encode(EVERY, VALUES, BASE)
-    assert LIKENESS.variance(shared_with_itself(points), points) == pytest.approx(
-        np.diag(LIKENESS.covariance(shared_by(points, points), points, points))
+    assert LIKENESS.variance(self_overlap(points), points) == pytest.approx(
+        np.diag(LIKENESS.covariance(overlap_of(points, points), points, points))
     )
 
 
-def test_the_order_in_which_a_configuration_names_its_levers_is_of_no_account() -> None:
-    turned = [replace(one, levers=one.levers[::-1]) for one in EVERY]
+def test_the_order_in_which_a_configuration_names_its_settings_is_of_no_account() -> None:
+    turned = [replace(one, settings=one.settings[::-1]) for one in EVERY]
     points, others = encode(EVERY, VALUES, BASE), encode(turned, VALUES, BASE)
     assert (points.codes == others.codes).all()
-    assert shared_by(points, others).same.diagonal().all()
+    assert overlap_of(points, others).same.diagonal().all()
 
 
 def test_it_is_a_covariance_for_every_set_of_configurations() -> None:
     points = encode(EVERY, VALUES, BASE)
-    assert np.linalg.eigvalsh(LIKENESS.covariance(shared_by(points, points), points, points)).min() > 0
+    assert np.linalg.eigvalsh(LIKENESS.covariance(overlap_of(points, points), points, points)).min() > 0
 
 
-def test_a_space_without_levers_has_micro_batches_only() -> None:
+def test_a_space_without_settings_has_micro_batches_only() -> None:
     sizes = [Configuration.exact(8, size, {}) for size in (1, 2, 4, 8)]
     points = encode(sizes, {"micro_batch_size": (1, 2, 4, 8)}, sizes[1])
     assert points.codes.shape == (4, 0)
-    assert LIKENESS.variance(shared_with_itself(points), points)[1] == pytest.approx(1.0**2 + 0.05**2)
+    assert LIKENESS.variance(self_overlap(points), points)[1] == pytest.approx(1.0**2 + 0.05**2)

@@ -8,13 +8,13 @@ from autotune.core.configuration import Configuration
 from autotune.core.request import SAMPLERS
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import Knowledge, taught
+from autotune.sampler.physics import WarmStart, to_attrs
 from tests.makers import ALLOWED, machine, space
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2), pin_memory=(True, False))
 
 
-def test_ordered_levers_are_indices_and_the_others_categories() -> None:
+def test_ordered_settings_are_indices_and_the_others_categories() -> None:
     made = distributions(SPACE)
     assert made == {
         "micro_batch_size_index": IntDistribution(0, 3),
@@ -46,14 +46,14 @@ def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_proposes_configurations_and_takes_their_values(name: str) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=make_sampler(name, 1, SPACE, Knowledge(ALLOWED)))
+    study = optuna.create_study(direction="maximize", sampler=make_sampler(name, 1, SPACE, WarmStart(ALLOWED)))
     seen = set()
     for _ in range(12):
         running = study.ask(distributions(SPACE))
         one = configuration_of(SPACE, running.params)
         assert one in SPACE
         seen.add(one)
-        for attribute, told in taught(one, machine(one)).items():
+        for attribute, told in to_attrs(one, machine(one)).items():
             running.set_user_attr(attribute, told)
         running.set_constraint("fits", machine(one).fits)
         study.tell(running, float(machine(one).samples_per_second or 0.0))
@@ -64,7 +64,7 @@ def test_every_sampler_proposes_configurations_and_takes_their_values(name: str)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
     def proposals() -> list[Configuration]:
-        study = optuna.create_study(sampler=make_sampler(name, 7, SPACE, Knowledge(ALLOWED)))
+        study = optuna.create_study(sampler=make_sampler(name, 7, SPACE, WarmStart(ALLOWED)))
         return [configuration_of(SPACE, study.ask(distributions(SPACE)).params) for _ in range(4)]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -73,4 +73,4 @@ def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
 
 def test_an_unknown_sampler_is_none() -> None:
     with pytest.raises(KeyError):
-        make_sampler("luck", 0, SPACE, Knowledge(ALLOWED))
+        make_sampler("luck", 0, SPACE, WarmStart(ALLOWED))

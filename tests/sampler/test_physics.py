@@ -12,7 +12,7 @@ from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.sampler.candidates import POOL, pool
 from autotune.sampler.parameters import configuration_of, distributions
-from autotune.sampler.physics import Knowledge, PhysicsSampler, taught
+from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space
 
@@ -24,7 +24,7 @@ def estimate(one: Configuration) -> float:
     return (machine(one).peak_bytes or machine(one).held_bytes or 0) - 40.0 * MIB
 
 
-KNOWLEDGE = Knowledge(ALLOWED, estimate)
+KNOWLEDGE = WarmStart(ALLOWED, estimate)
 
 
 def step(study: optuna.Study, space: SearchSpace = SPACE, probe: ReplayProbe | None = None) -> Configuration:
@@ -32,7 +32,7 @@ def step(study: optuna.Study, space: SearchSpace = SPACE, probe: ReplayProbe | N
     running = study.ask(distributions(space))
     configuration = configuration_of(space, running.params)
     measurement = (probe or ReplayProbe(machine))(configuration, ProbeOptions(running.number, 60.0))
-    for name, told in taught(configuration, measurement).items():
+    for name, told in to_attrs(configuration, measurement).items():
         running.set_user_attr(name, told)
     running.set_constraint("fits", measurement.fits)
     study.tell(running, float(measurement.samples_per_second or 0.0))
@@ -100,7 +100,7 @@ def test_what_runs_elsewhere_is_left_to_it() -> None:
 
 
 def test_without_an_estimate_it_grows_with_care() -> None:
-    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, Knowledge(ALLOWED)))
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, WarmStart(ALLOWED)))
     tried = [step(study) for _ in range(10)]
     fastest = max(SPACE, key=lambda one: float(machine(one).samples_per_second or 0.0))
     assert fastest in tried

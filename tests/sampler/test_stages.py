@@ -8,7 +8,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.measurement import Outcome
 from autotune.sampler.candidates import POOL
 from autotune.sampler.observation import Observation, observed
-from autotune.sampler.physics import Knowledge, PhysicsSampler
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.sampler.stages import BEST, narrowed, stages
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, machine, space
@@ -25,7 +25,7 @@ def seen(one: Configuration) -> Observation:
     return observed(one, machine(one))
 
 
-def test_without_core_levers_all_are_searched_at_once() -> None:
+def test_without_core_settings_all_are_searched_at_once() -> None:
     whole = replace(SPACE, core=())
     assert stages(whole, [seen(whole.baseline)], 5, "samples_per_second") == [(whole,)]
 
@@ -51,7 +51,7 @@ def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
 def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes() -> None:
     among = replace(SPACE, core=(*CORE, "checkpointing"))
     study = optuna.create_study(
-        direction="maximize", sampler=PhysicsSampler(among, Knowledge(ALLOWED, estimate, core_probes=3))
+        direction="maximize", sampler=PhysicsSampler(among, WarmStart(ALLOWED, estimate, core_probes=3))
     )
     own = among.baseline.values
     tried = [step(study, among) for _ in range(8)]
@@ -62,7 +62,7 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
 
 
 def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
-    knowledge = Knowledge(ALLOWED, estimate, core_probes=50)
+    knowledge = WarmStart(ALLOWED, estimate, core_probes=50)
     small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
     study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(small, knowledge))
     tried = [step(study, small) for _ in range(5)]
@@ -83,7 +83,7 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
         core=(*CORE, "checkpointing"),
     )
     study = optuna.create_study(
-        direction="maximize", sampler=(sampler := PhysicsSampler(huge, Knowledge(ALLOWED, estimate)))
+        direction="maximize", sampler=(sampler := PhysicsSampler(huge, WarmStart(ALLOWED, estimate)))
     )
     tried = [step(study, huge) for _ in range(3)]
     choice = sampler.choose(study)
@@ -99,7 +99,7 @@ def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
 
 def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:
     among = replace(space(precision=("fp32", "bf16"), data_parallel_size=(1, 2, 4, 8)), core=CORE)
-    knowledge = Knowledge(ALLOWED, estimate, core_probes=2)
+    knowledge = WarmStart(ALLOWED, estimate, core_probes=2)
     study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(among, knowledge))
     tried = [step(study, among) for _ in range(8)]
     assert {one.global_batch_size for one in tried} == {8}

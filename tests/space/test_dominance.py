@@ -7,12 +7,12 @@ import pytest
 from autotune.core.configuration import Configuration, Value
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
-from autotune.space.dominance import NEVER_PROBED, crashing_values, settled_by
+from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
 from tests.makers import completed, configuration, ended, out_of_memory, trial
 
 
 def settles(measured: Configuration, measurement: Measurement, other: Configuration) -> bool:
-    return settled_by(other, [Trial(3, measured, measurement)]) is not None
+    return implied_by(other, [Trial(3, measured, measurement)]) is not None
 
 
 def refused(measured: Configuration, other: Configuration, **facts: object) -> bool:
@@ -27,9 +27,9 @@ def test_a_trial_answers_for_itself_however_it_ended() -> None:
 
 def test_the_first_trial_that_answers_is_named() -> None:
     trials = [trial(0), Trial(1, configuration(16), out_of_memory(configuration(16))), trial(2, of=configuration(24))]
-    assert settled_by(configuration(24), trials) is trials[1]
-    assert settled_by(configuration(4), trials) is None
-    assert settled_by(configuration(4), []) is None
+    assert implied_by(configuration(24), trials) is trials[1]
+    assert implied_by(configuration(4), trials) is None
+    assert implied_by(configuration(4), []) is None
 
 
 # Out of memory on the device ------------------------------------------------------------------------------------
@@ -42,18 +42,18 @@ def test_the_same_or_a_larger_micro_batch_does_not_fit_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lever", "lean", "hungry"),
+    ("setting", "lean", "hungry"),
     [
         ("checkpointing", "full", "none"),
         ("optimizer", "sgd", "adamw_torch"),
         ("optimizer", "adamw_torch_fused", "adamw_torch"),
     ],
 )
-def test_hungrier_values_do_not_fit_either_and_leaner_ones_stay_open(lever: str, lean: Value, hungry: Value) -> None:
-    assert refused(configuration(12, **{lever: lean}), configuration(12, **{lever: hungry}))
-    assert refused(configuration(12, **{lever: lean}), configuration(16, **{lever: hungry}))
-    assert not refused(configuration(12, **{lever: hungry}), configuration(12, **{lever: lean}))
-    assert not refused(configuration(12, **{lever: hungry}), configuration(24, **{lever: lean}))
+def test_hungrier_values_do_not_fit_either_and_leaner_ones_stay_open(setting: str, lean: Value, hungry: Value) -> None:
+    assert refused(configuration(12, **{setting: lean}), configuration(12, **{setting: hungry}))
+    assert refused(configuration(12, **{setting: lean}), configuration(16, **{setting: hungry}))
+    assert not refused(configuration(12, **{setting: hungry}), configuration(12, **{setting: lean}))
+    assert not refused(configuration(12, **{setting: hungry}), configuration(24, **{setting: lean}))
 
 
 def test_values_without_an_order_settle_only_themselves() -> None:
@@ -70,9 +70,9 @@ def test_larger_but_leaner_stays_open() -> None:
     assert not refused(configuration(12), configuration(24, checkpointing="full"))
 
 
-@pytest.mark.parametrize("levers", [{"workers": 0}, {"workers": 4}, {"pin_memory": True}])
-def test_how_data_is_loaded_does_not_matter_to_the_device(levers: dict[str, Value]) -> None:
-    assert refused(configuration(12, workers=2), configuration(12, **levers))
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 4}, {"pin_memory": True}])
+def test_how_data_is_loaded_does_not_matter_to_the_device(settings: dict[str, Value]) -> None:
+    assert refused(configuration(12, workers=2), configuration(12, **settings))
 
 
 def test_one_met_while_accumulating_settles_only_what_accumulates_too() -> None:
@@ -85,15 +85,15 @@ def test_one_met_without_accumulation_settles_all_that_is_at_least_as_hungry() -
     assert refused(configuration(48, checkpointing="full"), configuration(48))
 
 
-def test_a_doubt_settles_nothing_but_itself() -> None:
-    doubts = {"observed_doubts": ("another process on the device: python (7)",)}
-    assert not refused(configuration(12), configuration(16), **doubts)
-    assert refused(configuration(12), configuration(12), **doubts)
+def test_a_warning_settles_nothing_but_itself() -> None:
+    warnings = {"observed_warnings": ("another process on the device: python (7)",)}
+    assert not refused(configuration(12), configuration(16), **warnings)
+    assert refused(configuration(12), configuration(12), **warnings)
 
 
 def test_another_number_of_ranks_is_another_question() -> None:
     one = configuration(12)
-    two = Configuration(12, 2, 2, one.levers)
+    two = Configuration(12, 2, 2, one.settings)
     assert not refused(one, two)
     assert not refused(two, one)
 
@@ -220,21 +220,21 @@ def test_a_value_with_three_crashes_and_no_completed_trial_is_ruled_out() -> Non
     ran = [trial(0, of=configuration(8)), trial(1, of=configuration(16, precision="bf16"))]
     crashed = crashes(*(configuration(micro, optimizer="adafactor") for micro in (4, 8, 16)))
     other = configuration(24, optimizer="adafactor", precision="bf16")
-    assert settled_by(other, [*ran, *crashed]) is crashed[0]
-    assert settled_by(other, [*ran, *crashed[:2]]) is None
-    assert settled_by(configuration(24), [*ran, *crashed]) is None
+    assert implied_by(other, [*ran, *crashed]) is crashed[0]
+    assert implied_by(other, [*ran, *crashed[:2]]) is None
+    assert implied_by(configuration(24), [*ran, *crashed]) is None
     completed_too = trial(2, of=configuration(12, optimizer="adafactor"))
-    assert settled_by(other, [*ran, completed_too, *crashed]) is None
-    assert settled_by(other, crashed) is None, "where nothing ran no value is to blame"
+    assert implied_by(other, [*ran, completed_too, *crashed]) is None
+    assert implied_by(other, crashed) is None, "where nothing ran no value is to blame"
 
 
 def test_of_values_that_crash_together_and_never_completed_both_are_needed_until_it_is_known_which() -> None:
     ran = [trial(0, of=configuration(8))]
     both = {"optimizer": "adafactor", "precision": "bf16"}
     crashed = crashes(*(configuration(micro, **both) for micro in (4, 12, 16)))
-    assert settled_by(configuration(24, **both), [*ran, *crashed]) is crashed[0]
+    assert implied_by(configuration(24, **both), [*ran, *crashed]) is crashed[0]
     innocent = configuration(24, precision="bf16")
-    assert settled_by(innocent, [*ran, *crashed]) is None
+    assert implied_by(innocent, [*ran, *crashed]) is None
     known = [*ran, trial(1, of=innocent), *crashed]
     assert crashing_values(known) == [({"optimizer": "adafactor"}, crashed[0])]
-    assert settled_by(configuration(24, optimizer="adafactor"), known) is crashed[0]
+    assert implied_by(configuration(24, optimizer="adafactor"), known) is crashed[0]

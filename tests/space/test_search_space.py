@@ -13,7 +13,7 @@ from autotune.core.request import tuning_request
 from autotune.space.build import build_space
 from autotune.space.file import describe_space, named_spaces, read_space, read_yaml, spaces_folder
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from tests.makers import cpu, gpu, space, space_file, values_of, workload
 
@@ -51,7 +51,7 @@ def refusal(*args: Any, **options: Any) -> str:
 @pytest.mark.parametrize("name", named_spaces())
 def test_every_shipped_space_loads_is_described_and_commented(name: str) -> None:
     path = named_spaces()[name]
-    assert set(read_space(name)) <= set(LEVERS)
+    assert set(read_space(name)) <= set(SETTINGS)
     assert describe_space(path)
     assert path.read_text().startswith("# ")
     assert built(space=name).size > 1
@@ -93,7 +93,7 @@ def test_listed_sizes_that_do_not_divide_are_ruled_out(tmp_path: Path) -> None:
 
 def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
     made = built(48)
-    reasons = {(one.lever, one.value): one.reason for one in made.ruled_out}
+    reasons = {(one.setting, one.value): one.reason for one in made.ruled_out}
     assert list(reasons) == [
         ("precision", "tf32"),
         ("precision", "fp16"),
@@ -109,7 +109,7 @@ def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
 def test_what_the_model_cannot_do_is_ruled_out_with_its_reason() -> None:
     made = built(workload=workload(supports_checkpointing=False))
     assert made.values["checkpointing"] == ("none",)
-    assert "GPT2LMHeadModel does not support" in next(o.reason for o in made.ruled_out if o.lever == "checkpointing")
+    assert "GPT2LMHeadModel does not support" in next(o.reason for o in made.ruled_out if o.setting == "checkpointing")
 
 
 def test_on_a_card_that_can_do_all_nothing_is_ruled_out() -> None:
@@ -143,14 +143,14 @@ def test_what_means_nothing_beside_the_others_is_one_configuration(tmp_path: Pat
     assert Configuration.exact(8, 8, {"workers": 0, "prefetch_factor": 4, "persistent_workers": True}) not in space
 
 
-def test_where_the_deciding_lever_is_not_in_the_space_the_user_s_own_value_decides(tmp_path: Path) -> None:
+def test_where_the_deciding_setting_is_not_in_the_space_the_user_s_own_value_decides(tmp_path: Path) -> None:
     file = space_file(tmp_path, LOADING.replace("  workers: [0, 2]\n", ""))
     with_workers, without = (built(8, base={"dataloader_num_workers": own}, space=file) for own in (2, 0))
     assert len(list(with_workers)) == with_workers.size == 4
     assert len(list(without)) == without.size == 1
 
 
-def test_a_configuration_of_other_levers_or_values_is_not_in_the_space() -> None:
+def test_a_configuration_of_other_settings_or_values_is_not_in_the_space() -> None:
     small = space()
     assert space(precision=("fp32",)).baseline not in small
     assert space(checkpointing=("half",)).baseline not in small
@@ -232,7 +232,7 @@ def test_a_user_s_field_that_is_no_value_is_refused() -> None:
 # --fix and --only -----------------------------------------------------------------------------------------------
 
 
-def test_a_fixed_lever_has_one_value_for_the_baseline_too() -> None:
+def test_a_fixed_setting_has_one_value_for_the_baseline_too() -> None:
     made = built(48, fix=["precision=BF16", "micro_batch_size=12", "workers=2"])
     assert made.values["precision"] == ("bf16",)
     assert made.values["micro_batch_size"] == (12,)
@@ -247,12 +247,12 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
     assert made.values["optimizer"] == ("adafactor", "adamw_torch")
 
 
-def test_a_lever_that_the_file_does_not_name_can_be_fixed() -> None:
+def test_a_setting_that_the_file_does_not_name_can_be_fixed() -> None:
     assert built(48, space="quick", fix=["workers=2"]).values["workers"] == (2,)
 
 
 @pytest.mark.parametrize("option", ["fix", "only"])
-def test_an_unknown_lever_or_value_is_refused_with_the_nearest_right_word(option: str) -> None:
+def test_an_unknown_setting_or_value_is_refused_with_the_nearest_right_word(option: str) -> None:
     assert "'precision'" in refusal(**{option: ["precison=bf16"]})
     assert "Did you mean 'bf16'" in refusal(**{option: ["precision=bf61"]})
     assert "whole number" in refusal(**{option: ["workers=many"]})
@@ -267,7 +267,7 @@ def test_a_fixed_micro_batch_that_does_not_divide_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"fix": ["precision=fp16"]}, {"only": ["precision=fp16,tf32"]}])
-def test_a_lever_with_nothing_left_is_refused_with_the_reasons(options: dict[str, Any]) -> None:
+def test_a_setting_with_nothing_left_is_refused_with_the_reasons(options: dict[str, Any]) -> None:
     said = refusal(**options)
     assert "precision" in said
     assert "trains in fp32" in said
@@ -282,7 +282,7 @@ def test_an_unknown_space_is_refused_with_the_nearest_one() -> None:
     assert "no search space" in refusal(space="a\0b")
 
 
-def test_an_unknown_lever_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
     said = file_refusal(tmp_path, "# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n")
     assert said.startswith("space.yaml:4: ")
     assert "'optimiser'" in said
@@ -395,7 +395,7 @@ def test_a_space_without_micro_batch_sizes_takes_every_divisor(tmp_path: Path) -
     assert built(6, space=path).values["micro_batch_size"] == (1, 2, 3, 6)
 
 
-def test_levers_that_change_what_is_learnt_are_marked() -> None:
+def test_settings_that_change_what_is_learnt_are_marked() -> None:
     assert built(48).learns_differently == ("precision", "optimizer")
     assert built(48, fix=["precision=bf16"]).learns_differently == ("optimizer",)
 
@@ -412,7 +412,7 @@ def test_what_is_fixed_is_ones_own_when_numerics_are_kept() -> None:
     assert built(48, keep_numerics=True, fix=["precision=bf16"]).values["precision"] == ("bf16",)
 
 
-def test_a_space_names_the_levers_that_are_searched_first(tmp_path: Path) -> None:
+def test_a_space_names_the_settings_that_are_searched_first(tmp_path: Path) -> None:
     text = "core: [micro_batch_size, precision]\nparameters: {micro_batch_size: divisors, precision: [fp32], workers: [0, 2]}"
     assert built(6, space=space_file(tmp_path, text)).core == ("micro_batch_size", "precision")
     with pytest.raises(InvalidSpace, match="the core names 'worker', which has no values below"):

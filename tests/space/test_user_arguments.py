@@ -6,7 +6,7 @@ import pytest
 from transformers import TrainingArguments
 
 from autotune.core.errors import InvalidRequest
-from autotune.space.user_arguments import fields_of, left_out, own_arguments
+from autotune.space.user_arguments import fields_of, left_out, read_user_arguments
 
 
 def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tmp_path: Path) -> None:
@@ -43,31 +43,31 @@ def test_the_object_its_fields_and_a_file_say_the_same_under_each_name(tmp_path:
     file.write_text("weight_decay: 0.1\nlearning_rate: 3e-4\n")
     for value in (given, {"weight_decay": 0.1, "learning_rate": 3e-4}, file, str(file)):
         for name in ("args", "base_arguments", "training_args"):
-            of = own_arguments(**{**dict.fromkeys(("args", "base_arguments", "training_args")), name: value})
+            of = read_user_arguments(**{**dict.fromkeys(("args", "base_arguments", "training_args")), name: value})
             assert {key: of.fields[key] for key in ("weight_decay", "learning_rate")} == {
                 "weight_decay": 0.1,
                 "learning_rate": 3e-4,
             }
             assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")
-    assert own_arguments(args=None).fields == {}
+    assert read_user_arguments(args=None).fields == {}
 
 
 def test_two_names_and_what_is_no_arguments_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="Both args and training_args are given"):
-        own_arguments(args={}, base_arguments=None, training_args={})
+        read_user_arguments(args={}, base_arguments=None, training_args={})
     with pytest.raises(InvalidRequest, match="args is a int"):
-        own_arguments(args=5)
+        read_user_arguments(args=5)
 
 
 def test_what_belongs_to_the_user_s_run_stays_beside_the_fields(tmp_path: Path) -> None:
     path = tmp_path / "arguments.yaml"
     path.write_text("{learning_rate: 1.0e-3, output_dir: here, run_name: mine, use_cpu: true, hub_token: hf_secret}")
-    of = own_arguments(args=path)
+    of = read_user_arguments(args=path)
     assert of.fields == {"learning_rate": 1e-3}
     assert of.user == {"output_dir": "here", "run_name": "mine", "hub_token": "hf_secret"}
     assert "hf_secret" not in repr(of)
     given = TrainingArguments(str(tmp_path), use_cpu=True, run_name="before")
-    of = own_arguments(args=given)
+    of = read_user_arguments(args=given)
     given.run_name = "after"
     assert of.user.run_name == "before"
-    assert own_arguments(args=None).user == {}
+    assert read_user_arguments(args=None).user == {}

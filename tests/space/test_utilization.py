@@ -80,7 +80,7 @@ def test_a_cpu_has_no_sheet_and_what_was_not_counted_is_unknown() -> None:
 
 def test_of_a_trial_of_another_version_nothing_is_known() -> None:
     study = found()
-    of = configuration(16, precision="bf16", lever_of_later="on")
+    of = configuration(16, precision="bf16", setting_of_later="on")
     assert study.utilization(trial(2, 450.0, of=of)) is None
 
 

@@ -96,7 +96,7 @@ def test_trials_far_behind_ended_early_or_barred_are_not_confirmed() -> None:
         trial(1, 10.0),
         trial(2, 7.0),
         trial(3, 11.0, ended_early=True),
-        replace(trial(4, 12.0), barred="its loss differs from the baseline's"),
+        replace(trial(4, 12.0), disqualified_reason="its loss differs from the baseline's"),
         Trial(5, configuration(), ended(Outcome.OUT_OF_MEMORY)),
     ]
     assert {number for number, _ in confirmed(trials)} == {0, 1}

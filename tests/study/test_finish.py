@@ -12,7 +12,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.failures import Failure
 from autotune.core.loss_curves import STEPS, Curve, Numerics
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import GRACE
 from autotune.probe.replay import ReplayProbe
 from autotune.space.search_space import SearchSpace
@@ -40,7 +40,7 @@ class Trainings:
     ) -> tuple[Any, Failure | None]:
         self.asked.append((kind, configuration))
         if kind == "rehearsal":
-            return Rehearsal(eval_batch_size=configuration.micro_batch_size).to_dict(), None
+            return SanityCheck(eval_batch_size=configuration.micro_batch_size).to_dict(), None
         loss = 6.0 if configuration.values.get("precision") in self.wrong else 5.0
         return Curve((loss + 0.01 * request["seed"],) * request["steps"]).to_dict(), None
 
@@ -60,7 +60,7 @@ def searched(folder: Path, world: World = machine, among: SearchSpace | None = N
 
 def finished(
     study: Study, probe: ReplayProbe, train: Trainings, **asked: bool
-) -> tuple[Numerics | None, Rehearsal | None]:
+) -> tuple[Numerics | None, SanityCheck | None]:
     return finish(study, probe, train, "random weights", lambda progress: None, **asked)
 
 
@@ -102,9 +102,9 @@ def test_where_the_answer_is_flagged_the_fastest_that_learns_as_fp32_wins_and_is
     assert best.configuration.values["precision"] == "fp32"
     assert best.confirmed
     assert train.of("rehearsal") == [best.configuration]
-    barred = [trial for trial in study.trials if trial.barred]
-    assert barred
-    assert {trial.configuration.values["precision"] for trial in barred} == {"bf16"}
+    disqualified_reason = [trial for trial in study.trials if trial.disqualified_reason]
+    assert disqualified_reason
+    assert {trial.configuration.values["precision"] for trial in disqualified_reason} == {"bf16"}
 
 
 def test_where_everything_is_flagged_nothing_wins(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_where_only_the_answer_s_losses_are_compared_and_flagged_the_next_one_s_
     assert numerics is not None
     by_precision = {trial.configuration.values["precision"]: trial for trial in study.trials}
     assert numerics.is_checked(by_precision["fp16"].number)
-    assert by_precision["bf16"].barred == numerics.flag(by_precision["bf16"].number) != ""
+    assert by_precision["bf16"].disqualified_reason == numerics.flag(by_precision["bf16"].number) != ""
 
 
 def test_what_learns_as_a_flagged_one_does_is_barred_without_a_training_of_its_own(tmp_path: Path) -> None:
@@ -199,10 +199,10 @@ def test_what_learns_as_a_flagged_one_does_is_barred_without_a_training_of_its_o
     train = Trainings("bf16")
     numerics, _ = finished(study, probe, train)
     assert numerics is not None
-    unchecked = [trial for trial in study.trials if trial.barred and not numerics.is_checked(trial.number)]
+    unchecked = [trial for trial in study.trials if trial.disqualified_reason and not numerics.is_checked(trial.number)]
     assert [trial.configuration.micro_batch_size for trial in unchecked] == [1]
     assert not unchecked[0].confirmations
-    assert "learns as trial" in unchecked[0].barred
+    assert "learns as trial" in unchecked[0].disqualified_reason
 
 
 def test_once_too_many_answers_were_flagged_only_what_was_compared_may_win(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_once_too_many_answers_were_flagged_only_what_was_compared_may_win(tmp_p
     trained = {one.values["optimizer"] for one in train.of("numerics")}
     assert trained == {"adamw_torch", *optimizers[-MOST_ANSWERS:]}
     left = next(trial for trial in study.trials if trial.configuration.values["optimizer"] == "sgd")
-    assert "not compared" in left.barred
+    assert "not compared" in left.disqualified_reason
 
 
 def test_the_baseline_stays_allowed_though_it_is_flagged(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_baseline_stays_allowed_though_it_is_flagged(tmp_path: Path) -> None
     assert numerics is not None
     assert winner(study) == study.trials[0].configuration
     assert numerics.flag(0)
-    assert not study.trials[0].barred
+    assert not study.trials[0].disqualified_reason
 
 
 def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path: Path) -> None:
@@ -297,6 +297,6 @@ def test_a_training_that_fails_is_told_and_flags_nothing(tmp_path: Path) -> None
     numerics, rehearsal = finished(study, probe, Failing())
     assert numerics is not None
     assert "it broke" in numerics.problem
-    assert not any(trial.barred for trial in study.trials)
+    assert not any(trial.disqualified_reason for trial in study.trials)
     assert rehearsal is not None
     assert "it broke" in " ".join(rehearsal.lines())

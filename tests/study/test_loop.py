@@ -27,7 +27,7 @@ from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study.loop import CRASHES_THAT_END, adopt, missing_rounds, open_study, search
+from autotune.study.loop import CRASHES_THAT_END, import_trials, missing_rounds, open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.stopping import nothing_to_win
@@ -137,9 +137,9 @@ def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_pa
 @pytest.mark.parametrize("n_trials", [1, 3, 6])
 def test_the_number_of_trials_counts_probes_the_baseline_s_among_them(tmp_path: Path, n_trials: int) -> None:
     probe = replay()
-    study, statement = run(tmp_path, probe, n_trials=n_trials)
+    study, stop_reason = run(tmp_path, probe, n_trials=n_trials)
     assert len(probed(probe)) == len(study.trials) == n_trials
-    assert statement == f"the budget of {n_trials} trials is used"
+    assert stop_reason == f"the budget of {n_trials} trials is used"
 
 
 def test_every_trial_is_on_disk_before_the_next_starts(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_proposal_that_is_known_is_answered_at_once_and_not_counted(tmp_path: 
     study, _ = run(tmp_path, probe, n_trials=6)
     assert len(set(probed(probe))) == len(probed(probe))
     answered = [one for one in study.optuna.get_trials() if "answered_by" in one.user_attrs]
-    assert len(answered) == study.answered_at_once > 0
+    assert len(answered) == study.duplicate_proposals > 0
     assert all(one.state is TrialState.COMPLETE for one in answered)
 
 
@@ -242,7 +242,7 @@ def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) 
         return machine(configuration)
 
     probe = replay(world)
-    study, statement = run(tmp_path, probe, n_trials=100, sampler="brute-force")
+    study, stop_reason = run(tmp_path, probe, n_trials=100, sampler="brute-force")
     crashed = [trial for trial in study.trials if trial.measurement.outcome is Outcome.CRASHED]
     assert len(crashed) == SAME_CRASHES
     assert {trial.configuration.values["checkpointing"] for trial in crashed} == {"full"}
@@ -250,7 +250,7 @@ def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) 
     [note] = crash_notes(study.trials)
     assert "checkpointing full" in note
     assert "illegal instruction" in note
-    assert "known or settled" in statement
+    assert "known or settled" in stop_reason
 
 
 def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows_it(tmp_path: Path) -> None:
@@ -328,9 +328,9 @@ def test_a_baseline_that_loads_with_more_workers_than_cores_rules_nothing_else_o
 def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, sampler: str) -> None:
     probe = replay()
     # Ours would end before, once nothing can be won.
-    study, statement = run(tmp_path, probe, n_trials=100, sampler=sampler, margin=-1.0)
-    assert statement.startswith(
-        ("every configuration of the space is known or settled", "nothing untried is likely to fit")
+    study, stop_reason = run(tmp_path, probe, n_trials=100, sampler=sampler, margin=-1.0)
+    assert stop_reason.startswith(
+        ("all configurations have been measured or ruled out", "nothing untried is likely to fit")
     )
     assert len(set(probed(probe))) == len(probed(probe))
     assert set(probed(probe)) | {c for c in space() if not machine(c).feasible} == set(space())
@@ -348,9 +348,9 @@ def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, cra
         return ended(Outcome.CRASHED, reason="at the end") if last else machine(configuration)
 
     probe = replay(world)
-    study, statement = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
+    study, stop_reason = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
     assert len(study.trials) == among.size
-    assert "known" in statement
+    assert "known" in stop_reason
 
 
 def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
@@ -369,7 +369,9 @@ def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: P
 def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
         first = len(probe.asked) == 1
-        return out_of_memory(configuration, observed_doubts=("another process",)) if first else completed(configuration)
+        return (
+            out_of_memory(configuration, observed_warnings=("another process",)) if first else completed(configuration)
+        )
 
     probe = replay(world)
     study, _ = run(tmp_path, probe, n_trials=1)
@@ -382,11 +384,11 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
 
 
 def test_on_a_machine_that_stays_disturbed_a_search_takes_it_as_it_is(tmp_path: Path) -> None:
-    probe = replay(lambda configuration: replace(machine(configuration), observed_doubts=("another process",)))
+    probe = replay(lambda configuration: replace(machine(configuration), observed_warnings=("another process",)))
     study, _ = run(tmp_path, probe, n_trials=6)
     assert len(study.trials) == 6
     feasible = [trial for trial in study.trials if trial.measurement.outcome is Outcome.COMPLETED]
-    assert all(trial.measurement.observed_doubts for trial in feasible)
+    assert all(trial.measurement.observed_warnings for trial in feasible)
     assert len(probe.asked) == 3 * 3 + 3, "three trials with two repeats, and three without"
 
 
@@ -427,13 +429,13 @@ def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs
     run(tmp_path, replay(), n_trials=3, sampler="physics")
     first = read_prospects(tmp_path)
     assert sorted(first) == [0, 1, 2]
-    assert all(one.any_could_win >= one.could_win >= 0 for one in first.values())
-    study, statement = run(tmp_path, replay(), n_trials=5, sampler="physics")
+    assert all(one.max_gain >= one.max_gain_if_fits >= 0 for one in first.values())
+    study, stop_reason = run(tmp_path, replay(), n_trials=5, sampler="physics")
     again = read_prospects(tmp_path)
     assert sorted(again) == [trial.number for trial in study.trials]
     assert [again[number] for number in (0, 1)] == [first[number] for number in (0, 1)]
-    if statement.startswith("the budget"):
-        assert f"at most {again[4].any_could_win:.{1 if again[4].any_could_win < 0.1 else 0}%}" in statement
+    if stop_reason.startswith("the budget"):
+        assert f"at most {again[4].any_could_win:.{1 if again[4].max_gain < 0.1 else 0}%}" in stop_reason
     remove_study(tmp_path, [])
     assert not read_prospects(tmp_path)
 
@@ -446,10 +448,10 @@ def test_other_samplers_promise_nothing(tmp_path: Path) -> None:
 def test_a_search_that_is_over_is_over_again_at_once(tmp_path: Path) -> None:
     first, _ = run(tmp_path, replay())
     nobody = replay()
-    again, statement = run(tmp_path, nobody)
+    again, stop_reason = run(tmp_path, nobody)
     assert nobody.asked == []
     assert again.trials == first.trials
-    assert statement == "the budget of 5 trials is used"
+    assert stop_reason == "the budget of 5 trials is used"
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
@@ -522,12 +524,12 @@ def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path
     first, ended_with = run(tmp_path / "one", replay(), n_trials=6, sampler="physics", confirmation_rounds=2)
     with locked(tmp_path / "two"):
         second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
-        assert adopt(second, first.trials) == len(first.trials)
+        assert import_trials(second, first.trials) == len(first.trials)
         probe = replay()
-        statement = search(second, probe)
+        stop_reason = search(second, probe)
     assert probe.asked == [], "0 probes and no confirmation: all of it is known"
     assert second.trials == first.trials
-    assert statement == ended_with
+    assert stop_reason == ended_with
     again, _ = run(tmp_path / "two", probe, n_trials=6, sampler="physics", confirmation_rounds=2)
     assert (again.trials, probe.asked) == (first.trials, []), "what was taken over is on disk like any other trial"
 
@@ -541,7 +543,7 @@ def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path
     starved = Trial(2, starved_of, out_of_memory(starved_of, allowed_bytes=ALLOWED // 2))
     with locked(tmp_path):
         study = opened(tmp_path, one)
-        assert adopt(study, [fits, timed_out, starved]) == 1
+        assert import_trials(study, [fits, timed_out, starved]) == 1
     assert study.trials[0].measurement.allowed_bytes == ALLOWED
 
 
@@ -549,15 +551,15 @@ def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
     run(tmp_path, replay(), n_trials=2)
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=2)
-        assert adopt(study, study.trials) == 0
+        assert import_trials(study, study.trials) == 0
         (tmp_path / "new").mkdir()
-        assert adopt(opened(tmp_path / "new"), []) == 0
+        assert import_trials(opened(tmp_path / "new"), []) == 0
 
 
 def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     probe = replay()
-    study, statement = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
-    assert statement.startswith(("nothing untried can beat", "nothing untried that is likely"))
+    study, stop_reason = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
+    assert stop_reason.startswith(("nothing untried can beat", "nothing untried that is likely"))
     assert len(study.trials) < study.space.size
     best = max(machine(one).samples_per_second or 0.0 for one in study.space)
     reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
@@ -565,16 +567,16 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
-    _, statement = run(tmp_path, replay(), n_trials=2, sampler="physics")
-    assert statement.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
+    _, stop_reason = run(tmp_path, replay(), n_trials=2, sampler="physics")
+    assert stop_reason.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
 
 
 def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:
     probe = replay()
-    study, statement = run(tmp_path, probe, n_trials=20, sampler="physics", training_steps=3)
+    study, stop_reason = run(tmp_path, probe, n_trials=20, sampler="physics", training_steps=3)
     assert len(study.trials) == 1
-    assert statement.startswith("your 3 steps take about 2 s: another probe of about ")
-    assert "by estimate the fastest is " in statement
+    assert stop_reason.startswith("your 3 steps take about 2 s: another probe of about ")
+    assert "estimated fastest: " in stop_reason
 
 
 # Confirmation ---------------------------------------------------------------------------------------------------
@@ -634,10 +636,10 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
 
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
-        statement = search(study, world)
+        stop_reason = search(study, world)
         assert "probe" in kinds[kinds.index("round") :]
         asked = study.optuna.sampler.choose(study.optuna, trials=study.trials)
-        assert statement == nothing_to_win(study.plan, study.trials, asked, study.space.size)
+        assert stop_reason == nothing_to_win(study.plan, study.trials, asked, study.space.size)
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None
     assert speed(found.configuration) == 100
@@ -853,7 +855,7 @@ def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _
 @pytest.mark.parametrize("seconds", [25.0, 60.0, 200.0])
 @pytest.mark.parametrize("sampler", ["random", "physics"])
 def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, seconds: float, sampler: str) -> None:
-    study, statement, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
+    study, stop_reason, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert best.confirmed == study.trials[0].confirmed == (best.number != 0)
@@ -861,16 +863,16 @@ def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, 
     assert probe.time.passed[0] <= seconds
     assert not probe.killed
     if seconds == 25.0:
-        assert statement.startswith("the time of 25 s is over")
+        assert stop_reason.startswith("the time of 25 s is over")
         assert study.left_out == ["further probes"]
 
 
 def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_path: Path) -> None:
-    study, statement, probe = timed(tmp_path, 60.0, each_taking(4.0, lambda one: one.micro_batch_size == 8))
+    study, stop_reason, probe = timed(tmp_path, 60.0, each_taking(4.0, lambda one: one.micro_batch_size == 8))
     assert len(probe.killed) == 1
     lost = probe.killed[0][0]
     assert probe.time.passed[0] <= 60 * (1 + GRACE)
-    assert statement == "the time of 1 min 0 s is over"
+    assert stop_reason == "the time of 1 min 0 s is over"
     assert lost not in [trial.number for trial in study.trials]
     assert not (study.probe_folder(lost) / ANSWER).exists()
     best = best_trial(study.trials, "samples_per_second")

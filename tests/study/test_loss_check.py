@@ -12,7 +12,7 @@ from autotune.core.loss_curves import SEEDS, STEPS, Curve, Numerics
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.study.loss_check import KEPT, check_numerics, in_float32, predicted_seconds, stand_in
-from tests.makers import LEVERS, configuration, out_of_memory, trial
+from tests.makers import SETTINGS, configuration, out_of_memory, trial
 
 BASELINE = configuration(8, precision="bf16", optimizer="adamw_torch")
 FAST = configuration(16, precision="bf16", optimizer="adamw_bnb_8bit", workers=2)
@@ -55,7 +55,7 @@ def test_float32_is_the_baseline_but_for_its_precision_and_trained_once_a_seed(t
         (FAST, 0, "trial-0001"),
         (LEAN, 0, "trial-0002"),
     ]
-    assert numerics.reference_levers == FLOAT32.values
+    assert numerics.reference_settings == FLOAT32.values
     assert [round(one.level, 6) for one in numerics.references] == [8.0, 8.1, 8.2]
     assert list(numerics.curves) == [1, 2]
     assert numerics.curves[1].skipped_steps == 3
@@ -78,7 +78,7 @@ def test_a_baseline_in_float32_is_its_own_reference_and_trained_no_fourth_time(t
 
 
 def test_a_space_without_precision_is_compared_with_float32_too(tmp_path: Path) -> None:
-    bare = Configuration.exact(48, 8, {name: value for name, value in LEVERS.items() if name != "precision"})
+    bare = Configuration.exact(48, 8, {name: value for name, value in SETTINGS.items() if name != "precision"})
     trainings = Trainings()
     check(tmp_path, trainings, (0,), [trial(0, of=bare)])
     assert trainings.asked[0][0].values["precision"] == "fp32"
@@ -133,7 +133,7 @@ def test_a_baseline_too_large_for_float32_is_stood_in_for_by_the_first_finalist(
         (FLOAT32, "reference-0"),
         *[(instead, f"stand-in-{seed}") for seed in SEEDS],
     ]
-    assert numerics.reference_levers == instead.values
+    assert numerics.reference_settings == instead.values
     assert numerics.is_checked(1)
     assert stand_in(FAST, BASELINE) == instead
 

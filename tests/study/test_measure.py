@@ -40,7 +40,7 @@ def answering(*measurements: Measurement) -> ReplayProbe:
 
 
 def disturbed(speed: float = 5.0) -> Measurement:
-    return completed(OF, speed, observed_doubts=FOREIGN)
+    return completed(OF, speed, observed_warnings=FOREIGN)
 
 
 def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
@@ -69,25 +69,25 @@ def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> No
     assert probe.asked[0] == probe.asked[1]
     assert measurement.samples_per_second == pytest.approx(10.0)
     assert measurement.repeated_because == FOREIGN
-    assert measurement.observed_doubts == ()
+    assert measurement.observed_warnings == ()
 
 
 def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
-    throttled = replace(disturbed(), observed_doubts=("throttled",))
+    throttled = replace(disturbed(), observed_warnings=("throttled",))
     probe = answering(disturbed(), throttled, disturbed(7.0))
     measurement = measure(tmp_path, plan(), [], probe, OF, 0)
     assert len(probe.asked) == 1 + REPEATS == 3
     assert measurement.samples_per_second == pytest.approx(7.0)
     assert measurement.repeated_because == (*FOREIGN, "throttled")
-    assert measurement.observed_doubts == FOREIGN, "the last one is doubted still"
+    assert measurement.observed_warnings == FOREIGN, "the last one is warned still"
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        out_of_memory(OF, observed_doubts=FOREIGN),
-        ended(Outcome.TIMED_OUT, observed_doubts=FOREIGN),
-        completed(OF, observed_doubts=FOREIGN, ended_early=True),
+        out_of_memory(OF, observed_warnings=FOREIGN),
+        ended(Outcome.TIMED_OUT, observed_warnings=FOREIGN),
+        completed(OF, observed_warnings=FOREIGN, ended_early=True),
     ],
     ids=["out of memory", "timed out", "hopeless"],
 )
@@ -101,7 +101,7 @@ def test_an_end_that_a_stranger_may_have_brought_about_is_tried_again(tmp_path: 
     "outcome", [Outcome.CRASHED, Outcome.UNSUPPORTED, Outcome.MISCONFIGURED, Outcome.NON_FINITE_LOSS]
 )
 def test_an_end_that_no_stranger_brings_about_stands(tmp_path: Path, outcome: Outcome) -> None:
-    probe = answering(ended(outcome, observed_doubts=FOREIGN))
+    probe = answering(ended(outcome, observed_warnings=FOREIGN))
     measure(tmp_path, plan(), [], probe, OF, 0)
     assert len(probe.asked) == 1
 
@@ -122,15 +122,15 @@ def test_a_confirmation_that_was_disturbed_is_made_anew_too(tmp_path: Path) -> N
 )
 def test_a_disturbance_that_stays_is_the_machine_as_it_is(tmp_path: Path, before: int, probes: int) -> None:
     probe = answering(disturbed())
-    trials = [trial(number, observed_doubts=FOREIGN) for number in range(before)]
+    trials = [trial(number, observed_warnings=FOREIGN) for number in range(before)]
     measurement = measure(tmp_path, plan(), trials, probe, OF, before)
     assert len(probe.asked) == probes
-    assert measurement.observed_doubts == FOREIGN
+    assert measurement.observed_warnings == FOREIGN
 
 
 def test_one_quiet_trial_among_the_last_ends_that(tmp_path: Path) -> None:
     probe = answering(disturbed())
-    trials = [trial(number, observed_doubts=FOREIGN) for number in range(5)] + [trial(5)]
+    trials = [trial(number, observed_warnings=FOREIGN) for number in range(5)] + [trial(5)]
     measure(tmp_path, plan(), trials, probe, OF, 6)
     assert len(probe.asked) == 1 + REPEATS
 
@@ -196,7 +196,7 @@ def test_a_probe_is_told_its_number_and_the_best_speed_so_far(tmp_path: Path) ->
 def test_there_is_no_bar_for_memory_nor_in_a_confirmation_nor_from_what_is_barred(tmp_path: Path) -> None:
     assert asked_of(tmp_path / "memory", [trial(0)], objective="memory").best_so_far is None
     assert asked_of(tmp_path / "confirmation", [trial(0)], confirmation=1).best_so_far is None
-    trials = [trial(0, 10.0), replace(trial(1, 30.0), barred="its loss differs")]
+    trials = [trial(0, 10.0), replace(trial(1, 30.0), disqualified_reason="its loss differs")]
     assert asked_of(tmp_path / "barred", trials).best_so_far == trials[0].samples_per_second
 
 

@@ -100,12 +100,14 @@ def test_a_trial_that_ended_early_never_wins() -> None:
 
 
 def test_a_barred_trial_never_wins_nor_is_it_confirmed() -> None:
-    barred = replace(trial(1, 30.0, 100 * MIB, confirmed=30.0), barred="its loss differs from the baseline's")
-    trials = [trial(0, 10.0), barred, trial(2, 20.0)]
+    disqualified_reason = replace(
+        trial(1, 30.0, 100 * MIB, confirmed=30.0), disqualified_reason="its loss differs from the baseline's"
+    )
+    trials = [trial(0, 10.0), disqualified_reason, trial(2, 20.0)]
     assert best_trial(trials, SPEED) is trials[2], "its confirmation puts no other behind"
-    assert best_trial(trials, "memory") is not barred
-    assert best_trial([barred], SPEED) is None
-    unconfirmed = replace(trial(1, 30.0), barred="its loss differs from the baseline's")
+    assert best_trial(trials, "memory") is not disqualified_reason
+    assert best_trial([disqualified_reason], SPEED) is None
+    unconfirmed = replace(trial(1, 30.0), disqualified_reason="its loss differs from the baseline's")
     assert numbers(finalists([trials[0], unconfirmed, trials[2]], SPEED)) == [2]
 
 
@@ -153,7 +155,7 @@ def rivals(other: Configuration, *gains: float) -> list[Trial]:
         (BF16, (1.5, 1.6, 1.4), True),
         (WORKERS, (0.6, 2.4, 1.2), True),
         (
-            replace(BF16, levers=(*BF16.levers[:1], ("precision", "unheard_of"), *BF16.levers[2:])),
+            replace(BF16, settings=(*BF16.settings[:1], ("precision", "unheard_of"), *BF16.settings[2:])),
             (0.6, 2.4, 1.2),
             False,
         ),
@@ -189,10 +191,10 @@ def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_no
 
 def test_what_was_faster_and_could_not_win_is_disqualified_with_its_reason_the_fastest_confirmed_one_first() -> None:
     slow, unsure = rivals(BF16, 0.6, 2.4, 1.2)
-    barred = replace(of(in_rounds(2, [50.0, 20.0, 35.0]), BF16), barred="its loss differs")
-    probed = replace(trial(3, 90.0, of=BF16), barred="learns as trial 2")
-    behind = replace(trial(4, 1.0, of=BF16, confirmed=1.0), barred="its loss differs")
-    trials = [slow, unsure, barred, probed, behind]
+    disqualified_reason = replace(of(in_rounds(2, [50.0, 20.0, 35.0]), BF16), disqualified_reason="its loss differs")
+    probed = replace(trial(3, 90.0, of=BF16), disqualified_reason="learns as trial 2")
+    behind = replace(trial(4, 1.0, of=BF16, confirmed=1.0), disqualified_reason="its loss differs")
+    trials = [slow, unsure, disqualified_reason, probed, behind]
     assert best_trial(trials, SPEED) is slow
     told = disqualified(trials, SPEED)
     assert [one.number for one, _ in told] == [2, 1, 3]

@@ -6,11 +6,11 @@ from typing import Any
 from autotune.core.configuration import Configuration
 from autotune.core.failures import Failure
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import Rehearsal
-from autotune.study.sanity_check import KEPT, rehearse
+from autotune.core.sanity import SanityCheck
+from autotune.study.sanity_check import KEPT, check_sanity
 from tests.makers import configuration
 
-DONE = Rehearsal(eval_batch_size=8, eval_batches_tried=(8,), checkpoint_bytes=62, checkpoint_seconds=0.1)
+DONE = SanityCheck(eval_batch_size=8, eval_batches_tried=(8,), checkpoint_bytes=62, checkpoint_seconds=0.1)
 
 
 class Attempts:
@@ -27,26 +27,28 @@ class Attempts:
 
 def test_a_rehearsal_is_made_once_and_then_read(tmp_path: Path) -> None:
     attempts, folder = Attempts(DONE.to_dict()), tmp_path / "rehearsal"
-    assert rehearse(configuration(8), attempts, folder) == DONE
-    assert rehearse(configuration(8), attempts, folder) == DONE
+    assert check_sanity(configuration(8), attempts, folder) == DONE
+    assert check_sanity(configuration(8), attempts, folder) == DONE
     assert attempts.made == [(configuration(8), folder)]
 
 
 def test_another_configuration_is_rehearsed_anew(tmp_path: Path) -> None:
-    rehearse(configuration(8), Attempts(DONE.to_dict()), tmp_path)
-    attempts = Attempts(Rehearsal(eval_batch_size=16).to_dict())
-    assert rehearse(configuration(16), attempts, tmp_path).eval_batch_size == 16
+    check_sanity(configuration(8), Attempts(DONE.to_dict()), tmp_path)
+    attempts = Attempts(SanityCheck(eval_batch_size=16).to_dict())
+    assert check_sanity(configuration(16), attempts, tmp_path).eval_batch_size == 16
     assert len(attempts.made) == 1
 
 
 def test_a_damaged_file_is_rehearsed_anew(tmp_path: Path) -> None:
     for damage in ("", "[]", '{"configuration": 1}'):
         (tmp_path / KEPT).write_text(damage)
-        assert rehearse(configuration(), Attempts(DONE.to_dict()), tmp_path) == DONE
+        assert check_sanity(configuration(), Attempts(DONE.to_dict()), tmp_path) == DONE
 
 
 def test_a_process_that_died_is_a_problem_and_kept_too(tmp_path: Path) -> None:
     attempts = Attempts(None, Failure(Outcome.TIMED_OUT, "not done after 60 s"))
     for _ in range(2):
-        assert rehearse(configuration(), attempts, tmp_path).lines() == ["rehearsal: timed out: not done after 60 s"]
+        assert check_sanity(configuration(), attempts, tmp_path).lines() == [
+            "rehearsal: timed out: not done after 60 s"
+        ]
     assert len(attempts.made) == 1

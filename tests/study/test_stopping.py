@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from autotune.core.time_limit import TimeLimit
-from autotune.sampler.acquisition import Choice
+from autotune.sampler.acquisition import Proposal
 from autotune.study.plan import Plan
 from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
 from tests.makers import ALLOWED, configuration, trial
@@ -16,8 +16,8 @@ SIZE = 4
 """Configurations of the space: as many as were tried."""
 
 
-def choice(could_win: float = 0.2, expected_win: float = 0.1, probe_seconds: float = 5.0) -> Choice:
-    return Choice(NEXT, could_win, could_win, 30, expected_win, probe_seconds, better=True)
+def choice(max_gain_if_fits: float = 0.2, expected_gain: float = 0.1, probe_seconds: float = 5.0) -> Proposal:
+    return Proposal(NEXT, max_gain_if_fits, max_gain_if_fits, 30, expected_gain, probe_seconds, better=True)
 
 
 def announced(steps: int) -> Plan:
@@ -31,15 +31,15 @@ def test_a_budget_ends_it() -> None:
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
-    assert nothing_to_win(PLAN, TRIALS, choice(could_win=0.011), SIZE) == ""
-    said = nothing_to_win(PLAN, TRIALS, choice(could_win=0.009), SIZE)
+    assert nothing_to_win(PLAN, TRIALS, choice(max_gain_if_fits=0.011), SIZE) == ""
+    said = nothing_to_win(PLAN, TRIALS, choice(max_gain_if_fits=0.009), SIZE)
     assert said == (
         "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
     )
 
 
 def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
-    said = nothing_to_win(PLAN, TRIALS, replace(choice(could_win=0.009), any_could_win=0.07), SIZE)
+    said = nothing_to_win(PLAN, TRIALS, replace(choice(max_gain_if_fits=0.009), max_gain=0.07), SIZE)
     assert said == (
         "nothing untried that is likely to fit can beat the best by more than 1.0% "
         "(95% sure, 30 untried configurations considered); what fits after all could beat the best by at most 7.0%"
@@ -47,17 +47,17 @@ def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
 
 
 def test_nothing_is_concluded_from_two_probes() -> None:
-    assert nothing_to_win(PLAN, TRIALS[:2], choice(could_win=0.0), SIZE) == ""
+    assert nothing_to_win(PLAN, TRIALS[:2], choice(max_gain_if_fits=0.0), SIZE) == ""
 
 
 def test_it_ends_when_all_is_known() -> None:
-    known = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.0, 0), SIZE)
-    assert known == "every configuration of the space is known or settled"
-    part = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.0, 0), SIZE + 1)
-    assert part == "every configuration around the best of the core levers' is known or settled"
-    starved = nothing_to_win(PLAN, TRIALS, Choice(None, math.inf, math.inf, 7), SIZE)
+    known = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.0, 0), SIZE)
+    assert known == "all configurations have been measured or ruled out"
+    part = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.0, 0), SIZE + 1)
+    assert part == "every configuration around the best of the core settings' is known or settled"
+    starved = nothing_to_win(PLAN, TRIALS, Proposal(None, math.inf, math.inf, 7), SIZE)
     assert starved == "nothing untried is likely to fit (95% sure, 7 untried configurations considered)"
-    hardly = nothing_to_win(PLAN, TRIALS, Choice(None, 0.0, 0.2, 7), SIZE)
+    hardly = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.2, 7), SIZE)
     assert hardly == f"{starved}; what fits after all could beat the best by at most 20%"
 
 
@@ -70,12 +70,12 @@ def test_a_short_run_is_not_worth_another_probe() -> None:
 
 def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
     said = nothing_to_win(announced(20), TRIALS[:1], choice(), SIZE)
-    assert said.endswith(f"by estimate the fastest is {NEXT} (not measured)")
+    assert said.endswith(f"estimated fastest: {NEXT} (not measured)")
 
 
 def test_where_nothing_is_expected_to_be_faster_what_one_has_is_the_pick() -> None:
     said = nothing_to_win(announced(20), TRIALS[:1], replace(choice(), better=False), SIZE)
-    assert said.endswith("by estimate the fastest is what you have")
+    assert said.endswith("estimated fastest: what you have")
 
 
 def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
@@ -84,7 +84,7 @@ def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
 
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
-    said = could_still_win(choice(could_win=0.25))
+    said = could_still_win(choice(max_gain_if_fits=0.25))
     assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
-    assert could_still_win(choice(could_win=math.inf)) == ""
-    assert could_still_win(Choice(None, 0.0, 0.0, 0)) == ""
+    assert could_still_win(choice(max_gain_if_fits=math.inf)) == ""
+    assert could_still_win(Proposal(None, 0.0, 0.0, 0)) == ""

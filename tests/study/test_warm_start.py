@@ -16,14 +16,14 @@ from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.rates_query import device_rates, known_rates
 from autotune.sampler.calibration import Calibration
-from autotune.sampler.physics import Knowledge
+from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import Effect
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Work
 from autotune.study.plan import Progress
 from autotune.study.store import read_peaks
-from autotune.study.warm_start import UNTOUCHED_BYTES, _needs, estimated_peaks, gather, keeping_peaks
+from autotune.study.warm_start import UNTOUCHED_BYTES, _needs, build_warm_start, estimated_peaks, keeping_peaks
 from tests.makers import MIB, completed, space, space_file, trial
 
 SPACE = """
@@ -44,16 +44,16 @@ def made(
     environment: Environment,
     workload_of: Callable[..., Workload],
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[SearchSpace, Knowledge]:
+) -> tuple[SearchSpace, WarmStart]:
     workload = workload_of("bert-mini", global_batch_size=8, sequence_length=32)
     path = space_file(tmp_path_factory.mktemp("space"), SPACE)
     request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
     space = build_space(request, environment, workload, {})
-    return space, gather(host, environment, workload, space, {}, 10**9, [PAST])
+    return space, build_warm_start(host, environment, workload, space, {}, 10**9, [PAST])
 
 
 def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
-    made: tuple[SearchSpace, Knowledge],
+    made: tuple[SearchSpace, WarmStart],
 ) -> None:
     space, knowledge = made
     assert knowledge.estimate is not None
@@ -64,12 +64,13 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
         larger = [
             other
             for other in space
-            if other.levers == one.levers and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
+            if other.settings == one.settings
+            and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
 
 
-def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchSpace, Knowledge]) -> None:
+def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchSpace, WarmStart]) -> None:
     space, knowledge = made
     found = estimated_peaks(knowledge, [Trial(0, space.baseline, completed(space.baseline))])
     assert knowledge.estimate is not None
@@ -80,20 +81,20 @@ def test_the_estimate_of_a_trial_says_what_its_memory_is_for(made: tuple[SearchS
 
 
 def test_what_a_cpu_training_reserves_without_touching_it_is_not_there_for_its_peak(
-    made: tuple[SearchSpace, Knowledge],
+    made: tuple[SearchSpace, WarmStart],
 ) -> None:
     assert made[1].allowed_bytes == 10**9 - UNTOUCHED_BYTES
 
 
 def test_where_less_is_allowed_than_is_reserved_nothing_is_left(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, WarmStart]
 ) -> None:
     workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
-    assert gather(host, environment, workload, made[0], {}, 2**20).allowed_bytes == 1
+    assert build_warm_start(host, environment, workload, made[0], {}, 2**20).allowed_bytes == 1
 
 
 def test_what_an_optimizers_library_takes_is_measured_and_estimated(
-    environment: Environment, made: tuple[SearchSpace, Knowledge]
+    environment: Environment, made: tuple[SearchSpace, WarmStart]
 ) -> None:
     if reason := environment.optimizers["adamw_bnb_8bit"]:
         pytest.skip(reason)
@@ -119,7 +120,7 @@ def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
     workload = workload_of("llama-mini", global_batch_size=8, sequence_length=32)
     baseline = Configuration.exact(8, 2, {"checkpointing": "none", "lora": "none", "quantization": "none"})
     among = space(baseline, (2, 4), checkpointing=("none", "full"), **proposed)
-    knowledge = gather(host, environment, workload, among, {}, 10**9)
+    knowledge = build_warm_start(host, environment, workload, among, {}, 10**9)
     assert knowledge.estimate is not None
     for checkpointing in ("none", "full"):
         values = {"micro_batch_size": 4, "checkpointing": checkpointing, "lora": "8", "quantization": "none"}
@@ -135,7 +136,7 @@ def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
     assert knowledge.prior.effects["quantization"]["nf4"].peak_bytes < 0
 
 
-def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tuple[SearchSpace, Knowledge]) -> None:
+def test_what_is_expected_comes_from_the_past_and_else_from_the_settings(made: tuple[SearchSpace, WarmStart]) -> None:
     prior = made[1].prior
     assert prior.effects["precision"]["bf16"] == Effect(-0.5, 0.0, 3.0)
     assert len(set(prior.work["precision"].values())) == 1, "what was measured counts, and not twice"
@@ -145,10 +146,10 @@ def test_what_is_expected_comes_from_the_past_and_else_from_the_levers(made: tup
 
 
 def test_a_callers_own_model_has_no_estimate(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, Knowledge]
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], made: tuple[SearchSpace, WarmStart]
 ) -> None:
     workload = replace(workload_of("bert-mini", global_batch_size=8, sequence_length=32), user_objects=True)
-    found = gather(host, environment, workload, made[0], {}, 10**9)
+    found = build_warm_start(host, environment, workload, made[0], {}, 10**9)
     assert found.estimate is None
     assert not estimated_peaks(found, [Trial(0, made[0].baseline, completed(made[0].baseline))])
     assert found.unknown.startswith("memory was not estimated before the probes")
@@ -206,7 +207,7 @@ def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
 
 def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
     peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
-    watch = keeping_peaks(seen.append, Knowledge(10**9, peak=lambda configuration: peak), tmp_path)
+    watch = keeping_peaks(seen.append, WarmStart(10**9, peak=lambda configuration: peak), tmp_path)
     trials = (trial(0), trial(1))
     watch(Progress("resumed", trials[:1]))
     assert read_peaks(tmp_path) == {0: peak}

@@ -52,7 +52,7 @@ COMPARED = (
     Column("currency", TEXT, "The price's currency as it was given; else empty."),
     Column("baseline_cost_per_million_samples", NUMBER, "What the baseline costs at that price.", COST),
     Column("best_cost_per_million_samples", NUMBER, "What the best configuration costs at that price.", COST),
-    Column("doubts", TEXT, "What speaks against the numbers, separated by semicolons; else empty."),
+    Column("warnings", TEXT, "What speaks against the numbers, separated by semicolons; else empty."),
     Column(
         "baseline_mfu", NUMBER, "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1."
     ),

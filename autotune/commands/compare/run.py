@@ -12,7 +12,7 @@ from autotune.core.trial import Trial
 from autotune.core.units import parse_price
 from autotune.core.workload import Workload
 from autotune.report.columns import FIRST
-from autotune.report.summary import doubts
+from autotune.report.summary import warnings
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
 from autotune.study.objective import best_trial
@@ -132,7 +132,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "why_no_speedup": facts.speedup_reason,
         "price_per_hour": price and price[0],
         "currency": price[1] if price else "",
-        "doubts": "; ".join(doubts(facts)),
+        "warnings": "; ".join(warnings(facts)),
     }
 
 

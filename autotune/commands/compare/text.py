@@ -50,7 +50,7 @@ def about(row: Row) -> list[str]:
         said.append(f"{_range(row, 'times_as_fast')} as fast as {row['compared_with']}")
     if row["why_not_compared"] not in ("", FIRST):
         said.append(f"compared with no other: {row['why_not_compared']}")
-    return said + [f"doubt: {doubt}" for doubt in row["doubts"].split("; ") if doubt]
+    return said + [f"warning: {warning}" for warning in row["warnings"].split("; ") if warning]
 
 
 def compared_page(rows: Sequence[Row], picture: str) -> str:

@@ -21,13 +21,13 @@ from autotune.probe.survey_query import read_environment, read_workload
 from autotune.probe.trace_query import traced
 from autotune.report.exports import auto_class
 from autotune.sampler.stages import narrowed
-from autotune.space.build import build_space, read_wishes
+from autotune.space.build import build_space, parse_overrides
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.settings.optimizer import NAMES
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import baseline_sizes, check_fields, what_differs
-from autotune.space.user_arguments import OwnArguments, own_arguments
+from autotune.space.user_arguments import UserArguments, read_user_arguments
 from autotune.workload.model.files import check_model
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ MOST = 5000
 class ForecastRow:
     """One peak, and the configurations that share it.
 
-    levers: every lever that changes memory -> its values that need the same. peak: None where it could not be traced, and
+    settings: every setting that changes memory -> its values that need the same. peak: None where it could not be traced, and
     reason says why.
     """
 
     micro_batch_size: int
     gradient_accumulation_steps: int
-    levers: Mapping[str, tuple[Value, ...]]
+    settings: Mapping[str, tuple[Value, ...]]
     peak: MemoryPeak | None
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        known = {name: list(values) for name, values in self.levers.items()}
+        known = {name: list(values) for name, values in self.settings.items()}
         sizes = {MICRO: self.micro_batch_size, "gradient_accumulation_steps": self.gradient_accumulation_steps}
         return {**sizes, "levers": known, "reason": self.reason, **(self.peak.to_dict() if self.peak else {})}
 
@@ -104,7 +104,7 @@ class Forecast:
         able = (
             card
             for card in CARDS.values()
-            if _precisions(card).intersection(map(str, row.levers.get("precision", ("fp32",))))
+            if _precisions(card).intersection(map(str, row.settings.get("precision", ("fp32",))))
         )
         return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
 
@@ -182,10 +182,10 @@ def estimate(
     device: str = "cuda",
     headroom: str | float = 0.05,
     keep_numerics: bool = False,
-    args: OwnArguments = None,
+    args: UserArguments = None,
     trust_remote_code: bool = False,
-    base_arguments: OwnArguments = None,
-    training_args: OwnArguments = None,
+    base_arguments: UserArguments = None,
+    training_args: UserArguments = None,
 ) -> Forecast:
     """What each configuration would need, from the model's config alone; every option of `autotune estimate`.
 
@@ -198,7 +198,7 @@ def estimate(
     if memory is not None and gpu is not None:
         raise InvalidRequest("Both --memory and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
-    own = own_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
+    own = read_user_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
     options = {name: given[name] for name in REQUESTED}
     request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=memory, **options)  # type: ignore[arg-type]
     return _forecast(request, own.source, card)
@@ -207,10 +207,10 @@ def estimate(
 def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
     """source: of the user's own arguments, for people."""
     base = request.training_args
-    fixed = read_wishes(request)[1]
+    fixed = parse_overrides(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
     if card is not None and request.device == "cpu":
-        raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Keep one of them.")
+        raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Pass only one of them.")
     check_model(request.model)
     with ProbeHost() as host:
         here, _ = read_environment(host, replace(request, device="cpu"), None)
@@ -238,11 +238,11 @@ def _few_enough(space: SearchSpace) -> list[Configuration]:
     """Every configuration, of a large space those that differ in what takes memory; raises InvalidRequest for too many."""
     own = space.baseline.values
     if space.size > MOST:
-        space = narrowed(space, {name: own[name] for name in space.values if "memory" not in LEVERS[name].changes})
+        space = narrowed(space, {name: own[name] for name in space.values if "memory" not in SETTINGS[name].changes})
     if space.size > MOST:
         raise InvalidRequest(
             f"The space {space.name} has {space.size} configurations that differ in memory: too many for a table.",
-            "Name another --space, or leave levers out with --fix.",
+            "Name another --space, or leave settings out with --fix.",
         )
     return list(space)
 
@@ -250,7 +250,7 @@ def _few_enough(space: SearchSpace) -> list[Configuration]:
 def device_meant(here: Environment, card: Card | None) -> Environment:
     """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
     capability = card.compute_capability if card else (8, 0)
-    every = map(str, LEVERS["precision"].values)
+    every = map(str, SETTINGS["precision"].values)
     reasons = {name: f"{card.name} has no {name}" if card and name not in _precisions(card) else None for name in every}
     return replace(
         here,
@@ -268,7 +268,7 @@ def device_meant(here: Environment, card: Card | None) -> Environment:
 
 
 def _precisions(card: Card) -> set[str]:
-    """Values of the lever that it has units for: weights in bfloat16 need no others than bfloat16."""
+    """Values of the setting that it has units for: weights in bfloat16 need no others than bfloat16."""
     return {*card.flops, *(value for value, alike in ALIKE.items() if alike in card.flops)}
 
 
@@ -287,13 +287,13 @@ def _rows(
         grouped.setdefault(key, []).append(one)
     for alike in grouped.values():
         first = alike[0]
-        told = [name for name, _ in first.levers if "memory" in LEVERS[name].changes]
-        levers = {name: tuple(dict.fromkeys(one.values[name] for one in alike)) for name in told}
+        told = [name for name, _ in first.settings if "memory" in SETTINGS[name].changes]
+        settings = {name: tuple(dict.fromkeys(one.values[name] for one in alike)) for name in told}
         sizes = (first.micro_batch_size, first.gradient_accumulation_steps)
         try:
-            yield ForecastRow(*sizes, levers, model.peak(first))
+            yield ForecastRow(*sizes, settings, model.peak(first))
         except NotTraced as error:
-            yield ForecastRow(*sizes, levers, None, str(error))
+            yield ForecastRow(*sizes, settings, None, str(error))
 
 
 def _size_taken(card: Card | None) -> tuple[str, ...]:
@@ -318,7 +318,7 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
         notes.append("of one rank, without what ranks keep to exchange gradients and without what sharding saves")
     if workload.data:
         notes.append("every sample as long as the longest, masks as with padding")
-    notes += [str(one) for one in space.ruled_out if "memory" in LEVERS[one.lever].changes]
+    notes += [str(one) for one in space.ruled_out if "memory" in SETTINGS[one.setting].changes]
     return tuple(dict.fromkeys(notes))
 
 

@@ -27,7 +27,7 @@ PEAKS = (
     Column("reason", TEXT, "Why there is no peak; else empty."),
 )
 FORECAST = (*SIZES, *PEAKS)
-"""Between the two stand the levers that change memory, as text: all values that need the same, separated by `/`.
+"""Between the two stand the settings that change memory, as text: all values that need the same, separated by `/`.
 
 Later work adds columns and renames none. What is missing is <NA>."""
 
@@ -35,12 +35,12 @@ Later work adds columns and renames none. What is missing is <NA>."""
 def forecast_frame(told: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each of `Forecast.to_dict()`, in its order."""
     rows = [_row(row) for row in told["rows"]]
-    levers = dict.fromkeys(name for row in told["rows"] for name in row["levers"])
-    columns = dtypes(SIZES) | dict.fromkeys(levers, TEXT) | dtypes(PEAKS)
+    settings = dict.fromkeys(name for row in told["rows"] for name in row["levers"])
+    columns = dtypes(SIZES) | dict.fromkeys(settings, TEXT) | dtypes(PEAKS)
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    levers = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
+    settings = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
     split = {f"{part}_bytes": size for part, size in row.get("split", {}).items()}
-    return {"where": "", **row, **levers, **split, "cards": ", ".join(row["cards"])}
+    return {"where": "", **row, **settings, **split, "cards": ", ".join(row["cards"])}

@@ -1,4 +1,4 @@
-"""A forecast as a table for people: peaks by micro-batch and levers, what fits, and what the memory is for."""
+"""A forecast as a table for people: peaks by micro-batch and settings, what fits, and what the memory is for."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -28,14 +28,14 @@ def forecast_lines(told: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _levers(row: dict[str, Any]) -> tuple[str, ...]:
+def _settings(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple("/".join(map(str, values)) for values in row["levers"].values())
 
 
-def _by_levers(told: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+def _by_settings(told: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     grouped: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in told["rows"]:
-        grouped.setdefault(_levers(row), []).append(row)
+        grouped.setdefault(_settings(row), []).append(row)
     return grouped
 
 
@@ -47,9 +47,9 @@ def _peaks(told: dict[str, Any]) -> list[str]:
     sizes = sorted({row["micro_batch_size"] for row in told["rows"]})
     shown = sizes if len(sizes) <= WIDEST else [*sizes[: WIDEST - 1], sizes[-1]]
     table = [[*_names(told), *map(str, shown)]]
-    for levers, rows in _by_levers(told).items():
+    for settings, rows in _by_settings(told).items():
         at = {row["micro_batch_size"]: row for row in rows}
-        table.append([*levers, *(_cell(at.get(size)) for size in shown)])
+        table.append([*settings, *(_cell(at.get(size)) for size in shown)])
     return _aligned(table, len(_names(told)))
 
 
@@ -63,16 +63,16 @@ def _splits(told: dict[str, Any]) -> list[str]:
     headings = [one.replace("_", " ") for one in PARTS]
     table = [[*_names(told), "micro-batch", "peak", *headings, "cached", "at"]]
     reasons = []
-    for levers, rows in _by_levers(told).items():
+    for settings, rows in _by_settings(told).items():
         known = [row for row in rows if "peak_bytes" in row]
         if not known:
-            reasons.append(f"{', '.join(levers)}: {rows[0]['reason']}")
+            reasons.append(f"{', '.join(settings)}: {rows[0]['reason']}")
             continue
         row = max((row for row in known if row["fits"] is not False), key=_size, default=min(known, key=_size))
         cached = row["peak_reserved_bytes"] - row["peak_allocated_bytes"]
         parts = [_gib(row["split"][one]) for one in PARTS]
         size = f"{row['micro_batch_size']} x {row['gradient_accumulation_steps']}"
-        table.append([*levers, size, _cell(row), *parts, _gib(cached), row["where"]])
+        table.append([*settings, size, _cell(row), *parts, _gib(cached), row["where"]])
     return [*_aligned(table, len(_names(told))), *(f"not traced: {reason}" for reason in reasons)]
 
 
@@ -83,7 +83,7 @@ def _cards(told: dict[str, Any]) -> list[str]:
     for name, card in CARDS.items():
         fitting = [row for row in told["rows"] if name in row["cards"]]
         best = max(fitting, key=_size, default=None)
-        told_best = [str(best["micro_batch_size"]), ", ".join(_levers(best))] if best else ["-", ""]
+        told_best = [str(best["micro_batch_size"]), ", ".join(_settings(best))] if best else ["-", ""]
         table.append([name, format_bytes(card.memory_bytes), f"{len(fitting)} of {len(told['rows'])}", *told_best])
     return _aligned(table, 1)
 

@@ -1,4 +1,4 @@
-"""Anatomy: what the memory of configurations is for, and what there is to compute."""
+"""MemoryBreakdown: what the memory of configurations is for, and what there is to compute."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +17,7 @@ from autotune.study.warm_start import arithmetic_of
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class MemoryBreakdown:
     """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced, and `problems` says why.
 
     arithmetic: operations of a sample, and of the device's fastest products.
@@ -31,24 +31,24 @@ class Anatomy:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Anatomy":
+    def from_dict(cls, data: Mapping[str, Any]) -> "MemoryBreakdown":
         return cls(data["peaks"], Arithmetic.from_dict(data["arithmetic"]), tuple(data["problems"]))
 
 
-def dissect(
+def memory_breakdown(
     host: ProbeHost,
     workload: Workload,
     environment: Environment,
     base: Mapping[str, Any],
     configurations: Mapping[str, Configuration],
-) -> Anatomy:
+) -> MemoryBreakdown:
     """The anatomy of these configurations, by name; one that cannot be traced is a problem told, not an error."""
     try:
         model = traced(host, workload, environment, configurations.values(), base)
     except TracingFailed as failed:
-        return Anatomy(dict.fromkeys(configurations), problems=(failed.written[0],))
+        return MemoryBreakdown(dict.fromkeys(configurations), problems=(failed.written[0],))
     found = {name: _peak(model, one) for name, one in configurations.items()}
-    return Anatomy(
+    return MemoryBreakdown(
         {name: peak for name, (peak, _) in found.items()},
         arithmetic_of(model, known_rates(host, environment)),
         tuple(dict.fromkeys([problem for _, problem in found.values() if problem])),

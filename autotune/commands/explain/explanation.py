@@ -1,28 +1,28 @@
 """Reckoning: what a study's speed-up is made of, as values and as plain data.
 
-confirmed speed-up  ~  gain x gain x gain of the path's legs;  beside it each lever taken back alone, and why
+confirmed speed-up  ~  gain x gain x gain of the path's legs;  beside it each setting taken back alone, and why
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.commands.explain.breakdown import Anatomy
-from autotune.commands.explain.path import Leg, TakenBack, only_together, product
+from autotune.commands.explain.breakdown import MemoryBreakdown
+from autotune.commands.explain.path import Ablation, PathStep, interaction, product
 from autotune.commands.explain.reasons import Alternative, change_text, changes, gain_text, step_split, verdict
-from autotune.commands.explain.remeasure import Retraced
+from autotune.commands.explain.remeasure import Remeasured
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import finite
 from autotune.report.summary import outcome_text, speed_line
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.space.utilization import Utilization
 
 ORDER = (
     "first what the answer does not run without (what saves memory must come before what needs it), then by what the "
     "answer loses without each in the first round, largest first; what did not run yet waited"
 )
-"""How the levers of the path are ordered, for people."""
+"""How the settings of the path are ordered, for people."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Explanation:
     baseline, best: the study's trials. retraced: what was measured again, None where the baseline is the answer.
     confirmed: the study's own speed-up, None with the reason where there is none. bound, bound_before: of answer and
     baseline, its kind and a sentence; empty where no step was timed.
-    utilization: of baseline and answer. alternatives: the values that the answer does not have. fixed: levers that were not
+    utilization: of baseline and answer. alternatives: the values that the answer does not have. fixed: settings that were not
     searched.
     """
 
@@ -40,12 +40,12 @@ class Explanation:
     baseline: Trial
     best: Trial
     objective: str
-    retraced: Retraced | None
+    retraced: Remeasured | None
     confirmed: Interval | None
     confirmed_reason: str = ""
     bound: tuple[str, str] = ("", "")
     bound_before: tuple[str, str] = ("", "")
-    anatomy: Anatomy = field(default_factory=Anatomy)
+    anatomy: MemoryBreakdown = field(default_factory=MemoryBreakdown)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     alternatives: Sequence[Alternative] = ()
     fixed: Sequence[str] = ()
@@ -56,7 +56,7 @@ class Explanation:
         return f"<Explanation of {self.name}: {speed_line(self.best, self.baseline, self.objective)}. {self.sentence}>"
 
     @property
-    def legs(self) -> tuple[Leg, ...]:
+    def legs(self) -> tuple[PathStep, ...]:
         """The path, from the baseline (or the first configuration that runs) to the answer."""
         return self.retraced.legs if self.retraced else ()
 
@@ -84,8 +84,8 @@ class Explanation:
 
     @property
     def together(self) -> Interval | None:
-        """What is gained only with several levers together: see `attribution.only_together`."""
-        return only_together(self.retraced.total, self.retraced.backs, self.objective) if self.retraced else None
+        """What is gained only with several settings together: see `attribution.only_together`."""
+        return interaction(self.retraced.total, self.retraced.backs, self.objective) if self.retraced else None
 
     @property
     def sentence(self) -> str:
@@ -139,23 +139,23 @@ class Explanation:
             "memory_problems": list(self.anatomy.problems),
             "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
             "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
-            "levers": self._levers(),
+            "levers": self._settings(),
             "alternatives": [
-                {"lever": one.lever, "value": one.value, "trial": one.trial, "why": one.why}
+                {"lever": one.setting, "value": one.value, "trial": one.trial, "why": one.why}
                 | _told_gain("times_as_fast", one.times_as_fast)
                 for one in self.alternatives
             ],
             "notes": list(self.notes),
         }
 
-    def _levers(self) -> dict[str, dict[str, Any]]:
+    def _settings(self) -> dict[str, dict[str, Any]]:
         own = self.baseline.configuration.values
         return {
             name: {
                 "value": value,
                 "baseline": own.get(name),
                 "fixed": name in self.fixed,
-                "summary": LEVERS[name].summary,
+                "summary": SETTINGS[name].summary,
             }
             for name, value in self.best.configuration.values.items()
         }
@@ -179,17 +179,17 @@ def _told_trial(trial: Trial) -> dict[str, Any]:
         "peak_bytes": trial.peak_bytes,
         "stage_peak_bytes": dict(trial.measurement.stage_peak_bytes),
         "step": step_split(trial.final),
-        "doubts": list(trial.final.doubts),
+        "warnings": list(trial.final.warnings),
     }
 
 
-def _told_leg(leg: Leg) -> dict[str, Any]:
-    changed = change_text(leg.levers, leg.before.configuration, leg.after.configuration)
+def _told_leg(leg: PathStep) -> dict[str, Any]:
+    changed = change_text(leg.settings, leg.before.configuration, leg.after.configuration)
     why = changes(leg.before, leg.after) if leg.gain is not None else ""
     return {
-        "levers": list(leg.levers),
+        "levers": list(leg.settings),
         "change": changed,
-        "together": len(leg.levers) > 1,
+        "together": len(leg.settings) > 1,
         **_told_gain("gain", leg.gain),
         "verdict": verdict(leg.gain),
         "why": why,
@@ -198,11 +198,11 @@ def _told_leg(leg: Leg) -> dict[str, Any]:
     }
 
 
-def _told_back(one: TakenBack, answer: Trial) -> dict[str, Any]:
-    """What the answer has in place of the lever's own value, and what that is worth there."""
-    changed = change_text((one.lever, *one.also), one.without.configuration, answer.configuration)
+def _told_back(one: Ablation, answer: Trial) -> dict[str, Any]:
+    """What the answer has in place of the setting's own value, and what that is worth there."""
+    changed = change_text((one.setting, *one.also), one.without.configuration, answer.configuration)
     return {
-        "lever": one.lever,
+        "lever": one.setting,
         "also": list(one.also),
         "change": changed,
         **_told_gain("gain", one.gain),
@@ -212,7 +212,7 @@ def _told_back(one: TakenBack, answer: Trial) -> dict[str, Any]:
     }
 
 
-def _told_failure(trial: Trial, again: Retraced) -> dict[str, Any]:
+def _told_failure(trial: Trial, again: Remeasured) -> dict[str, Any]:
     number = again.settled.get(trial.configuration)
     known = "" if number is None else f" (not run again: trial {number} of the search tells)"
     return {"configuration": trial.configuration.to_dict(), "text": str(trial.configuration)} | {

@@ -1,7 +1,7 @@
-"""Attribution: from the baseline to the answer one lever at a time, the answer without each, and what each is worth.
+"""Attribution: from the baseline to the answer one setting at a time, the answer without each, and what each is worth.
 
-baseline ──lever──> node ──lever──> node ──levers that fit only together──> answer     gains multiply to the speed-up
-                                            answer without each lever ──lever──> answer     taken back alone
+baseline ──setting──> node ──setting──> node ──settings that fit only together──> answer     gains multiply to the speed-up
+                                            answer without each setting ──setting──> answer     taken back alone
 """
 
 import math
@@ -13,38 +13,38 @@ from autotune.core.configuration import RANKS, Configuration, Value
 from autotune.core.interval import Interval, quotient_interval
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.trial import Trial
-from autotune.space.settings import LEVERS, MICRO
+from autotune.space.settings import MICRO, SETTINGS
 from autotune.study.objective import quotient, speed
 
 MOST_TRIED = 12
-"""Configurations that are tried for one leg of the path; where none of them runs, all levers left are one leg."""
+"""Configurations that are tried for one leg of the path; where none of them runs, all settings left are one leg."""
 
 Taken = frozenset[str]
-"""Levers that have the answer's values already."""
+"""Settings that have the answer's values already."""
 
 
 @dataclass(frozen=True)
-class Leg:
-    """A part of the path: levers that change together between two configurations that were measured.
+class PathStep:
+    """A part of the path: settings that change together between two configurations that were measured.
 
     gain: speed after / speed before, with its 95 % interval; None where the one before has no speed.
     """
 
-    levers: tuple[str, ...]
+    settings: tuple[str, ...]
     before: Trial
     after: Trial
     gain: Interval | None
 
 
 @dataclass(frozen=True)
-class TakenBack:
-    """The answer without one lever.
+class Ablation:
+    """The answer without one setting.
 
-    also: levers that mean nothing without it and go back with it. without: the trial of that configuration.
+    also: settings that mean nothing without it and go back with it. without: the trial of that configuration.
     gain: speed of the answer / speed without it, with its 95 % interval; None where it does not run without it.
     """
 
-    lever: str
+    setting: str
     also: tuple[str, ...]
     without: Trial
     gain: Interval | None
@@ -54,7 +54,7 @@ class TakenBack:
 
 
 def differing(baseline: Configuration, answer: Configuration) -> tuple[str, ...]:
-    """The levers that the answer sets otherwise than the baseline, those left out that mean nothing in the answer."""
+    """The settings that the answer sets otherwise than the baseline, those left out that mean nothing in the answer."""
     own, new = baseline.values, answer.values
     names = tuple(name for name in new if new[name] != own.get(name) and _means(name, new))
     # Other ranks need another micro-batch for the same global batch: the two go together.
@@ -62,7 +62,7 @@ def differing(baseline: Configuration, answer: Configuration) -> tuple[str, ...]
 
 
 def between(baseline: Configuration, answer: Configuration, taken: Collection[str]) -> Configuration:
-    """The baseline with the answer's values of these levers; what means nothing there is as in that of the two where it
+    """The baseline with the answer's values of these settings; what means nothing there is as in that of the two where it
     means nothing either, so that one training is one configuration."""
     if not taken:
         return baseline
@@ -76,16 +76,16 @@ def between(baseline: Configuration, answer: Configuration, taken: Collection[st
 
 
 def _means(name: str, values: Mapping[str, Value]) -> bool:
-    """Whether a lever means anything beside these values."""
-    needs = LEVERS[name].needs
+    """Whether a setting means anything beside these values."""
+    needs = SETTINGS[name].active_if
     return needs is None or needs[0] not in values or needs[1](values[needs[0]])
 
 
 # The path ---------------------------------------------------------------------------------------------------------
 
 
-def ordered(levers: Sequence[str], answer: Trial, without: Mapping[str, Trial], objective: str) -> list[str]:
-    """The levers in the order in which the path tries them.
+def ordered(settings: Sequence[str], answer: Trial, without: Mapping[str, Trial], objective: str) -> list[str]:
+    """The settings in the order in which the path tries them.
 
     First those without which the answer does not run: what saves memory must come before what needs it. Then by what the
     answer loses without each in the first round, the largest loss first.
@@ -96,63 +96,65 @@ def ordered(levers: Sequence[str], answer: Trial, without: Mapping[str, Trial], 
         left = speed(without[name].measurement, objective) if without[name].measurement.feasible else None
         return whole / left if left else math.inf
 
-    return sorted(levers, key=loss, reverse=True)
+    return sorted(settings, key=loss, reverse=True)
 
 
 def find_path(
-    levers: Sequence[str], made: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
+    settings: Sequence[str], made: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
 ) -> list[Taken]:
-    """Growing sets of levers, from none or the fewest that run to all: each one's configuration runs, the last one's
-    unasked. Each adds one lever, the first in the order that runs; several where none runs alone."""
+    """Growing sets of settings, from none or the fewest that run to all: each one's configuration runs, the last one's
+    unasked. Each adds one setting, the first in the order that runs; several where none runs alone."""
     nothing: Taken = frozenset()
-    path = [nothing if runs(made(nothing)) else _further(nothing, levers, made, runs)]
-    while len(path[-1]) < len(levers):
-        path.append(_further(path[-1], levers, made, runs))
+    path = [nothing if runs(made(nothing)) else _further(nothing, settings, made, runs)]
+    while len(path[-1]) < len(settings):
+        path.append(_further(path[-1], settings, made, runs))
     return path
 
 
 def _further(
     taken: Taken,
-    levers: Sequence[str],
+    settings: Sequence[str],
     made: Callable[[Taken], Configuration],
     runs: Callable[[Configuration], bool],
 ) -> Taken:
-    left = [name for name in levers if name not in taken]
-    tried = {made(taken)}  # a lever that means nothing yet changes nothing
+    left = [name for name in settings if name not in taken]
+    tried = {made(taken)}  # a setting that means nothing yet changes nothing
     for count in range(1, len(left)):
         for chosen in combinations(left, count):
             wanted = taken | set(chosen)
             if (configuration := made(wanted)) in tried:
                 continue
             if len(tried) > MOST_TRIED:
-                return frozenset(levers)
+                return frozenset(settings)
             tried.add(configuration)
             if runs(configuration):
                 return wanted
-    return frozenset(levers)
+    return frozenset(settings)
 
 
-def legs(levers: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[Leg, ...]:
+def legs(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[PathStep, ...]:
     """The legs between the trials of the path; one that did not run to its last round is left out, but not the ends."""
     kept = [*path[:1], *(one for one in path[1:-1] if one[1].feasible), *path[1:][-1:]]
     return tuple(
-        Leg(tuple(name for name in levers if name in taken - before), below, above, gain_of(above, below, objective))
+        PathStep(
+            tuple(name for name in settings if name in taken - before), below, above, gain_of(above, below, objective)
+        )
         for (before, below), (taken, above) in pairwise(kept)
     )
 
 
-def taken_back(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[TakenBack, ...]:
-    """The answer without each lever, the largest loss first; first of all those without which it does not run."""
+def taken_back(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[Ablation, ...]:
+    """The answer without each setting, the largest loss first; first of all those without which it does not run."""
     found = [
-        TakenBack(name, _also(name, answer.configuration, one.configuration), one, gain_of(answer, one, objective))
+        Ablation(name, _also(name, answer.configuration, one.configuration), one, gain_of(answer, one, objective))
         for name, one in without.items()
     ]
     return tuple(sorted(found, key=lambda one: math.inf if one.gain is None else float(one.gain), reverse=True))
 
 
-def _also(lever: str, answer: Configuration, without: Configuration) -> tuple[str, ...]:
+def _also(setting: str, answer: Configuration, without: Configuration) -> tuple[str, ...]:
     new = without.values
-    return tuple(name for name, value in answer.values.items() if new[name] != value and name != lever)
+    return tuple(name for name, value in answer.values.items() if new[name] != value and name != setting)
 
 
 def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
@@ -171,8 +173,8 @@ def product(gains: Sequence[Interval | None]) -> float | None:
     return math.prod(known) if known and len(known) == len(gains) else None
 
 
-def only_together(total: Leg, backs: Sequence[TakenBack], objective: str) -> Interval | None:
-    """The product of what the answer loses without each lever, over the total gain; with its interval.
+def interaction(total: PathStep, backs: Sequence[Ablation], objective: str) -> Interval | None:
+    """The product of what the answer loses without each setting, over the total gain; with its interval.
 
     Above 1: that much is gained only by several together, and lost with each of them; below 1: several gain partly the
     same, and each is missed less where the others stay. total: the leg from the path's first trial to the answer. None

@@ -9,9 +9,9 @@ from autotune.core.interval import Interval
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration
-from autotune.space.dominance import settled_by
+from autotune.space.dominance import implied_by
 from autotune.space.search_space import RuledOut
-from autotune.space.settings import LEVERS, MICRO
+from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.utilization import Utilization
 
@@ -27,7 +27,7 @@ class Alternative:
     the answer's, with its interval; None where none with it ran. why: what else there is to say.
     """
 
-    lever: str
+    setting: str
     value: Value
     trial: int | None
     times_as_fast: Interval | None
@@ -63,22 +63,22 @@ def bound(of: Trial, trials: Sequence[Trial], utilization: Utilization | None = 
 
 
 def _kept_out(of: Trial, trials: Sequence[Trial]) -> str:
-    """What needs more memory than this trial, by one lever, and ran out of it: `micro_batch_size 16 (trial 5)`."""
+    """What needs more memory than this trial, by one setting, and ran out of it: `micro_batch_size 16 (trial 5)`."""
     mine = of.configuration
-    failed = [one for one in trials if one.final.outcome is Outcome.OUT_OF_MEMORY and not one.final.observed_doubts]
+    failed = [one for one in trials if one.final.outcome is Outcome.OUT_OF_MEMORY and not one.final.observed_warnings]
     for name, own in mine.values.items():
-        lever = LEVERS[name]
+        setting = SETTINGS[name]
         known = dict.fromkeys(one.configuration.values[name] for one in trials if name in one.configuration.values)
         for value in divisors(mine.global_batch_size) if name == MICRO else known:
-            if value == own or "memory" not in lever.changes or not lever.hungrier(value, own):
+            if value == own or "memory" not in setting.changes or not setting.needs_at_least_as_much(value, own):
                 continue
-            if (settling := settled_by(with_value(mine, name, value), failed)) is not None:
+            if (settling := implied_by(with_value(mine, name, value), failed)) is not None:
                 return f"{name} {value} (trial {settling.number})"
     return ""
 
 
 def with_value(configuration: Configuration, name: str, value: Value) -> Configuration:
-    """The configuration with another value of one lever; accumulation follows the micro-batch size."""
+    """The configuration with another value of one setting; accumulation follows the micro-batch size."""
     values = {**configuration.values, name: value}
     micro = int(values.pop(MICRO))
     return Configuration.exact(configuration.global_batch_size, micro, values, configuration.data_parallel_size)
@@ -152,13 +152,13 @@ def _changed(part: str, old: float, new: float) -> str:
 def alternatives(
     answer: Trial, trials: Sequence[Trial], ruled_out: Sequence[RuledOut], objective: str
 ) -> tuple[Alternative, ...]:
-    """Every value that the answer does not have, by lever, with the best trial that had it."""
+    """Every value that the answer does not have, by setting, with the best trial that had it."""
     found: list[Alternative] = []
     for name, own in answer.configuration.values.items():
         held = [one for one in trials if name in one.configuration.values]
         values = dict.fromkeys(one.configuration.values[name] for one in held)
         found += [_alternative(name, value, answer, held, objective) for value in values if value != own]
-        told = [one for one in ruled_out if one.lever == name and one.value not in values and one.value != own]
+        told = [one for one in ruled_out if one.setting == name and one.value not in values and one.value != own]
         found += [Alternative(name, one.value, None, None, f"ruled out: {one.reason}") for one in told]
     return tuple(found)
 
@@ -170,7 +170,7 @@ def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial]
     if speeds:
         number = max(speeds, key=lambda one: speeds[one])
         best = next(one for one in those if one.number == number)
-        return Alternative(name, value, number, speeds[number], best.barred)
+        return Alternative(name, value, number, speeds[number], best.disqualified_reason)
     ends = dict.fromkeys(one.final.outcome.value.replace("_", " ") for one in those)
     return Alternative(name, value, those[0].number, None, f"{', '.join(ends)} in {len(those)} trial(s)")
 
@@ -178,10 +178,10 @@ def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial]
 # In words ---------------------------------------------------------------------------------------------------------
 
 
-def change_text(levers: Sequence[str], before: Configuration, after: Configuration) -> str:
+def change_text(settings: Sequence[str], before: Configuration, after: Configuration) -> str:
     """`precision fp32 -> bf16, micro_batch_size 4 -> 8`."""
     old, new = before.values, after.values
-    return ", ".join(f"{name} {word(old[name])} -> {word(new[name])}" for name in levers)
+    return ", ".join(f"{name} {word(old[name])} -> {word(new[name])}" for name in settings)
 
 
 def gain_text(gain: Interval | None) -> str:

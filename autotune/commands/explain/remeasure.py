@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from autotune.commands.explain.path import (
-    Leg,
+    Ablation,
+    PathStep,
     Taken,
-    TakenBack,
     between,
     differing,
     find_path,
@@ -27,7 +27,7 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER, ORDER
-from autotune.space.dominance import settled_by
+from autotune.space.dominance import implied_by
 from autotune.study.confirm import rotated
 from autotune.study.measure import measure
 from autotune.study.objective import SPEED_UP_WIDTH, quotient
@@ -36,27 +36,27 @@ from autotune.study.store import probe_folder
 
 
 @dataclass(frozen=True)
-class Retraced:
+class Remeasured:
     """What was measured again.
 
-    levers: in the path's order. start: the trial the path starts from, the baseline where it runs. answer: as measured
+    settings: in the path's order. start: the trial the path starts from, the baseline where it runs. answer: as measured
     again. legs, backs: the path and the take-backs. total: from start to answer. failed: configurations that were
     tried and did not run, among them those that the study's trials settled (by those numbers). rounds: that all share.
     """
 
-    levers: tuple[str, ...]
+    settings: tuple[str, ...]
     start: Trial
     answer: Trial
-    legs: tuple[Leg, ...]
-    backs: tuple[TakenBack, ...]
-    total: Leg
+    legs: tuple[PathStep, ...]
+    backs: tuple[Ablation, ...]
+    total: PathStep
     failed: tuple[Trial, ...] = ()
     settled: Mapping[Configuration, int] = field(default_factory=dict)
     rounds: int = 0
 
 
 @dataclass
-class Again:
+class Remeasurer:
     """Measures configurations again, each round of each once: what lies on disk is not measured.
 
     folder: of these measurements. plan, trials: the study's. watch: told what is measured next.
@@ -108,7 +108,7 @@ class Again:
         """The study's trial that says that this one does not run; never of one that ran."""
         if any(one.feasible and one.configuration == configuration for one in self.trials):
             return None
-        return settled_by(configuration, [one for one in self.trials if not one.feasible])
+        return implied_by(configuration, [one for one in self.trials if not one.feasible])
 
     def _measure(self, configuration: Configuration, number: int, one_round: int) -> Measurement:
         self.watch(f"round {one_round}: {configuration}")
@@ -135,21 +135,21 @@ def _read(folder: Path) -> dict[Configuration, Trial]:
     return known
 
 
-def retrace(baseline: Configuration, answer: Configuration, again: Again, rounds: int) -> Retraced:
-    """Measure the path from the baseline to the answer and the answer without each lever, in so many rounds and up to
+def retrace(baseline: Configuration, answer: Configuration, again: Remeasurer, rounds: int) -> Remeasured:
+    """Measure the path from the baseline to the answer and the answer without each setting, in so many rounds and up to
     twice as many while the whole gain is not known well enough.
 
     Raises StorageFailed where the disk refuses; KeyboardInterrupt passes, and what was measured stays.
     """
     objective = again.plan.objective
-    levers = differing(baseline, answer)
+    settings = differing(baseline, answer)
     made = partial(between, baseline, answer)
     again.first(baseline)
     if not again.first(answer).feasible:
-        return _unable(levers, again, baseline, answer)
-    without = {name: again.first(made(frozenset(levers) - {name})).configuration for name in levers}
+        return _unable(settings, again, baseline, answer)
+    without = {name: again.first(made(frozenset(settings) - {name})).configuration for name in settings}
     back = {name: again.nodes[one] for name, one in without.items()}
-    order = ordered(levers, again.nodes[answer], back, objective)
+    order = ordered(settings, again.nodes[answer], back, objective)
     path = find_path(order, made, lambda one: again.first(one).feasible)
 
     def decided() -> bool:
@@ -166,30 +166,32 @@ def _told(
     order: Sequence[str],
     path: Sequence[Taken],
     without: Mapping[str, Configuration],
-    again: Again,
+    again: Remeasurer,
     made: Callable[[Taken], Configuration],
-) -> Retraced:
+) -> Remeasured:
     """What all measurements come to, each configuration with the rounds that all of them have."""
     places = [*map(made, path), *without.values()]
     nodes = dict(zip(places, same_rounds([again.nodes[one] for one in places]), strict=True))
     nodes |= {one: trial for one, trial in again.nodes.items() if one not in nodes}
     objective, trials = again.plan.objective, [(taken, nodes[made(taken)]) for taken in path]
     start, answer = trials[0][1], trials[-1][1]
-    return Retraced(
+    return Remeasured(
         tuple(order),
         start,
         answer,
         legs(order, trials, objective),
         taken_back(answer, {name: nodes[one] for name, one in without.items()}, objective),
-        Leg(tuple(order), start, answer, gain_of(answer, start, objective) if len(path) > 1 else None),
+        PathStep(tuple(order), start, answer, gain_of(answer, start, objective) if len(path) > 1 else None),
         tuple(trial for trial in nodes.values() if not trial.feasible),
         again.settled,
         len(answer.confirmations),
     )
 
 
-def _unable(levers: Sequence[str], again: Again, baseline: Configuration, answer: Configuration) -> Retraced:
+def _unable(settings: Sequence[str], again: Remeasurer, baseline: Configuration, answer: Configuration) -> Remeasured:
     """The answer itself did not run this time: there is no path to it."""
     start, end = again.nodes[baseline], again.nodes[answer]
     failed = tuple(one for one in again.nodes.values() if not one.feasible)
-    return Retraced(tuple(levers), start, end, (), (), Leg(tuple(levers), start, end, None), failed, again.settled)
+    return Remeasured(
+        tuple(settings), start, end, (), (), PathStep(tuple(settings), start, end, None), failed, again.settled
+    )

@@ -1,4 +1,4 @@
-"""Explain: where a study's speed-up comes from, lever by lever, by measuring the way from the baseline to the answer."""
+"""Explain: where a study's speed-up comes from, setting by setting, by measuring the way from the baseline to the answer."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.explain.breakdown import Anatomy, dissect
+from autotune.commands.explain.breakdown import MemoryBreakdown, memory_breakdown
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import alternatives, bound
-from autotune.commands.explain.remeasure import Again, Retraced, retrace
+from autotune.commands.explain.remeasure import Remeasured, Remeasurer, retrace
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.search_result import Found
@@ -32,11 +32,11 @@ from autotune.study.objective import speed_up
 from autotune.study.plan import Plan
 from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
 
-Dissect = Callable[[Mapping[str, Configuration]], Anatomy]
+Dissect = Callable[[Mapping[str, Configuration]], MemoryBreakdown]
 Watch = Callable[[str], None]
 
 
-def explanation(
+def explain(
     folder: str | Path, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Watch | bool | None = None
 ) -> Explanation:
     """Where the speed-up of the study in this folder comes from; also written to explanation.json and explanation.md.
@@ -57,7 +57,7 @@ def explanation(
     with locked(folder), ExitStack() as stack:
         _begin(place, result, fresh)
         live = _Live(result, place, stack)
-        made = explained(result, live, place, rounds, saying(watch), live.dissect)
+        made = explained(result, live, place, rounds, saying(watch), live.memory_breakdown)
         write_explanation(folder, made.to_dict())
     return made
 
@@ -68,13 +68,13 @@ def explained(
     place: Path,
     rounds: int = CONFIRMATION_ROUNDS,
     watch: Watch = lambda line: None,
-    dissect_these: Dissect = lambda configurations: Anatomy(),
+    dissect_these: Dissect = lambda configurations: MemoryBreakdown(),
 ) -> Explanation:
     """The explanation of a study, measured by this probe and kept in this place."""
     baseline, best, objective = result.baseline, result.best, result.request.objective
     retraced = None
     if best.configuration != baseline.configuration:
-        again = Again(place, _plan(result), result.trials, probe, watch)
+        again = Remeasurer(place, _plan(result), result.trials, probe, watch)
         retraced = retrace(baseline.configuration, best.configuration, again, rounds)
     anatomy = dissect_these({"baseline": baseline.configuration, "answer": best.configuration})
     counted = replace(result, arithmetic=anatomy.arithmetic)
@@ -112,7 +112,7 @@ def _plan(result: Found) -> Plan:
     )
 
 
-def _notes(result: Found, place: Path, retraced: Retraced | None) -> tuple[str, ...]:
+def _notes(result: Found, place: Path, retraced: Remeasured | None) -> tuple[str, ...]:
     notes = []
     if (place / "environment.json").exists():
         here = Environment.from_dict(read_json(place / "environment.json"))
@@ -152,13 +152,15 @@ class _Live:
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         return self._probe(configuration, options)
 
-    def dissect(self, configurations: Mapping[str, Configuration]) -> Anatomy:
+    def memory_breakdown(self, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
         """The memory's anatomy, from the place where it was kept or traced now."""
         kept = self._place / "anatomy.json"
         if kept.exists():
-            return Anatomy.from_dict(read_json(kept))
+            return MemoryBreakdown.from_dict(read_json(kept))
         result = self._result
-        made = dissect(self._host, result.workload, result.environment, result.request.training_args, configurations)
+        made = memory_breakdown(
+            self._host, result.workload, result.environment, result.request.training_args, configurations
+        )
         with reporting_storage(self._place.parent):
             write_json(kept, made.to_dict())
         return made

@@ -55,13 +55,13 @@ def explanation_markdown(told: Told) -> str:
 
 def _sections(told: Told) -> Iterable[tuple[str, list[str]]]:
     every = [
-        ("The path, one lever a step", _path(told)),
-        ("Each lever taken back alone from the answer", _taken_back(told)),
+        ("The path, one setting a step", _path(told)),
+        ("Each setting taken back alone from the answer", _taken_back(told)),
         ("What did not run on the way", [f"{one['text']}: {one['outcome']}" for one in told["did_not_run"]]),
         ("What holds a step up", _bounds(told)),
         ("What was tried in place of the answer's values", _alternatives(told["alternatives"])),
-        ("The levers", [_lever(name, one) for name, one in told["levers"].items()]),
-        ("Doubts and notes", _doubts(told)),
+        ("The settings", [_setting(name, one) for name, one in told["levers"].items()]),
+        ("Warnings and notes", _warnings(told)),
     ]
     return [(title, paragraphs) for title, paragraphs in every if paragraphs]
 
@@ -122,7 +122,7 @@ def _alternatives(every: Sequence[Told]) -> list[str]:
     ]
 
 
-def _lever(name: str, one: Told) -> str:
+def _setting(name: str, one: Told) -> str:
     value = word(one["value"])
     was = "fixed" if one["fixed"] else "as you had it"
     if not one["fixed"] and one["value"] != one["baseline"]:
@@ -130,10 +130,10 @@ def _lever(name: str, one: Told) -> str:
     return f"{name} {value} ({was}). {one['summary']}"
 
 
-def _doubts(told: Told) -> list[str]:
+def _warnings(told: Told) -> list[str]:
     every = [told["start"], *(leg["after"] for leg in told["path"]), *(one["without"] for one in told["taken_back"])]
     trials = {one["text"]: one for one in every if one}
-    seen = [f"doubts of {text}: {'; '.join(one['doubts'])}" for text, one in trials.items() if one["doubts"]]
+    seen = [f"warnings of {text}: {'; '.join(one['warnings'])}" for text, one in trials.items() if one["warnings"]]
     return [*seen, *(f"memory: {one}" for one in told["memory_problems"]), *(f"note: {one}" for one in told["notes"])]
 
 

@@ -10,7 +10,7 @@ from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import finite
 from autotune.core.workload import Workload
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 
 MIB = 2**20
 SAMPLES = 512
@@ -40,7 +40,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Rung:
+class GuideMethod:
     """One method of the ladder. GA: gradient accumulation; GC: gradient checkpointing.
 
     micro_steps: of a step. theirs: the guides' figures, None where they have no such run. instead_of: the rung that cannot
@@ -61,15 +61,17 @@ class Rung:
         micro, rest = divmod(global_batch_size, self.micro_steps)
         if rest:
             raise ValueError(f"{self.micro_steps} micro-steps do not divide a global batch of {global_batch_size}")
-        return Configuration.exact(global_batch_size, micro, self.levers)
+        return Configuration.exact(global_batch_size, micro, self.settings)
 
     @property
-    def levers(self) -> dict[str, Value]:
+    def settings(self) -> dict[str, Value]:
         return {"checkpointing": self.checkpointing, "precision": self.precision, "optimizer": self.optimizer}
 
 
-def _rung(name: str, steps: int, levers: tuple[str, str, str], seconds: float, speed: float, mebibytes: int) -> Rung:
-    return Rung(name, steps, *levers, Figures(seconds, speed, mebibytes * MIB))
+def _rung(
+    name: str, steps: int, settings: tuple[str, str, str], seconds: float, speed: float, mebibytes: int
+) -> GuideMethod:
+    return GuideMethod(name, steps, *settings, Figures(seconds, speed, mebibytes * MIB))
 
 
 # "Efficient Training on a Single GPU", transformers 4.20: its runs in their order, with the time, samples/second and MB
@@ -87,7 +89,7 @@ LADDER = (
 )
 
 
-def rungs_here(environment: Environment, workload: Workload) -> Iterator[Rung]:
+def rungs_here(environment: Environment, workload: Workload) -> Iterator[GuideMethod]:
     """The guides' rungs in their order, each with why it cannot run here; where bf16 can run instead, that follows it."""
     for rung in LADDER:
         reason = _why_not(rung, environment, workload)
@@ -99,21 +101,22 @@ def rungs_here(environment: Environment, workload: Workload) -> Iterator[Rung]:
                 yield other
 
 
-def _why_not(rung: Rung, environment: Environment, workload: Workload) -> str:
+def _why_not(rung: GuideMethod, environment: Environment, workload: Workload) -> str:
     reasons = {
-        f"{name} {value}": LEVERS[name].unavailable(value, environment, workload) for name, value in rung.levers.items()
+        f"{name} {value}": SETTINGS[name].unavailable(value, environment, workload)
+        for name, value in rung.settings.items()
     }
     return "; ".join(f"{what}: {reason}" for what, reason in reasons.items() if reason)
 
 
 @dataclass(frozen=True)
-class Climbed:
+class GuideRow:
     """A rung and its trial: None where it is not measured yet; unsupported where it cannot run here.
 
     of_vanilla: its speed and its peak as shares of the vanilla run's, None where one of them is unknown.
     """
 
-    rung: Rung
+    rung: GuideMethod
     trial: Trial | None
     of_vanilla: tuple[float | None, float | None] = (None, None)
 
@@ -146,7 +149,7 @@ class Climbed:
             "peak_bytes": self.peak_bytes,
             "speed_of_vanilla": self.of_vanilla[0],
             "peak_of_vanilla": self.of_vanilla[1],
-            "doubts": list(final.doubts) if final else [],
+            "warnings": list(final.warnings) if final else [],
             "guides": self.rung.theirs and self.rung.theirs.to_dict(),
         }
 
@@ -158,7 +161,7 @@ class Ladder:
     rungs: all of them, in order; trials: of the first ones, number by number. folder: where its files go.
     """
 
-    rungs: tuple[Rung, ...]
+    rungs: tuple[GuideMethod, ...]
     workload: Workload
     environment: Environment
     global_batch_size: int
@@ -169,10 +172,10 @@ class Ladder:
     folder: str = ""
 
     @property
-    def climbed(self) -> list[Climbed]:
+    def climbed(self) -> list[GuideRow]:
         """Every rung with its trial, those that are not measured yet too."""
         trials = [*self.trials, *[None] * (len(self.rungs) - len(self.trials))]
-        plain = [Climbed(rung, trial) for rung, trial in zip(self.rungs, trials, strict=True)]
+        plain = [GuideRow(rung, trial) for rung, trial in zip(self.rungs, trials, strict=True)]
         vanilla = plain[0]
         return [
             replace(one, of_vanilla=(share(one.speed, vanilla.speed), share(one.peak_bytes, vanilla.peak_bytes)))
@@ -188,7 +191,7 @@ class Ladder:
         return shape == ("bert", 1024, 24) and asked == (TASK, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, "")
 
     @property
-    def known(self) -> list[Climbed]:
+    def known(self) -> list[GuideRow]:
         """The rungs that ran to their end within their memory."""
         return [one for one in self.climbed if one.speed]
 
@@ -216,5 +219,5 @@ def share(one: float | None, whole: float | None) -> float | None:
     return one / whole if one is not None and whole else None
 
 
-def _plain(ladder: Ladder, one: Climbed) -> dict[str, Any]:
+def _plain(ladder: Ladder, one: GuideRow) -> dict[str, Any]:
     return one.rung.configuration(ladder.global_batch_size).to_dict()

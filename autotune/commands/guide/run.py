@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.guide.files import LADDER_FILES, write_ladder
-from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, Ladder, Rung, rungs_here
+from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, rungs_here
 from autotune.commands.guide.live import guide_watcher
 from autotune.core.errors import InvalidRequest, NothingFits
 from autotune.core.measurement import Measurement, Outcome
@@ -48,7 +48,7 @@ Watch = Callable[[Ladder, str], None]
 """Called with the ladder as far as it is known, and what is done now."""
 
 
-def run_guide(
+def guide(
     model: str | os.PathLike[str],
     global_batch_size: int = GLOBAL_BATCH_SIZE,
     *,
@@ -144,7 +144,9 @@ def check_climbed(ladder: Ladder) -> None:
         )
 
 
-def _trial(ladder: Ladder, probe: Probe, folder: Path, rung: Rung, number: int, probe_timeout_s: float | None) -> Trial:
+def _trial(
+    ladder: Ladder, probe: Probe, folder: Path, rung: GuideMethod, number: int, probe_timeout_s: float | None
+) -> Trial:
     """One rung, measured as a confirmation is: every micro-step runs, and no rung ends early because another is faster."""
     configuration = rung.configuration(ladder.global_batch_size)
     if rung.ruled_out:

@@ -11,7 +11,7 @@ from autotune.commands.guide.ladder import (
     SAMPLES,
     THEIR_MACHINE,
     THEIR_MODEL,
-    Climbed,
+    GuideRow,
     Ladder,
     share,
 )
@@ -31,7 +31,7 @@ _COLUMNS, _COLUMNS_BESIDE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
-    """Head, table, what is ruled out or in doubt and why, notes, and the guides' own figures."""
+    """Head, table, what is ruled out or in warning and why, notes, and the guides' own figures."""
     lines = [line for text in head(ladder) for line in _wrapped(text)]
     lines += ["", _row(ladder, BESIDE if ladder.is_theirs else HEAD)]
     lines += [_row(ladder, _cells(ladder, one)) for one in ladder.climbed]
@@ -46,8 +46,8 @@ def rung_line(ladder: Ladder) -> str:
     said = f"{len(ladder.trials)} of {len(ladder.rungs)}: {one.rung.name}: "
     if not one.trial or not one.speed:
         return f"{said}{'; '.join(_why_no_figure(one))}"
-    doubts = f"; doubt: {'; '.join(_doubts(one))}" if _doubts(one) else ""
-    return f"{said}{speed_text(one.trial)} samples/s, peak {format_bytes(one.peak_bytes)}{doubts}"
+    warnings = f"; warning: {'; '.join(_warnings(one))}" if _warnings(one) else ""
+    return f"{said}{speed_text(one.trial)} samples/s, peak {format_bytes(one.peak_bytes)}{warnings}"
 
 
 def head(ladder: Ladder) -> tuple[str, str]:
@@ -66,18 +66,18 @@ def legend(ladder: Ladder) -> tuple[str, str]:
 
 
 def remarks(ladder: Ladder) -> list[str]:
-    """Why each rung without a figure has none, what stands in for which, doubts, notes; what is said of several once."""
+    """Why each rung without a figure has none, what stands in for which, warnings, notes; what is said of several once."""
     said: dict[str, list[str]] = {}
     for one in ladder.climbed:
         for text in _why_no_figure(one):
             said.setdefault(text, []).append(one.rung.name)
     told = [f"{', '.join(names)}: {text}" for text, names in said.items()]
-    doubtful = [one for one in ladder.climbed if _doubts(one)]
-    told += [f"? {one.rung.name}: {'; '.join(_doubts(one))}" for one in doubtful]
+    doubtful = [one for one in ladder.climbed if _warnings(one)]
+    told += [f"? {one.rung.name}: {'; '.join(_warnings(one))}" for one in doubtful]
     return told + [f"note: {note}" for note in ladder.notes]
 
 
-def _why_no_figure(one: Climbed) -> list[str]:
+def _why_no_figure(one: GuideRow) -> list[str]:
     if one.rung.ruled_out:
         return [f"ruled out here ({one.rung.ruled_out})"]
     told = ["bf16 where fp16 cannot run; no run of the guides"] if one.rung.instead_of else []
@@ -86,11 +86,11 @@ def _why_no_figure(one: Climbed) -> list[str]:
     return told
 
 
-def _doubts(one: Climbed) -> tuple[str, ...]:
-    return one.trial.final.doubts if one.trial else ()
+def _warnings(one: GuideRow) -> tuple[str, ...]:
+    return one.trial.final.warnings if one.trial else ()
 
 
-def short_outcome(one: Climbed) -> str:
+def short_outcome(one: GuideRow) -> str:
     """What stands where a speed would: empty where there is one."""
     if one.rung.ruled_out:
         return "ruled out"
@@ -102,9 +102,9 @@ def short_outcome(one: Climbed) -> str:
     return "does not fit" if outcome is Outcome.COMPLETED else outcome.value.replace("_", " ")
 
 
-def _cells(ladder: Ladder, one: Climbed) -> tuple[str, ...]:
+def _cells(ladder: Ladder, one: GuideRow) -> tuple[str, ...]:
     """The cells of HEAD, or of BESIDE where the guides trained the same."""
-    doubtful = " ?" if _doubts(one) else ""
+    doubtful = " ?" if _warnings(one) else ""
     speed = f"{speed_text(one.trial)}{doubtful}" if one.trial and one.speed else short_outcome(one)
     mine = (one.rung.name, _seconds(one.seconds), speed)
     if ladder.is_theirs:

@@ -18,7 +18,7 @@ from autotune.space.launch import launch_line
 from autotune.space.settings import checkpointing, precision
 from autotune.space.settings.attention_mask import FIELD as MASK
 from autotune.space.settings.compile import REGIONAL
-from autotune.space.settings.optimizer import OWN, own_name
+from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.setup import FINDER, PRIVATE, training_arguments, what_differs
 from autotune.space.user_arguments import fields_of
@@ -202,7 +202,7 @@ def _say_evaluation(found: Found, made: Any) -> None:
 
 def _say_optimizer(found: Found, own: Any) -> None:
     """Say it where an optimizer of the user's own stays, though the answer was measured with another one."""
-    usual = OWN if found.workload.own_optimizer else own_name(found.request.training_args)
+    usual = OWN if found.workload.own_optimizer else user_optimizer(found.request.training_args)
     chosen = found.best.configuration.values.get("optimizer", usual)
     if own is not None and chosen != OWN:
         _warn(
@@ -211,7 +211,7 @@ def _say_optimizer(found: Found, own: Any) -> None:
 
 
 def _without_checkpointing(found: Found) -> bool:
-    return found.best.configuration.values.get(checkpointing.LEVER.name) == "none"
+    return found.best.configuration.values.get(checkpointing.SETTING.name) == "none"
 
 
 def _train_as_answered(found: Found, trainer: Any) -> None:

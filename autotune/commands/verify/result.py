@@ -102,14 +102,14 @@ class Verification:
             "seconds": self.got.probe_seconds,
             "surroundings": dict(self.got.surroundings),
             "surroundings_of_the_promise": dict(self.promised.final.surroundings),
-            "doubts": list(self.got.doubts),
-            "doubts_of_the_promise": list(self.promised.final.doubts),
+            "warnings": list(self.got.warnings),
+            "warnings_of_the_promise": list(self.promised.final.warnings),
             "notes": list(self.notes),
         }
 
 
 def verification_lines(verification: Verification) -> list[str]:
-    """Promised against got for a terminal of 80 columns: a small table, whether it held, doubts and notes."""
+    """Promised against got for a terminal of 80 columns: a small table, whether it held, warnings and notes."""
     promised, got = verification.promised, verification.got
     rows: list[tuple[str, Callable[[Any], str], Any, Any]] = [
         ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
@@ -126,8 +126,8 @@ def verification_lines(verification: Verification) -> list[str]:
     lines = [_row("", "promised", "got", "difference")]
     lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
     lines += ["", *wrapped(verification.sentence).splitlines()]
-    told = [f"doubt of the promise: {doubt}" for doubt in promised.final.doubts]
-    told += [f"doubt: {doubt}" for doubt in got.doubts] + [f"note: {note}" for note in verification.notes]
+    told = [f"warning of the promise: {warning}" for warning in promised.final.warnings]
+    told += [f"warning: {warning}" for warning in got.warnings] + [f"note: {note}" for note in verification.notes]
     return lines + [line for text in told for line in wrapped(text).splitlines()]
 
 

@@ -23,7 +23,7 @@ from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.runner import LiveProbe
-from autotune.probe.survey_query import examine
+from autotune.probe.survey_query import read_device
 from autotune.report.live.views import saying
 from autotune.space.launch import launch_line
 from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage
@@ -32,7 +32,7 @@ MOST_STEPS = 100_000
 """The order in which samples are drawn lies in the training's memory: beyond this it would be felt there."""
 
 
-def verify_study(
+def verify(
     folder: str | Path,
     steps: int = 500,
     seconds: float | None = None,
@@ -104,7 +104,7 @@ def check_trainable(result: Found, verb: str = "Verify") -> None:
 def environment_here(measured: Environment, verb: str = "Verify") -> Environment:
     """What the study's device can do now; raises InvalidRequest where there is none of that kind."""
     try:
-        return examine(measured.device)
+        return read_device(measured.device)
     except InvalidRequest as error:
         raise InvalidRequest(
             f"The study was measured on {measured.device_name}. {error.written[0]}", f"{verb} it on such a machine."
@@ -112,10 +112,10 @@ def environment_here(measured: Environment, verb: str = "Verify") -> Environment
 
 
 def _announcement(best: Trial, steps: int, predicted: float) -> str:
-    sizes, _, levers = str(best.configuration).partition(", ")
+    sizes, _, settings = str(best.configuration).partition(", ")
     return wrapped(
         f"Training the answer for {steps} step(s) (about {format_seconds(predicted)}): "
-        f"{sizes} = {best.configuration.global_batch_size}{', ' if levers else ''}{levers}"
+        f"{sizes} = {best.configuration.global_batch_size}{', ' if settings else ''}{settings}"
     )
 
 
@@ -168,12 +168,12 @@ def _trained(
     begun = time.monotonic()
     value, failure = host.attempt(order)
     (place / CHILD_ANSWER).unlink(missing_ok=True)
-    doubts = (f"another process on the device: {', '.join(others)}",) if others else ()
-    return _measurement(order, value, failure, time.monotonic() - begun, doubts)
+    warnings = (f"another process on the device: {', '.join(others)}",) if others else ()
+    return _measurement(order, value, failure, time.monotonic() - begun, warnings)
 
 
 def _measurement(
-    order: Order, value: Any, failure: Failure | None, seconds: float, doubts: tuple[str, ...]
+    order: Order, value: Any, failure: Failure | None, seconds: float, warnings: tuple[str, ...]
 ) -> Measurement:
     """What the child brought back, with the meanings that a probe's measurement has."""
     assert order.configuration is not None
@@ -185,7 +185,7 @@ def _measurement(
         "allowed_bytes": order.allowed_bytes,
         "context_bytes": order.environment.context_bytes,
         "probe_seconds": seconds,
-        "observed_doubts": doubts,
+        "observed_warnings": warnings,
     }
     if failure is not None:
         return Measurement(failure.outcome, reason=failure.reason, refused_bytes=failure.refused_bytes, **known)
@@ -200,7 +200,7 @@ def _measurement(
         joules=value["joules"],
         surroundings=value["surroundings"],
         **value["peaks"],
-        **known | {"observed_doubts": (*doubts, *value["observed_doubts"])},
+        **known | {"observed_warnings": (*warnings, *value["observed_warnings"])},
     )
 
 

@@ -12,21 +12,21 @@ import psutil
 
 from autotune.core.environment import Environment
 from autotune.core.units import format_bytes
-from autotune.probe.device.telemetry import CardReading, card_doubts, card_facts, card_reader, fell, joules_between
+from autotune.probe.device.telemetry import CardReading, card_facts, card_reader, card_warnings, fell, joules_between
 
 BUSY_SHARE = 0.25
-"""Cores' worth of foreign work from which on a CPU measurement is doubted: an eighth of the smallest machines (two cores),
+"""Cores' worth of foreign work from which on a CPU measurement is warned: an eighth of the smallest machines (two cores),
 and well above what an idle system's services use."""
 
 BUSY_MACHINE = 0.5
-"""Share of the cores from which foreign work puts a GPU's measurement in doubt: the training itself needs one core and its
+"""Share of the cores from which foreign work puts a GPU's measurement in warning: the training itself needs one core and its
 loader some; with half of them taken, loading and launching begin to wait."""
 
 BUSY_LEAST_S = 0.5
 """Seconds from which foreign work is told: the kernel counts in hundredths of a second, on each core."""
 
 SWAPPED_BYTES = 2**20
-"""Swapped bytes from which a measurement is doubted: a few pages come and go at any time without anyone waiting for them."""
+"""Swapped bytes from which a measurement is warned: a few pages come and go at any time without anyone waiting for them."""
 
 CLOCKS_READ = 8
 """Cores whose clock and heat are read, evenly spread: older x86 kernels take 10 to 20 ms to tell an idle core's clock."""
@@ -35,7 +35,7 @@ PROC = Path("/proc")
 CPUS = Path("/sys/devices/system/cpu")
 
 
-class Surroundings:
+class MachineMonitor:
     """Read at the beginning and the end of the timed steps; what is unknown on a device stays unknown.
 
     A reading never raises, starts no thread and takes milliseconds. Until `stop` next to nothing is known.
@@ -46,14 +46,14 @@ class Surroundings:
         self._cores = _own_cores()
         own = environment.device_uuids[int(os.environ.get("RANK", "0")) :] or (environment.device_uuid,)
         self._read_card = card_reader(own[0])
-        self._machine = Meanwhile(MachineReading(), MachineReading())
+        self._machine = ReadingDelta(MachineReading(), MachineReading())
         self._card = (CardReading(), CardReading())
 
     def start(self) -> None:
         """The first timed step begins."""
         with contextlib.suppress(Exception):  # whatever it is (no memory left, too), a reading ends no probe
             machine, card = self._read()
-            self._machine, self._card = Meanwhile(machine, MachineReading()), (card, CardReading())
+            self._machine, self._card = ReadingDelta(machine, MachineReading()), (card, CardReading())
 
     def stop(self) -> None:
         """The last timed step has ended."""
@@ -75,9 +75,9 @@ class Surroundings:
         """
         return self._machine.facts() | card_facts(*self._card)
 
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What speaks against trusting the timed steps."""
-        return (*self._machine.doubts(self._on_cpu), *card_doubts(*self._card))
+        return (*self._machine.warnings(self._on_cpu), *card_warnings(*self._card))
 
     def _read(self) -> "tuple[MachineReading, CardReading]":
         # A GPU's training does not follow the clock of cores that mostly wait for it.
@@ -106,7 +106,7 @@ class MachineReading:
 
 
 @dataclass(frozen=True)
-class Meanwhile:
+class ReadingDelta:
     """What two readings of a machine tell of the time between them; None where it is unknown."""
 
     begun: MachineReading
@@ -152,29 +152,29 @@ class Meanwhile:
         }
         return {name: value for name, value in facts.items() if value is not None}
 
-    def doubts(self, on_cpu: bool) -> list[str]:
+    def warnings(self, on_cpu: bool) -> list[str]:
         """What speaks against a time measured meanwhile; on_cpu: the cores themselves did the training."""
-        doubts = self._busy_doubts(BUSY_SHARE if on_cpu else BUSY_MACHINE * self.begun.cores)
+        warnings = self._busy_warnings(BUSY_SHARE if on_cpu else BUSY_MACHINE * self.begun.cores)
         if self.swapped_bytes is not None and self.swapped_bytes > SWAPPED_BYTES:
-            doubts.append(f"the machine swapped {format_bytes(self.swapped_bytes)} meanwhile")
+            warnings.append(f"the machine swapped {format_bytes(self.swapped_bytes)} meanwhile")
         if self.heat_throttles:
-            doubts.append(f"the CPU was throttled for heat {self.heat_throttles} time(s)")
+            warnings.append(f"the CPU was throttled for heat {self.heat_throttles} time(s)")
         if fell(self.begun.cpu_mhz, self.ended.cpu_mhz):
-            doubts.append(
+            warnings.append(
                 f"the CPU's clock fell from {self.begun.cpu_mhz:.0f} to {self.ended.cpu_mhz:.0f} MHz meanwhile"
             )
-        return doubts
+        return warnings
 
-    def _busy_doubts(self, most: float) -> list[str]:
+    def _busy_warnings(self, most: float) -> list[str]:
         foreign, stolen = self.foreign_cores, self.stolen_cores
         if foreign is None or stolen is None or foreign <= most:
             return []
         if stolen <= foreign / 2:
             return [f"other processes used {foreign:.1f} cores meanwhile"]
-        doubts = [f"the hypervisor gave {stolen:.1f} cores of this machine to others"]
+        warnings = [f"the hypervisor gave {stolen:.1f} cores of this machine to others"]
         if foreign - stolen > most:
-            doubts.append(f"other processes used {foreign - stolen:.1f} cores meanwhile")
-        return doubts
+            warnings.append(f"other processes used {foreign - stolen:.1f} cores meanwhile")
+        return warnings
 
     def _rate(self, counter: str) -> float | None:
         """A counter's seconds, by the second; None in less than BUSY_LEAST_S."""

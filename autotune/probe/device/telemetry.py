@@ -22,7 +22,7 @@ AT_POWER_LIMIT = 0.95
 
 POWER_CAP = "power cap"
 OWN_LIMITS = (POWER_CAP, "sync boost", "board limit", "reliability limit")
-"""Of BRAKES those under which a card is as fast as it will be however often it is asked: facts, and no doubts."""
+"""Of BRAKES those under which a card is as fast as it will be however often it is asked: facts, and no warnings."""
 
 BRAKES = {
     "SwPowerCap": POWER_CAP,
@@ -97,19 +97,19 @@ def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def card_doubts(begun: CardReading, ended: CardReading) -> list[str]:
+def card_warnings(begun: CardReading, ended: CardReading) -> list[str]:
     """What speaks against a time that lies between these readings."""
-    doubts = []
+    warnings = []
     brakes = [reason for reason in _met(begun, ended) if reason not in OWN_LIMITS]
     if brakes:
-        doubts.append(f"the card was held back: {', '.join(brakes)}")
+        warnings.append(f"the card was held back: {', '.join(brakes)}")
     regulated = _at_power_limit(begun) or _at_power_limit(ended)
     if not regulated and fell(begun.sm_clock_mhz, ended.sm_clock_mhz):
-        doubts.append(f"the card's SM clock fell from {begun.sm_clock_mhz} to {ended.sm_clock_mhz} MHz meanwhile")
+        warnings.append(f"the card's SM clock fell from {begun.sm_clock_mhz} to {ended.sm_clock_mhz} MHz meanwhile")
     heat, limit = ended.temperature_c, ended.slowdown_temperature_c
     if heat is not None and limit is not None and heat >= limit - HEAT_MARGIN_C:
-        doubts.append(f"the card was at {heat} °C, and slows down from {limit} °C")
-    return doubts
+        warnings.append(f"the card was at {heat} °C, and slows down from {limit} °C")
+    return warnings
 
 
 def fell(before: float | None, after: float | None) -> bool:

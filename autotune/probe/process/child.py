@@ -36,7 +36,7 @@ class Parent:
     objects: bytes = b""
 
 
-def become(
+def run_child(
     order: Order, parent: Parent, host: int, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
 ) -> NoReturn:
     """Become a probe, or one rank of it: a session of its own, the parent's environment, its own scratch; answer and leave
@@ -123,10 +123,10 @@ def _redirect(log: int) -> None:
 
 def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
     """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
-    mark = os.environ[cleanup.MARK]
+    mark = os.environ[cleanup.HOST_TOKEN]
     os.environ.clear()
     os.environ |= parent["environment"]
-    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", cleanup.MARK: mark}
+    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", cleanup.HOST_TOKEN: mark}
     tempfile.tempdir = str(scratch)
     sys.path[:] = parent["path"]
     with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-MARK = "AUTOTUNE_HOST"
+HOST_TOKEN = "AUTOTUNE_HOST"
 """Environment variable that every process below a host carries from its start."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -100,7 +100,7 @@ def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def _has_mark(process: psutil.Process, token: str) -> bool:
     try:
-        return process.pid != os.getpid() and process.environ().get(MARK) == token and _is_alive(process)
+        return process.pid != os.getpid() and process.environ().get(HOST_TOKEN) == token and _is_alive(process)
     except (psutil.Error, OSError):
         return False
 

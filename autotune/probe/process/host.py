@@ -27,7 +27,7 @@ from autotune.core.io import read_json
 from autotune.core.measurement import Outcome
 from autotune.probe.order import LOG, ORDER, Order, answer_name
 from autotune.probe.process import cleanup
-from autotune.probe.process.child import Parent, become
+from autotune.probe.process.child import Parent, run_child
 from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
 from autotune.probe.process.log import Log
 from autotune.probe.process.ranks import free_port
@@ -152,7 +152,7 @@ def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
     for rank in range(order.ranks):
         pids.append(os.fork())
         if pids[-1] == 0:
-            become(order, parent, host, scratch, log_write, ours, rank, port)
+            run_child(order, parent, host, scratch, log_write, ours, rank, port)
     os.close(log_write)
     log = Log(folder / LOG, log_read)
     ended, codes = _watch(pids, folder, wake_read, log, started + order.deadline_s)

@@ -286,7 +286,7 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false"),
         "PYTHONUNBUFFERED": "1",
-        cleanup.MARK: token,
+        cleanup.HOST_TOKEN: token,
     }
 
 

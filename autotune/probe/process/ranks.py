@@ -98,7 +98,7 @@ def decisive(ends: Sequence[Measurement | Failure]) -> int:
 
 
 def together(of_ranks: Sequence[Measurement]) -> Measurement:
-    """What ranks that all completed measured: rank 0's steps, the hungriest one's peak, every doubt of any."""
+    """What ranks that all completed measured: rank 0's steps, the hungriest one's peak, every warning of any."""
     hungriest = max(of_ranks, key=lambda one: one.peak_bytes or 0)
     stages = dict.fromkeys(stage for one in of_ranks for stage in one.stage_peak_bytes)
     joules = [one.joules for one in of_ranks if one.joules is not None]
@@ -112,7 +112,7 @@ def together(of_ranks: Sequence[Measurement]) -> Measurement:
         micro_batch_bytes=max(one.micro_batch_bytes for one in of_ranks),
         allocator_retries=sum(one.allocator_retries for one in of_ranks),
         joules=sum(joules) if len(joules) == len(of_ranks) else None,
-        observed_doubts=tuple(dict.fromkeys(doubt for one in of_ranks for doubt in one.observed_doubts)),
+        observed_warnings=tuple(dict.fromkeys(warning for one in of_ranks for warning in one.observed_warnings)),
     )
 
 

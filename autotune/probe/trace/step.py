@@ -19,7 +19,7 @@ from transformers.integrations import moe
 
 from autotune.core.failures import from_exception
 from autotune.core.workload import Workload
-from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, NotPeriodic, Tape, repeated
+from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, MemoryTrace, NotPeriodic, repeated
 from autotune.probe.order import Order
 from autotune.probe.trace import cuda_kernels
 from autotune.probe.trace.flops import count_arithmetic
@@ -173,12 +173,12 @@ class Subject:
         """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
         tapes = {size: self._tape(asked, size, layers) for size in self.sizes}
         size = self.sizes[-1]
-        repeated(Tape.from_dict(tapes[size]), self.repeats.counts)
+        repeated(MemoryTrace.from_dict(tapes[size]), self.repeats.counts)
         if not self._checked:
             again = [layers + 1] * len(self.repeats.counts)
             longer, true = (
-                repeated(Tape.from_dict(tapes[size]), again),
-                Tape.from_dict(self._tape(asked, size, again[0])),
+                repeated(MemoryTrace.from_dict(tapes[size]), again),
+                MemoryTrace.from_dict(self._tape(asked, size, again[0])),
             )
             if longer.tensors != true.tensors or not _same_events(longer, true):
                 raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
@@ -210,7 +210,7 @@ def trace_step(
 ) -> dict[str, Any]:
     """The tape, as plain data, of a first and a further micro-step on this batch; real tensors or fake ones.
 
-    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the levers set.
+    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the settings set.
     """
     arguments = dict(asked["training_arguments"])
     own = asked.get("model_arguments", {})
@@ -301,7 +301,7 @@ def _without_mask(ignore: Any) -> Any:
     return judge
 
 
-def _same_events(one: Tape, other: Tape) -> bool:
+def _same_events(one: MemoryTrace, other: MemoryTrace) -> bool:
     pairs = zip(one.segments, other.segments, strict=False)
     return len(one.segments) == len(other.segments) and all(a.events == b.events for a, b in pairs)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from autotune.probe.device.machine import Surroundings
+from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Order
 from autotune.probe.train.memory_limit import memory_of
 from autotune.probe.train.run import arguments_of, open_optimizers_library, take_variables, trainer_of
@@ -27,7 +27,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Train the ordered configuration for `steps` timed steps, or until `seconds` (None: no limit) are over.
 
     Both stand in order.request. Brings back step_times_s and data_wait_s (of each timed step), samples and seconds (of
-    all of them), untimed_steps; peaks, joules, surroundings and observed_doubts as of a Measurement.
+    all of them), untimed_steps; peaks, joules, surroundings and observed_warnings as of a Measurement.
     Raises what the training raises; RuntimeError where it ended without a timed step.
     """
     steps, seconds = order.request["steps"], order.request.get("seconds")
@@ -37,7 +37,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     arguments = arguments_of(order, objects, scratch, untimed + steps)
     open_optimizers_library(arguments)
     assert order.environment is not None
-    surroundings = Surroundings(order.environment)
+    surroundings = MachineMonitor(order.environment)
     clock = Clock(untimed, steps, seconds, surroundings, cuda=not arguments.use_cpu)
     try:
         memory.hold()
@@ -59,7 +59,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
         "joules": surroundings.joules,
         "surroundings": surroundings.facts(),
-        "observed_doubts": list(surroundings.doubts()),
+        "observed_warnings": list(surroundings.warnings()),
     }
 
 
@@ -76,7 +76,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, untimed: int, steps: int, seconds: float | None, surroundings: Surroundings, cuda: bool = False
+        self, untimed: int, steps: int, seconds: float | None, surroundings: MachineMonitor, cuda: bool = False
     ) -> None:
         self.ends: list[float] = []
         self.waits: list[float] = []

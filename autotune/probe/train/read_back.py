@@ -9,7 +9,7 @@ import torch
 
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.order import Order
-from autotune.space.settings import LEVERS, Observed
+from autotune.space.settings import SETTINGS, Observed
 from autotune.space.settings.compile import backend_of
 
 
@@ -68,7 +68,7 @@ class ReadBack:
             hook.remove()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
-        """Lever -> value as the training shows it; samples: counted in a step, None where they cannot be counted.
+        """Setting -> value as the training shows it; samples: counted in a step, None where they cannot be counted.
 
         Raises Misconfigured where a value or the number of samples is not what was asked for.
         """
@@ -88,7 +88,7 @@ class ReadBack:
             _frozen_dtypes(self._order, self._trainer.model),
         )
         asked = self._order.configuration.values
-        shown = {name: LEVERS[name].read_back(observed) for name in asked}
+        shown = {name: SETTINGS[name].read_back(observed) for name in asked}
         differing = [name for name, value in asked.items() if shown[name] is not None and shown[name] != value]
         if differing:
             raise Misconfigured(", ".join(f"{name} {asked[name]} became {shown[name]}" for name in differing), shown)

@@ -50,7 +50,7 @@ DEFAULT_SEED = 42
 """`TrainingArguments.seed` where nobody sets it."""
 
 SAME_ORDER_STEPS = 64
-"""Steps that there are random samples for at the least: from more others are drawn, and some levers need more steps."""
+"""Steps that there are random samples for at the least: from more others are drawn, and some settings need more steps."""
 
 SHORTEST_STEP_S = 0.005
 """Seconds of a GPU's step at the least, by which there are samples and steps enough for a time: launching the kernels of a
@@ -124,7 +124,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         settings=watch.settings,
         asked=order.configuration.values,
         seconds_to_first_line=started - order.sent_at,
-        observed_doubts=watch.surroundings.doubts() if failure.outcome is Outcome.COMPLETED else (),
+        observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
     )
 
@@ -227,7 +227,7 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
     trainer = built_again(kind, parts) if user.prepared else kind(**parts)
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
-    if order.configuration.values.get(checkpointing.LEVER.name) == "none":
+    if order.configuration.values.get(checkpointing.SETTING.name) == "none":
         checkpointing.switch_off(trainer.model)
     add_callbacks(trainer, user.callbacks)
     drop_trackers(trainer)

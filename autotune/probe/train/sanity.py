@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 
 from autotune.core import failures
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import EVALUATION, SAVING, TRAINING, Problem, Rehearsal
+from autotune.core.sanity import EVALUATION, SAVING, TRAINING, Problem, SanityCheck
 from autotune.probe.order import Order
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.run import arguments_of, open_optimizers_library, take_variables, trainer_of
@@ -39,7 +39,7 @@ MOST_DISK_SHARE = 0.5
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
-    """A `Rehearsal` as plain data; what a training, an evaluation or a checkpoint can meet is told in it."""
+    """A `SanityCheck` as plain data; what a training, an evaluation or a checkpoint can meet is told in it."""
     memory = memory_of(order)
     rehearser = Rehearser(order, memory, scratch)
     try:
@@ -90,10 +90,10 @@ class Rehearser(TrainerCallback):  # type: ignore[misc]
         """This part failed so."""
         self._problems.append(Problem(self.part, failure.outcome, failure.reason))
 
-    def rehearsal(self) -> Rehearsal:
+    def rehearsal(self) -> SanityCheck:
         stages = self._memory.peaks().get("stage_peak_bytes", {})
         stage_of = {TRAINING: TRAINING, EVALUATION: _stage(self._fitted), SAVING: SAVING}
-        return Rehearsal(
+        return SanityCheck(
             eval_batch_size=self._fitted,
             eval_batches_tried=tuple(self._tried),
             eval_seconds=self._seconds.get(EVALUATION),

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.step import Step
 from autotune.probe.device.compile import graphs_compiled
-from autotune.probe.device.machine import Surroundings
+from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Order
 from autotune.probe.process.ranks import LastStep, this_rank
 from autotune.probe.train.adaptive import settled, verdict
@@ -53,7 +53,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
     steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
-    recompiled_graphs: compiled in the timed steps. settings: lever -> value as the running training shows it.
+    recompiled_graphs: compiled in the timed steps. settings: setting -> value as the running training shows it.
 
     Of several ranks the first one decides when enough is known, and all stop with the same step.
     """
@@ -71,7 +71,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_timed_steps = 0
         self.recompiled_graphs = 0
         self.worst_batch = ""
-        self.surroundings = Surroundings(order.environment)
+        self.surroundings = MachineMonitor(order.environment)
         self._memory = memory
         self._cuda = not order.environment.is_cpu
         self._worst: WorstBatch | None = None

@@ -78,7 +78,7 @@ class Answer:
 
     @property
     def attention(self) -> str | None:
-        """The implementation that a lever chose; None: the model's own."""
+        """The implementation that a setting chose; None: the model's own."""
         return self.model_arguments.get("attn_implementation")
 
     @property

@@ -1,4 +1,4 @@
-"""Heat maps of speed by micro-batch size and each lever, a panel a lever, with what ran out of memory."""
+"""Heat maps of speed by micro-batch size and each setting, a panel a setting, with what ran out of memory."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL,
 from autotune.report.figures.words import listed, speed_value
 
 MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
-"""Levers, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
+"""Settings, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
 
 LABELS, CELL, HEAD, FOOT = 1.25, 0.27, 0.26, 0.3
 """Inches: the width of a row's label, the height of a cell, and what stands above and below the cells of a panel."""
@@ -34,10 +34,10 @@ Tried = tuple[float, Trial]
 
 @dataclass(frozen=True)
 class _Panel:
-    """One lever's cells. rows: its values; columns: micro-batch sizes; cells: (value, size) -> best speed, 0 where all ran
+    """One setting's cells. rows: its values; columns: micro-batch sizes; cells: (value, size) -> best speed, 0 where all ran
     out of memory, None where they ended otherwise. out_of_memory: places where any did."""
 
-    lever: str
+    setting: str
     rows: Sequence[Value]
     columns: Sequence[int]
     cells: Mapping[Place, float | None]
@@ -45,12 +45,12 @@ class _Panel:
 
 
 def draw(facts: Facts) -> Drawing | None:
-    """The best speed seen with each lever's value at each micro-batch size, and what ran out of memory.
+    """The best speed seen with each setting's value at each micro-batch size, and what ran out of memory.
 
-    None where no lever took two values, or nothing did either.
+    None where no setting took two values, or nothing did either.
     """
     tried = sorted(((speed_value(one), one) for one in facts.trials), key=lambda pair: -pair[0])
-    every = _levers(tried)
+    every = _settings(tried)
     panels = [_panel(name, tried) for name in every[:MOST_PANELS]]
     if not any(panel.out_of_memory or any(panel.cells.values()) for panel in panels):
         return None
@@ -64,37 +64,37 @@ def draw(facts: Facts) -> Drawing | None:
         _draw(axes, panel, top, tried[0][0])
         top += HEAD + CELL * len(panel.rows) + FOOT
     axes.text(WIDTH, top + 0.08, "columns: micro-batch size", fontsize=SMALL, color=MUTED, ha="right", va="center")
-    return Drawing("speed-by-lever", "Speed by micro-batch size and lever", _caption(every), figure)
+    return Drawing("speed-by-setting", "Speed by micro-batch size and setting", _caption(every), figure)
 
 
-def _levers(tried: Sequence[Tried]) -> list[str]:
-    """Levers of which more than one value was tried, those that part the fastest speeds most first."""
+def _settings(tried: Sequence[Tried]) -> list[str]:
+    """Settings of which more than one value was tried, those that part the fastest speeds most first."""
     best: dict[str, dict[Value, float]] = {}
     for speed, trial in tried:
-        for name, value in trial.configuration.levers:
+        for name, value in trial.configuration.settings:
             known = best.setdefault(name, {})
             known[value] = max(known.get(value, 0.0), speed)
     spread = {name: max(known.values()) - min(known.values()) for name, known in best.items() if len(known) > 1}
     return sorted(spread, key=lambda name: -spread[name])
 
 
-def _panel(lever: str, tried: Sequence[Tried]) -> _Panel:
+def _panel(setting: str, tried: Sequence[Tried]) -> _Panel:
     cells: dict[Place, float | None] = {}
     out_of_memory: set[Place] = set()
     rows: dict[Value, None] = {}
     columns: dict[int, None] = {}
     for speed, trial in tried:
         values = trial.configuration.values
-        if lever not in values:
+        if setting not in values:
             continue
-        place = (values[lever], trial.configuration.micro_batch_size)
+        place = (values[setting], trial.configuration.micro_batch_size)
         rows[place[0]] = columns[place[1]] = None
         lost = trial.final.outcome is Outcome.OUT_OF_MEMORY
         if place not in cells or (lost and cells[place] is None):
             cells[place] = speed or (0.0 if lost else None)
         out_of_memory |= {place} if lost else set()
     shown = list(rows)[:MOST_VALUES]
-    return _Panel(lever, sorted(shown, key=_order), sorted(list(columns)[:MOST_SIZES]), cells, out_of_memory)
+    return _Panel(setting, sorted(shown, key=_order), sorted(list(columns)[:MOST_SIZES]), cells, out_of_memory)
 
 
 def _order(value: Value) -> tuple[bool, float, str]:
@@ -104,7 +104,7 @@ def _order(value: Value) -> tuple[bool, float, str]:
 
 def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
     """The panel with its upper edge at top, inches; fastest: the speed of the darkest colour."""
-    axes.text(0.02, top + HEAD - 0.08, panel.lever, fontweight="bold", va="baseline")
+    axes.text(0.02, top + HEAD - 0.08, panel.setting, fontweight="bold", va="baseline")
     wide = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
     small = {"fontsize": SMALL if wide > 0.4 else 7, "ha": "center", "va": "center"}
     places = {
@@ -165,7 +165,7 @@ def _said(speed: float | None) -> dict[str, Any]:
 
 def _caption(every: Sequence[str]) -> str:
     said = "Each cell is the best samples / second of all trials with this value at this micro-batch size, whatever their other "
-    said += "levers. OOM: none of them fits, and some ran out of memory; a red corner: some did, others fit; failed: they took "
+    said += "settings. OOM: none of them fits, and some ran out of memory; a red corner: some did, others fit; failed: they took "
     said += "more than is allowed or ended otherwise; empty: not tried."
     if left := every[MOST_PANELS:]:
         said += f" Not shown, as they part the speeds least: {listed(left)}."

@@ -1,4 +1,4 @@
-"""Which levers decide about speed: their importance on the trials that fit."""
+"""Which settings decide about speed: their importance on the trials that fit."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ LEAST_ABOVE, TENTH, HALF = 5, 0.1, 0.5
 """The best trials that are compared with all others: a tenth, but at least five (as Optuna advises), at most half."""
 
 MOST = 12
-"""Levers that are shown."""
+"""Settings that are shown."""
 
 
 def draw(facts: Facts) -> Drawing | None:
-    """PED-ANOVA's importance of the micro-batch size and each lever; None where too few trials fit or nothing differs."""
+    """PED-ANOVA's importance of the micro-batch size and each setting; None where too few trials fit or nothing differs."""
     values = {one.number: _value(one, facts.objective) for one in facts.trials if one.feasible}
     able = [one for one in facts.trials if values.get(one.number)]
     names = _varied(able)
@@ -41,15 +41,15 @@ def draw(facts: Facts) -> Drawing | None:
     axes.tick_params(axis="y", length=0)
     axes.spines["bottom"].set_visible(False)
     what = "leanest" if facts.objective == "memory" else "fastest"
-    said = f"How much each lever decides whether a trial is among the {what} {share:.0%}, by PED-ANOVA on the {len(able)} trials "
-    said += "that fit. It speaks of the trials that were made, and a search makes more of them where it expects to win."
-    return Drawing("importance", "Which levers matter", said, figure)
+    said = f"How much each setting decides whether a trial is among the {what} {share:.0%}, by PED-ANOVA on {len(able)} trials "
+    said += "that fit. It holds for these trials, and a search makes more of them where it expects to win."
+    return Drawing("importance", "Which settings matter", said, figure)
 
 
 def importances(
     able: Sequence[Trial], names: Sequence[str], values: Mapping[int, float], smallest: bool, share: float
 ) -> dict[str, float]:
-    """Lever -> its share of 1, largest first; empty where nothing tells the best of these trials from the others.
+    """Setting -> its share of 1, largest first; empty where nothing tells the best of these trials from the others.
 
     values: of each trial, by its number, of which the largest are best, or the smallest. share: of the trials, those that
     count as best. Nothing is drawn by chance: the same trials have the same importances.

@@ -86,7 +86,7 @@ def _bounds(facts: Facts, best: Sequence[Point], of_memory: bool) -> tuple[list[
     every: list[Point] = []
     for number, value in best:
         if (prospect := facts.prospects.get(number)) is not None:
-            for points, share in ((likely, prospect.could_win), (every, prospect.any_could_win)):
+            for points, share in ((likely, prospect.max_gain_if_fits), (every, prospect.max_gain)):
                 if math.isfinite(share):
                     points.append((number, value * (1 - share if of_memory else 1 + share)))
     return likely, every
@@ -100,4 +100,4 @@ def _caption(facts: Facts, bounded: bool) -> str:
             f"With 95 % confidence nothing untried lies {side} the bounds: drawn through, of what is likely to fit; "
         )
         said += "dashed, of all, each as far as it may fit after all. Where they meet the best, the search is over. "
-    return f"{said}It ended: {facts.statement}."
+    return f"{said}It ended: {facts.stop_reason}."

@@ -53,8 +53,8 @@ class LiveTable:
             self._live.stop()
         if self._last is not None and self._last.trials:
             self._console.print(trials_table(self._last, self._console.width, len(self._last.trials), whole=True))
-            if any(trial.final.doubts for trial in self._last.trials):
-                self._console.print(Text("? in doubt: the report says why", style="dim"))
+            if any(trial.final.warnings for trial in self._last.trials):
+                self._console.print(Text("? in warning: the report says why", style="dim"))
 
     def _take(self, progress: Progress) -> None:
         if progress.kind == "stopping":

@@ -18,13 +18,13 @@ HEADER = ("#", "configuration", "outcome", "samples/s", "peak")
 
 
 def cells(trial: Trial, best: Trial | None, baseline: Trial, whole: bool = False) -> tuple[str, str, str, str, str]:
-    """A trial's row under HEADER: the best one has a star, a number in doubt a question mark."""
+    """A trial's row under HEADER: the best one has a star, a number in warning a question mark."""
     is_best = best is not None and trial.number == best.number
     return (
         f"{trial.number}{'*' if is_best else ' '}",
         short(trial, baseline, whole),
         outcome_word(trial),
-        f"{speed_text(trial)} {'?' if trial.final.doubts else ' '}",
+        f"{speed_text(trial)} {'?' if trial.final.warnings else ' '}",
         format_bytes(trial.peak_bytes),
     )
 
@@ -32,7 +32,7 @@ def cells(trial: Trial, best: Trial | None, baseline: Trial, whole: bool = False
 def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
     """The configuration, as far as it is not the baseline's, without the names that its values make plain.
 
-    whole: the baseline's own levers too, where they are few; the report tells them all.
+    whole: the baseline's own settings too, where they are few; the report tells them all.
     """
     configuration = trial.configuration
     words = [f"{configuration.micro_batch_size}x{configuration.gradient_accumulation_steps}"]
@@ -41,8 +41,8 @@ def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
     known = baseline.configuration.values
     if baseline.number == trial.number:
         words.append("baseline")
-        known = {} if whole and len(configuration.levers) <= SHORT else known
-    for name, value in configuration.levers:
+        known = {} if whole and len(configuration.settings) <= SHORT else known
+    for name, value in configuration.settings:
         if name == RANKS or known.get(name) == value:
             continue
         plain = name in ("precision", "optimizer")
@@ -99,6 +99,6 @@ def left_text(progress: Progress) -> str:
 
 def bound_text(progress: Progress) -> str:
     """By how much the best may still be beaten, as far as the sampler knows; else empty."""
-    if progress.could_win is None:
+    if progress.max_gain_if_fits is None:
         return ""
-    return f"what is untried could beat the best by at most {max(0.0, progress.could_win):.0%}"
+    return f"what is untried could beat the best by at most {max(0.0, progress.max_gain_if_fits):.0%}"

@@ -94,11 +94,11 @@ class PlainLines:
             what = f"round {len(trial.confirmations)}, trial" if progress.kind == "confirmed" else "trial"
             speed = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
             done = speed if trial.feasible else outcome_text(trial)
-            doubts = f"; doubt: {'; '.join(trial.final.doubts)}" if trial.final.doubts else ""
+            warnings = f"; warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
             best = f"; {best_text(progress)}" if progress.best else ""
             left = f"; {left_text(progress)}" if progress.kind == "trial" else ""
             told = trial.configuration.unlike(baseline_of(progress, trial))
-            self._line(f"{what} {trial.number}: {told}: {done}{doubts}{best}{left}")
+            self._line(f"{what} {trial.number}: {told}: {done}{warnings}{best}{left}")
         elif progress.kind in ("preparing", "resumed", "finishing", "stopping"):
             self._line(progress.message)
 

@@ -86,20 +86,20 @@ def study_facts(request: TuningRequest, facts: Facts) -> dict[str, Value]:
 
 
 def rows(
-    trials: Sequence[Trial], objective: str, could_win: Mapping[int, float] | None = None, after: int = -1
+    trials: Sequence[Trial], objective: str, max_gain_if_fits: Mapping[int, float] | None = None, after: int = -1
 ) -> Iterator[Row]:
     """A row for each trial whose number is above `after`, by what its own probe measured.
 
     Confirmations come later and are in the ending's table: the rows of a study are the same, told while it runs or
     afterwards. could_win: number -> share by which something untried could still beat the best before that probe.
     """
-    probed = [replace(trial, confirmations=(), barred="") for trial in trials]
+    probed = [replace(trial, confirmations=(), disqualified_reason="") for trial in trials]
     for count, trial in enumerate(probed, start=1):
         if trial.number > after:
-            yield _row(trial, probed[:count], objective, (could_win or {}).get(trial.number))
+            yield _row(trial, probed[:count], objective, (max_gain_if_fits or {}).get(trial.number))
 
 
-def _row(trial: Trial, so_far: Sequence[Trial], objective: str, could_win: float | None) -> Row:
+def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain_if_fits: float | None) -> Row:
     measured, speed = trial.measurement, trial.samples_per_second
     best, first = best_trial(so_far, objective), so_far[0]
     so_much = speed_up(best, first, objective)[0] if best is not None and first.number == 0 else None
@@ -114,13 +114,13 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, could_win: float
         "best_samples_per_second": best and best.samples_per_second,
         "best_peak_bytes": best and best.peak_bytes,
         "speedup_so_far": so_much,
-        "untried_could_win": could_win,
+        "untried_could_win": max_gain_if_fits,
     }
     return Row(trial.number, known(numbers), configured(trial), measured.outcome.value)
 
 
 def configured(trial: Trial) -> dict[str, Value]:
-    """A trial's sizes and levers by name."""
+    """A trial's sizes and settings by name."""
     configuration = trial.configuration
     return {
         **configuration.values,
@@ -138,7 +138,7 @@ def ending(facts: Facts, folder: Path, complete: bool) -> Ending:
     """What came of a study whose report lies in this folder."""
     from autotune.report.table import frame
 
-    best, words = facts.best, {"headline": headline(facts), "statement": facts.statement}
+    best, words = facts.best, {"headline": headline(facts), "statement": facts.stop_reason}
     if facts.baseline is not None:
         words["baseline"] = str(facts.baseline.configuration)
     numbers = {name: value for name, value in speedup_fields(facts).items() if name != "speedup_reason"}

@@ -30,7 +30,7 @@ _LOGIN = re.compile(r"//[^\s/]*@")
 _STORE = re.compile(r"\b((?:file|sqlite)[\w+]*:)/\S*/")
 
 
-class Guarded:
+class LoggerGroup:
     """The loggers of one study, from `start` on; no method raises what a logger raised.
 
     A trial is told once: what was told stands in the study's folder, so a resumed study goes on in the same runs.
@@ -41,7 +41,7 @@ class Guarded:
         self._names, self._objective, self._folder = names, objective, folder
         self._told = _read(folder / RUNS) if names else {}
         self._loggers: dict[str, Logger] = {}
-        self._could_win = _before_each(folder) if names else {}
+        self._max_gain_if_fits = _before_each(folder) if names else {}
         self.problems: list[str] = []
 
     def start(self, request: TuningRequest, facts: Facts) -> None:
@@ -57,8 +57,8 @@ class Guarded:
             watch(progress)
             if progress.kind == "stopping":  # said by a signal's handler, maybe in the middle of telling a trial
                 return
-            if progress.kind == "probing" and progress.number is not None and progress.could_win is not None:
-                self._could_win[progress.number] = progress.could_win
+            if progress.kind == "probing" and progress.number is not None and progress.max_gain_if_fits is not None:
+                self._max_gain_if_fits[progress.number] = progress.max_gain_if_fits
             self.log(progress.trials)
 
         return both if self._loggers else watch
@@ -66,7 +66,7 @@ class Guarded:
     def log(self, trials: Sequence[Trial]) -> None:
         """Tell every trial that a logger was not yet told."""
         for name in list(self._loggers):
-            for row in rows(trials, self._objective, self._could_win, after=self._told[name]["last"]):
+            for row in rows(trials, self._objective, self._max_gain_if_fits, after=self._told[name]["last"]):
                 if name in self._loggers:
                     self._attempt(name, partial(self._loggers[name].log, row), partial(self._keep_row, name, row))
 
@@ -144,7 +144,7 @@ def fit_to_show(text: str) -> str:
 
 def _before_each(folder: Path) -> dict[int, float]:
     """Trial number -> by what share something untried could still beat the best before it: as it stood after the last."""
-    return {number + 1: one.any_could_win for number, one in read_prospects(folder).items()}
+    return {number + 1: one.max_gain for number, one in read_prospects(folder).items()}
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Every lever, one file each; search space, arguments, read-back, doctor and report all walk this list."""
+"""Every setting, one file each; search space, arguments, read-back, doctor and report all walk this list."""
 
 from autotune.core.configuration import Configuration
 from autotune.space.settings import (
@@ -34,52 +34,52 @@ from autotune.space.settings import (
     workers,
     zero,
 )
-from autotune.space.settings.setting import ACCUMULATION, Change, Lever, Observed, Settings, Work
+from autotune.space.settings.setting import ACCUMULATION, Change, Effect, Observed, Setting, Work
 
-LEVERS: dict[str, Lever] = {
-    lever.name: lever
-    for lever in (
-        micro_batch_size.LEVER,
-        data_parallel_size.LEVER,
-        fsdp.LEVER,
-        checkpointing.LEVER,
-        precision.LEVER,
-        optimizer.LEVER,
-        attention.LEVER,
-        sdpa_kernel.LEVER,
-        experts.LEVER,
-        workers.LEVER,
-        prefetch_factor.LEVER,
-        persistent_workers.LEVER,
-        pin_memory.LEVER,
-        non_blocking.LEVER,
-        logging_nan_inf_filter.LEVER,
-        batching.LEVER,
-        packing.LEVER,
-        padding.LEVER,
-        attention_mask.LEVER,
-        threads.LEVER,
-        compile.LEVER,
-        compile_backend.LEVER,
-        liger.LEVER,
-        cpu_allocator.LEVER,
-        empty_cache_steps.LEVER,
-        expandable_segments.LEVER,
-        garbage_threshold.LEVER,
-        lora.LEVER,
-        lora_targets.LEVER,
-        quantization.LEVER,
-        zero.LEVER,
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        micro_batch_size.SETTING,
+        data_parallel_size.SETTING,
+        fsdp.SETTING,
+        checkpointing.SETTING,
+        precision.SETTING,
+        optimizer.SETTING,
+        attention.SETTING,
+        sdpa_kernel.SETTING,
+        experts.SETTING,
+        workers.SETTING,
+        prefetch_factor.SETTING,
+        persistent_workers.SETTING,
+        pin_memory.SETTING,
+        non_blocking.SETTING,
+        logging_nan_inf_filter.SETTING,
+        batching.SETTING,
+        packing.SETTING,
+        padding.SETTING,
+        attention_mask.SETTING,
+        threads.SETTING,
+        compile.SETTING,
+        compile_backend.SETTING,
+        liger.SETTING,
+        cpu_allocator.SETTING,
+        empty_cache_steps.SETTING,
+        expandable_segments.SETTING,
+        garbage_threshold.SETTING,
+        lora.SETTING,
+        lora_targets.SETTING,
+        quantization.SETTING,
+        zero.SETTING,
     )
 }
 
-MICRO = micro_batch_size.LEVER.name
+MICRO = micro_batch_size.SETTING.name
 
 
 def learning_differences(one: Configuration, other: Configuration) -> tuple[str, ...]:
-    """Names of the levers by which the two configurations learn differently, beyond rounding.
+    """Names of the settings by which the two configurations learn differently, beyond rounding.
 
-    A lever that this version does not know counts where its values differ.
+    A setting that this version does not know counts where its values differ.
     """
     there = other.values
     return tuple(
@@ -87,18 +87,18 @@ def learning_differences(one: Configuration, other: Configuration) -> tuple[str,
         for name, value in one.values.items()
         if name in there
         and value != there[name]
-        and not (name in LEVERS and LEVERS[name].learns_alike(value, there[name]))
+        and not (name in SETTINGS and SETTINGS[name].learns_alike(value, there[name]))
     )
 
 
 __all__ = [
     "ACCUMULATION",
-    "LEVERS",
+    "SETTINGS",
     "MICRO",
     "Change",
-    "Lever",
+    "Setting",
     "Observed",
-    "Settings",
+    "Effect",
     "Work",
     "learning_differences",
 ]

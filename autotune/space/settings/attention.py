@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import precision
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
@@ -22,13 +22,13 @@ def _beside_precision(value: Value, of: Value) -> str | None:
     return None
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """What the model takes where nobody chose: no field of TrainingArguments says."""
     return workload.attention
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(model_arguments={"attn_implementation": value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(model_arguments={"attn_implementation": value})
 
 
 def _read_back(observed: Observed) -> str | None:
@@ -51,15 +51,15 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="attention",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="Fused kernels compute the same attention without writing its whole matrix to memory.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    conflicts={precision.LEVER.name: _beside_precision},
+    forbidden={precision.SETTING.name: _beside_precision},
 )

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
@@ -18,15 +18,15 @@ def _is_older(environment: Environment) -> bool:
     return OLDER in environment.training_argument_fields
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     own = base.get(STRATEGY)
     if own is not None:
         return one_of(*NAMES)(getattr(own, "value", own))
     return GROUPED if base.get(OLDER) else RANDOM
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({OLDER: value == GROUPED} if _is_older(environment) else {STRATEGY: value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect({OLDER: value == GROUPED} if _is_older(environment) else {STRATEGY: value})
 
 
 def _read_back(observed: Observed) -> str:
@@ -48,13 +48,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="batching",
     values=NAMES,
     changes=frozenset({"speed", "numerics"}),
     summary="Samples of like length together need less padding, and come in another order.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, Work, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, Work, one_of
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "full": {"use_reentrant": False},
@@ -63,7 +63,7 @@ def switch_off(model: Any) -> None:
                     del module._forward_hooks[key]
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     if not (base.get("activation_checkpointing") or base.get("gradient_checkpointing")):
         return one_of(*VALUES)(workload.checkpointing or "none")
     known = {"use_reentrant", *OPTIONS}  # torch's other options change no more than checks
@@ -80,11 +80,11 @@ def _named(options: Mapping[str, Any]) -> str:
     return next((name for name, one in _OPTIONS.items() if {**told, **one} == asked), "")
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     name = field_name(environment)
     if value == "none":
-        return Settings({name: False}, contradicts=(f"{name}_kwargs",))
-    return Settings({name: True, f"{name}_kwargs": dict(_OPTIONS[str(value)])})
+        return Effect({name: False}, contradicts=(f"{name}_kwargs",))
+    return Effect({name: True, f"{name}_kwargs": dict(_OPTIONS[str(value)])})
 
 
 def enabled_on(model: Any, every_n_layers: Sequence[int] = (1, 2, 3)) -> str:
@@ -131,7 +131,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-def _hungrier(one: Value, other: Value) -> bool:
+def _needs_at_least_as_much(one: Value, other: Value) -> bool:
     if one == other or one == "none":
         return True
     known = {one, other} <= _BY_NEED.keys()
@@ -150,16 +150,16 @@ def _work(value: Value, rates: Mapping[str, float]) -> Work:
     return Work(again, again)
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="checkpointing",
     values=VALUES,
     changes=frozenset({"speed", "memory"}),
     summary="Recomputes activations in the backward pass: much less memory for about one more forward.",
     read=one_of(*VALUES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=_hungrier,
+    needs_at_least_as_much=_needs_at_least_as_much,
     work=_work,
 )

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import ACCUMULATION, Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import ACCUMULATION, Effect, Observed, Setting, one_of
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
 
@@ -52,23 +52,23 @@ def is_on(base: Mapping[str, Any]) -> bool:
     return any(base.get(field) for field in FIELDS)
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     if not is_on(base):
         return NONE
     mode = str(base.get(MODE) or DEFAULT)
     return _VALUES.get(mode) or one_of(DEFAULT, *MODES)(mode)
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     """Compiling switches TF32 on for the whole process where nobody says otherwise: here somebody does."""
     if value == NONE:
-        return Settings({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
+        return Effect({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
     if value in (DEFAULT, BLOCKS):
         variables = {REGIONAL: "true"} if value == BLOCKS else {}
-        return Settings({ON: True}, environment=variables, contradicts=(MODE,), defaults={MODE: None, "tf32": False})
+        return Effect({ON: True}, environment=variables, contradicts=(MODE,), defaults={MODE: None, "tf32": False})
     # A mode is inductor's: no other backend takes it.
     fields = {ON: True, MODE: MODES[str(value)]}
-    return Settings(fields, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
+    return Effect(fields, contradicts=(BACKEND,), defaults={BACKEND: "inductor", "tf32": False})
 
 
 def backend_of(trainer: Any) -> str:
@@ -111,17 +111,17 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="compile",
     values=VALUES,
     changes=frozenset({"speed", "memory"}),
     summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
     read=one_of(*VALUES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    conflicts={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
+    forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
     seconds=lambda value: EXPECTED_S.get(str(value), 0.0),
     traced=False,
 )

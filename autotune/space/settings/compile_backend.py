@@ -7,17 +7,17 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
-from autotune.space.settings.setting import ACCUMULATION, Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import ACCUMULATION, Effect, Observed, Setting, one_of
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     return one_of(*NAMES)(base.get(BACKEND) or "inductor")
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({BACKEND: value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect({BACKEND: value})
 
 
 def _read_back(observed: Observed) -> str | None:
@@ -35,17 +35,17 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return environment.compile_backends.get(str(value), "this torch offers no such backend")
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="compile_backend",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="What makes kernels of the compiled graphs: inductor writes Triton on GPUs and C++ on CPUs.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    conflicts={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},
-    needs=("compile", lambda value: value in (DEFAULT, BLOCKS)),
+    forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},
+    active_if=("compile", lambda value: value in (DEFAULT, BLOCKS)),
     traced=False,
 )

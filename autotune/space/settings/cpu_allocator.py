@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 from autotune.space.variables import PRELOAD, TUNABLES
 
 MAPPED = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1", TUNABLES: "glibc.malloc.hugetlb=1"}
@@ -17,7 +17,7 @@ PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}
 """Library -> the Debian package that has it."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """As the caller's own variables say: no field of TrainingArguments does."""
     return _shown(environment.variables, environment.variables.get(PRELOAD, "").split("/"))
 
@@ -30,12 +30,12 @@ def _shown(variables: Mapping[str, str], libraries: Any) -> str:
     return "glibc_mmap" if mapped else "none"
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == "none":
-        return Settings()
+        return Effect()
     if value == "glibc_mmap":
-        return Settings(host=MAPPED)
-    return Settings(host={PRELOAD: environment.libraries.get(str(value), f"lib{value}.so")})
+        return Effect(host=MAPPED)
+    return Effect(host={PRELOAD: environment.libraries.get(str(value), f"lib{value}.so")})
 
 
 def _read_back(observed: Observed) -> str:
@@ -44,7 +44,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    own = _own({}, environment, workload)
+    own = _from_user({}, environment, workload)
     if value == own:
         return None
     if own != "none":
@@ -60,13 +60,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="cpu_allocator",
     values=("none", "glibc_mmap", *PACKAGES),
     changes=frozenset({"speed", "memory"}),
     summary="Who hands out the CPU's memory: what gives freed memory back at once lowers peaks, what keeps it is faster.",
     read=one_of("none", "glibc_mmap", *PACKAGES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -7,23 +7,23 @@ from typing import Any
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Change, Lever, Observed, Settings, whole_number
+from autotune.space.settings.setting import Change, Effect, Observed, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     """No field of TrainingArguments says: it is the launcher that starts ranks, and nobody asked one to."""
     return 1
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     """Ranks share the machine's threads; left to itself torchrun gives each one thread, and so would not be what was
     measured. On a CPU gloo is named: accelerate would take MPI where torch was built with it."""
     ranks = int(value)
     if ranks == 1:
-        return Settings(processes=1)
+        return Effect(processes=1)
     threads = {THREADS: str(max(1, environment.threads // ranks))}
-    return Settings({"ddp_backend": "gloo"} if environment.is_cpu else {}, environment=threads, processes=ranks)
+    return Effect({"ddp_backend": "gloo"} if environment.is_cpu else {}, environment=threads, processes=ranks)
 
 
 def _read_back(observed: Observed) -> int:
@@ -47,13 +47,13 @@ def _change(value: Value, environment: Environment, workload: Workload) -> Chang
     return Change(slower, slower, float(workload.gradient_bytes))
 
 
-LEVER = Lever(
+SETTING = Setting(
     name=RANKS,
     values=(1, 2, 4, 8, 16),
     changes=frozenset({"speed", "memory"}),
     summary="Ranks that train together, a GPU each, and average their gradients: less accumulation for the same global batch.",
     read=whole_number(1),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -6,19 +6,19 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, none_or, whole_number
+from autotune.space.settings.setting import Effect, Observed, Setting, none_or, whole_number
 
 FIELD = "torch_empty_cache_steps"
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
     return "none" if base.get(FIELD) is None else whole_number(1)(base[FIELD])
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == "none":
-        return Settings(contradicts=(FIELD,), defaults={FIELD: None})
-    return Settings({FIELD: value})
+        return Effect(contradicts=(FIELD,), defaults={FIELD: None})
+    return Effect({FIELD: value})
 
 
 def _read_back(observed: Observed) -> Value:
@@ -34,13 +34,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="empty_cache_steps",
     values=("none", 1, 4, 16),
     changes=frozenset({"speed", "memory"}),
     summary="Gives cached device memory back every so many steps: fewer fragments for slower steps.",
     read=none_or(whole_number(1)),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

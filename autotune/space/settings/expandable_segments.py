@@ -6,25 +6,25 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, yes_or_no
+from autotune.space.settings.setting import Effect, Observed, Setting, yes_or_no
 from autotune.space.variables import allocator_settings, allocator_variable
 
-SETTING = "expandable_segments"
+OPTION = "expandable_segments"
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
     """As the caller's own variable says: no field of TrainingArguments does."""
-    return allocator_settings(environment.variables).get(SETTING, "").lower() == "true" and not environment.is_cpu
+    return allocator_settings(environment.variables).get(OPTION, "").lower() == "true" and not environment.is_cpu
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if environment.is_cpu:
-        return Settings()
-    return Settings(environment={allocator_variable(environment.variables): f"{SETTING}:{value}"})
+        return Effect()
+    return Effect(environment={allocator_variable(environment.variables): f"{OPTION}:{value}"})
 
 
 def _read_back(observed: Observed) -> bool | None:
-    own = observed.allocator.get(SETTING)
+    own = observed.allocator.get(OPTION)
     return None if own is None else bool(own)
 
 
@@ -32,13 +32,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return "it is a way of a GPU's allocator" if value and environment.is_cpu else None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
     changes=frozenset({"speed", "memory"}),
     summary="The device's allocator grows blocks in place: less memory is lost to fragments where batches differ in length.",
     read=yes_or_no,
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

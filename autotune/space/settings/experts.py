@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 NONE = "none"
 """What a model without experts has."""
@@ -16,13 +16,13 @@ NAMES = ("eager", "batched_mm", "grouped_mm")
 (`transformers.integrations.hub_kernels`), which no probe should."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """What the model takes where nobody chose: no field of TrainingArguments says."""
     return workload.expert or NONE
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(model_arguments={} if value == NONE else {"experts_implementation": value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(model_arguments={} if value == NONE else {"experts_implementation": value})
 
 
 def _read_back(observed: Observed) -> str | None:
@@ -44,13 +44,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return workload.experts.get(str(value), f"{workload.architecture} was not asked for it")
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="experts",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="Grouped and batched products compute all chosen experts at once instead of one after the other.",
     read=one_of(NONE, *NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

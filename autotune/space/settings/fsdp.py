@@ -6,12 +6,12 @@ from typing import Any
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Change, Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Change, Effect, Observed, Setting, one_of
 
 VALUES = ("none", "full_shard", "shard_grad_op")
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
 
     A `hybrid_shard` copies between machines, and on one is a full_shard.
@@ -30,12 +30,12 @@ def _several(asked: Any) -> list[Any]:
     return list(asked) if isinstance(asked, (list, tuple)) else []
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     """Version 2 of FSDP: what shards is said by whether weights are gathered anew for the backward pass."""
     if value == "none":
-        return Settings({"fsdp": ""}, contradicts=("fsdp_config",))
+        return Effect({"fsdp": ""}, contradicts=("fsdp_config",))
     reshards = value != "shard_grad_op"
-    return Settings({"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": reshards}})
+    return Effect({"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": reshards}})
 
 
 def _read_back(observed: Observed) -> str:
@@ -69,17 +69,17 @@ def _change(value: Value, environment: Environment, workload: Workload) -> Chang
 
 _HUNGER = {"none": 2, "shard_grad_op": 1, "full_shard": 0}
 
-LEVER = Lever(
+SETTING = Setting(
     name="fsdp",
     values=VALUES,
     changes=frozenset({"speed", "memory"}),
     summary="Shards weights, gradients and optimizer state over the ranks: memory for a larger micro-batch, paid in traffic.",
     read=one_of(*VALUES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=lambda one, other: one == other or _HUNGER[str(one)] > _HUNGER[str(other)],
-    needs=(RANKS, lambda ranks: int(ranks) > 1),
+    needs_at_least_as_much=lambda one, other: one == other or _HUNGER[str(one)] > _HUNGER[str(other)],
+    active_if=(RANKS, lambda ranks: int(ranks) > 1),
     change=_change,
 )

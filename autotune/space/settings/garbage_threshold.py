@@ -6,10 +6,10 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, none_or
+from autotune.space.settings.setting import Effect, Observed, Setting, none_or
 from autotune.space.variables import allocator_settings, allocator_variable
 
-SETTING, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
+OPTION, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
 
 
 def _share(text: Any) -> float:
@@ -23,20 +23,20 @@ def _share(text: Any) -> float:
     return share
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
     """As the caller's own variable says: no field of TrainingArguments does."""
-    own = allocator_settings(environment.variables).get(SETTING)
+    own = allocator_settings(environment.variables).get(OPTION)
     return "none" if own is None or environment.is_cpu else _share(own)
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == "none":
-        return Settings()
-    return Settings(environment={allocator_variable(environment.variables): f"{SETTING}:{value}"})
+        return Effect()
+    return Effect(environment={allocator_variable(environment.variables): f"{OPTION}:{value}"})
 
 
 def _read_back(observed: Observed) -> Value | None:
-    own = observed.allocator.get(SETTING)
+    own = observed.allocator.get(OPTION)
     if own is None:
         return None
     return "none" if own <= 0 else round(float(own), 6)  # it is kept in 32 bits
@@ -45,7 +45,7 @@ def _read_back(observed: Observed) -> Value | None:
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
     """Torch reclaims only where a process is held to a fraction of the card (c10/cuda/CUDACachingAllocator.cpp, `malloc` and
     `setMemoryFraction`): probes always are, a training only where the caller's own variable says so."""
-    own, variable = _own({}, environment, workload), allocator_variable(environment.variables)
+    own, variable = _from_user({}, environment, workload), allocator_variable(environment.variables)
     if value == "none":
         return None if own == "none" else f"your {variable} sets it, and no value takes it back"
     if environment.is_cpu:
@@ -62,13 +62,13 @@ def _limited(environment: Environment) -> bool:
         return False
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="garbage_threshold",
     values=("none", 0.6, 0.8),
     changes=frozenset({"speed", "memory"}),
     summary="Reclaims unused device memory before the limit is met, so that nothing has to be freed all at once.",
     read=none_or(_share),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

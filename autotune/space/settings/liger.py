@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 FIELDS = ON, CHOICE = "use_liger_kernel", "liger_kernel_config"
 
@@ -16,16 +16,16 @@ LOSS = "fused_linear_cross_entropy"
 NAMES = ("none", "kernels", "kernels_and_loss")
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     if not base.get(ON):
         return "none"
     return "kernels_and_loss" if (base.get(CHOICE) or {}).get(LOSS, True) else "kernels"
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == "none":
-        return Settings({ON: False}, contradicts=(CHOICE,), defaults={CHOICE: None})
-    return Settings({ON: True, CHOICE: {LOSS: value == "kernels_and_loss"}})
+        return Effect({ON: False}, contradicts=(CHOICE,), defaults={CHOICE: None})
+    return Effect({ON: True, CHOICE: {LOSS: value == "kernels_and_loss"}})
 
 
 def _read_back(observed: Observed) -> str:
@@ -61,13 +61,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return environment.liger or workload.liger.get(str(value), "liger-kernel was not asked for this model")
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="liger",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="Fused Triton kernels for norms, activations and positions, and a loss that never holds all logits.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 NONE = "none"
 NAMES = (NONE, "8", "16", "32", "64", "128")
@@ -17,14 +17,14 @@ ALPHA = 2
 GPT-3 runs scale by 8 to 1/2; twice the rank is what PEFT's examples take)."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """No field of TrainingArguments says: without a word all weights are trained."""
     return NONE
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     rank = 0 if value == NONE else int(value)
-    return Settings(adapter={"r": rank, "lora_alpha": ALPHA * rank} if rank else {"r": 0})
+    return Effect(adapter={"r": rank, "lora_alpha": ALPHA * rank} if rank else {"r": 0})
 
 
 def _read_back(observed: Observed) -> str:
@@ -52,23 +52,23 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-def _hungrier(one: Value, other: Value) -> bool:
+def _needs_at_least_as_much(one: Value, other: Value) -> bool:
     """A larger rank is; all weights against an adapter is not said: a small model's adapter keeps more activations."""
     if NONE in (one, other):
         return one == other
     return int(one) >= int(other)
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="lora",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="An adapter of this rank is trained instead of all weights: hardly any gradients and optimizer states.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=_hungrier,
+    needs_at_least_as_much=_needs_at_least_as_much,
     spares_gradients=lambda value: value != NONE,
 )

@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
@@ -37,12 +37,12 @@ FIELDS = {ALL_LINEAR: "all-linear", ATTENTION: rf".*[._]({'|'.join(PROJECTIONS)}
 matches."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     return ALL_LINEAR
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(adapter={"target_modules": FIELDS[str(value)]})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(adapter={"target_modules": FIELDS[str(value)]})
 
 
 def _read_back(observed: Observed) -> str | None:
@@ -60,16 +60,16 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return workload.adapter_targets.get(str(value))
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="lora_targets",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=lambda one, other: one in (other, ALL_LINEAR),
-    needs=(lora.LEVER.name, lambda value: value != lora.NONE),
+    needs_at_least_as_much=lambda one, other: one in (other, ALL_LINEAR),
+    active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
 )

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, whole_number
+from autotune.space.settings.setting import Effect, Observed, Setting, whole_number
 from autotune.space.tensor_cores import SMALLEST
 
 GENERATION = "steps_per_generation"
@@ -29,12 +29,12 @@ def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:
     return divisors(global_batch_size)
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     return int(base.get("per_device_train_batch_size", 8))
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({"per_device_train_batch_size": value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect({"per_device_train_batch_size": value})
 
 
 def _read_back(observed: Observed) -> int:
@@ -47,15 +47,15 @@ def _read_back(observed: Observed) -> int:
     return int(known) // together if known else int(args.train_batch_size)
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="micro_batch_size",
     values=(),
     changes=frozenset({"speed", "memory"}),
     summary="Samples in one forward and backward: larger fills the device better until memory or caches run out.",
     read=whole_number(1),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    hungrier=lambda one, other: int(one) >= int(other),
+    needs_at_least_as_much=lambda one, other: int(one) >= int(other),
     ordered=True,
 )

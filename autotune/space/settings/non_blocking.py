@@ -6,19 +6,19 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, yes_or_no
+from autotune.space.settings.setting import Effect, Observed, Setting, yes_or_no
 
 FIELD = "accelerator_config"
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
     """What stands in a file that the field may name instead is not known here; the Trainer's own default is no."""
     own = base.get(FIELD)
     return yes_or_no(own.get("non_blocking", False)) if isinstance(own, Mapping) else False
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({FIELD: {"non_blocking": value}})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect({FIELD: {"non_blocking": value}})
 
 
 def _read_back(observed: Observed) -> bool | None:
@@ -32,15 +32,15 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="non_blocking",
     values=(False, True),
     changes=frozenset({"speed"}),
     summary="Copies of batches from page-locked memory run beside the compute.",
     read=yes_or_no,
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs=("pin_memory", bool),
+    active_if=("pin_memory", bool),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import ACCUMULATION, Lever, Observed, Settings, Work, from_probe_of_the_device
+from autotune.space.settings.setting import ACCUMULATION, Effect, Observed, Setting, Work, from_probe_of_the_device
 
 _FIRST = "adamw_torch"
 ORDINARY = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
@@ -68,13 +68,13 @@ _SHOWN = {
 """Package and class -> the name that the Trainer makes it from."""
 
 
-def own_name(base: Mapping[str, Any]) -> str:
+def user_optimizer(base: Mapping[str, Any]) -> str:
     """The optimizer that the user's own arguments name, or the Trainer's default."""
     return str(getattr(base.get("optim"), "value", base.get("optim")) or "adamw_torch_fused")
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return OWN if workload.own_optimizer else own_name(base)
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+    return OWN if workload.own_optimizer else user_optimizer(base)
 
 
 def _read(text: Any) -> str:
@@ -94,11 +94,11 @@ def _known_to_transformers() -> tuple[str, ...]:
     return tuple(re.findall(r'^\s+[A-Z0-9_]+ = "(\w+)"', body, re.MULTILINE))
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == OWN:
-        return Settings()
+        return Effect()
     low_rank = str(value).startswith(_LOW_RANK)
-    return Settings({"optim": value}, defaults={"optim_target_modules": "all-linear"} if low_rank else {})
+    return Effect({"optim": value}, defaults={"optim_target_modules": "all-linear"} if low_rank else {})
 
 
 def _read_back(observed: Observed) -> str:
@@ -142,28 +142,28 @@ def _beside_accumulation(value: Value, steps: Value) -> str | None:
     return None
 
 
-def _hungrier(one: Value, other: Value) -> bool:
+def _needs_at_least_as_much(one: Value, other: Value) -> bool:
     if one == other:
         return True
     return _ORDER.get(str(one), -1) > _ORDER.get(str(other), 99)
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="optimizer",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="Fused and paged ones compute the same AdamW, 8-bit ones nearly, with less state; others learn differently.",
     read=_read,
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=_hungrier,
+    needs_at_least_as_much=_needs_at_least_as_much,
     learns=lambda value: "adamw" if value in _ADAMW else value,
     work=lambda value, rates: Work(
         update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
     ),
-    conflicts={ACCUMULATION: _beside_accumulation},
+    forbidden={ACCUMULATION: _beside_accumulation},
     differs=lambda value: (
         ("" if value in _ADAMW else "the same rule with states of 8 or 4 bits")
         if value in SAME_ADAMW

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 NONE, FLATTENING = NAMES = ("none", "flattening")
 
@@ -14,13 +14,13 @@ COLLATOR = "DataCollatorWithFlattening"
 """The class of transformers that packs; each sample's positions begin at 0, by which attention keeps samples apart."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """No field of TrainingArguments says: the collator does, and ours pads."""
     return NONE
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(data_arguments={"packing": value == FLATTENING})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(data_arguments={"packing": value == FLATTENING})
 
 
 def _read_back(observed: Observed) -> str:
@@ -32,13 +32,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None if value == NONE else workload.collating.get("packing", "what its batches can be is not known")
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="packing",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="Packed samples lie behind each other instead of being padded to the longest.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import packing
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 NONE = "none"
 """To the longest sample of the batch, and no further."""
@@ -17,13 +17,13 @@ NAMES = (NONE, "8", "16", "32", "64", "128")
 guide, "Tensor Core requirements"); coarser ones leave fewer shapes to compile kernels for."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """What the user's own collator says; ours pads to the longest."""
     return str(workload.pad_to_multiple_of or NONE)
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(data_arguments={"pad_to_multiple_of": None if value == NONE else int(value)})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(data_arguments={"pad_to_multiple_of": None if value == NONE else int(value)})
 
 
 def _read_back(observed: Observed) -> str:
@@ -32,7 +32,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value == _own({}, environment, workload):
+    if value == _from_user({}, environment, workload):
         return None
     if reason := workload.collating.get("pad_to_multiple_of", "what its batches can be is not known"):
         return reason
@@ -42,22 +42,22 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-def _hungrier(one: Value, other: Value) -> bool:
+def _needs_at_least_as_much(one: Value, other: Value) -> bool:
     """A multiple of a multiple pads every batch at least as far."""
     sizes = [1 if value == NONE else int(value) for value in (one, other)]
     return sizes[0] % sizes[1] == 0
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="padding",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="Rows of a round number of tokens suit matrix units and kernels, at the price of more padding.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=_hungrier,
-    needs=(packing.LEVER.name, lambda value: value == packing.NONE),
+    needs_at_least_as_much=_needs_at_least_as_much,
+    active_if=(packing.SETTING.name, lambda value: value == packing.NONE),
 )

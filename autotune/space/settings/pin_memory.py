@@ -6,16 +6,16 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, yes_or_no
+from autotune.space.settings.setting import Effect, Observed, Setting, yes_or_no
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
     # On CPU the Trainer forces it off whatever the arguments say, so off is what the user really has there.
     return bool(base.get("dataloader_pin_memory", True)) and not environment.is_cpu
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings({"dataloader_pin_memory": value})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect({"dataloader_pin_memory": value})
 
 
 def _read_back(observed: Observed) -> bool:
@@ -28,13 +28,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="pin_memory",
     values=(True, False),
     changes=frozenset({"speed"}),
     summary="Page-locked host memory makes copies to a GPU faster.",
     read=yes_or_no,
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

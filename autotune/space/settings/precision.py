@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Lever, Observed, Settings, Work, from_probe_of_the_device, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, Work, from_probe_of_the_device, one_of
 from autotune.space.settings.zero import engine_config
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -65,13 +65,13 @@ def wrap_again(wrapped: list[tuple[Any, dict[str, Any]]]) -> None:
         vars(module).update(attributes)
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     asked = next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
     return WEIGHTS if asked in ("fp32", "tf32") and workload.weights_dtype == _BF16 else asked
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(_FIELDS[str(value)], model_arguments={"dtype": _BF16} if value in (WEIGHTS, FROZEN) else {})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(_FIELDS[str(value)], model_arguments={"dtype": _BF16} if value in (WEIGHTS, FROZEN) else {})
 
 
 _OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
@@ -111,18 +111,18 @@ def _beside_lora(value: Value, rank: Value) -> str | None:
     )
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="precision",
     values=VALUES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
     read=one_of(*VALUES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
     work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
     learns=lambda value: "bf16" if value == FROZEN else value,
-    conflicts={lora.LEVER.name: _beside_lora},
+    forbidden={lora.SETTING.name: _beside_lora},
     differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
 )

@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Change, Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Change, Effect, Observed, Setting, one_of
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
@@ -18,16 +18,16 @@ BITS = 4 + 8 / 64 + 32 / (64 * 256)
 (double quantization; QLoRA, section 3)."""
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """No field of TrainingArguments says: weights are float32 unless the model is asked for less."""
     return NONE
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == NONE:
-        return Settings(model_arguments={FIELD: None})
+        return Effect(model_arguments={FIELD: None})
     computes = "bfloat16" if (environment.compute_capability or (0, 0)) >= (8, 0) else "float16"
-    return Settings(
+    return Effect(
         model_arguments={
             FIELD: {
                 "load_in_4bit": True,
@@ -56,7 +56,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
         return "needs `pip install bitsandbytes`"
     if reason := environment.quantizations.get(str(value), f"{value} was not tried on this device"):
         return reason
-    return lora.LEVER.unavailable("8", environment, workload)
+    return lora.SETTING.unavailable("8", environment, workload)
 
 
 def _beside_lora(value: Value, rank: Value) -> str | None:
@@ -72,20 +72,20 @@ def _change(value: Value, environment: Environment, workload: Workload) -> Chang
     return Change(peak_bytes=-workload.linear_parameters * (each - BITS / 8))
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="quantization",
     values=NAMES,
     changes=frozenset({"speed", "memory", "numerics"}),
     summary="Frozen weights in four bits take an eighth of the memory and time to unpack.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    hungrier=lambda one, other: one == other or (one == NONE and other != NONE),
-    needs=(lora.LEVER.name, lambda value: value != lora.NONE),
+    needs_at_least_as_much=lambda one, other: one == other or (one == NONE and other != NONE),
+    active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
     spares_gradients=lambda value: value != NONE,
-    conflicts={lora.LEVER.name: _beside_lora},
+    forbidden={lora.SETTING.name: _beside_lora},
     change=_change,
     traceable=lambda value: value == NONE,
 )

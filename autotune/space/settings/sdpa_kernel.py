@@ -7,7 +7,7 @@ from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
 from autotune.space.settings import attention
-from autotune.space.settings.setting import Lever, Observed, Settings, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 AUTO = "auto"
 SWITCHES = {
@@ -21,15 +21,15 @@ SWITCHES = {
 NAMES = (AUTO, *SWITCHES)
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """What torch chooses: no field of TrainingArguments says."""
     return AUTO
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == AUTO:
-        return Settings()
-    return Settings(switches={switch: kernel == value for kernel, switch in SWITCHES.items()})
+        return Effect()
+    return Effect(switches={switch: kernel == value for kernel, switch in SWITCHES.items()})
 
 
 def _read_back(observed: Observed) -> str:
@@ -43,16 +43,16 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="sdpa_kernel",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="One kernel of torch's attention instead of the one that torch chooses by shapes and masks.",
     read=one_of(*NAMES),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs=(attention.LEVER.name, lambda value: value == "sdpa"),
+    active_if=(attention.SETTING.name, lambda value: value == "sdpa"),
     traced=False,
 )

@@ -1,4 +1,4 @@
-"""Lever: one thing that can be set, and all there is to say about it in one place."""
+"""Setting: one thing that can be set, and all there is to say about it in one place."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,19 +10,19 @@ from autotune.core.workload import Workload
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a lever's value sets.
+class Effect:
+    """What a setting's value sets.
 
     training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
     defaults: training arguments that this value needs where the user's own say nothing of them.
     host: variables that it must be started with, because they are read before its first line (an allocator's).
-    contradicts: fields that cannot stand beside this value, the user's own or of a lever that means nothing there.
+    contradicts: fields that cannot stand beside this value, the user's own or of a setting that means nothing there.
     processes: that the launcher starts, one a rank (0: the value says nothing of that).
     data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`,
     `drop_full_attention_mask`.
     adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
     switches: functions of `torch.backends.cuda` -> what they are called with in the training process.
-    A field whose value is a dict joins the user's own dict of that name, and those of other levers.
+    A field whose value is a dict joins the user's own dict of that name, and those of other settings.
     """
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Settings:
 
 
 ACCUMULATION = "gradient_accumulation_steps"
-"""What `Lever.conflicts` may name beside levers: it follows from the micro-batch size."""
+"""What `Setting.forbidden` may name beside settings: it follows from the micro-batch size."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lever:
-    """One lever; every function is pure and knows no accelerator.
+class Setting:
+    """One setting; every function is pure and knows no accelerator.
 
     name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
     changes: of "speed", "memory", "numerics". summary: one sentence for people.
@@ -93,14 +93,14 @@ class Lever:
     work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
     operations / second of large matrix products, optimizer -> parameters / second).
     change: what a value makes of costs on this device, against doing without.
-    read: a value from text or YAML; raises ValueError. own: the value that the user's own arguments mean for this model.
+    read: a value from text or YAML; raises ValueError. from_user: the value that the user's own arguments mean for this model.
     apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
-    learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a lever that changes
+    learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a setting that changes
     numerics each its own by default.
-    conflicts: another lever, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
+    forbidden: another setting, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
     differs: in what a value learns differently, where that is more than how results are rounded; else empty.
-    needs: another lever, and at which of its values this one means anything (prefetching: with workers); None: always.
+    active_if: another setting, and at which of its values this one means anything (prefetching: with workers); None: always.
     hungrier: whether the first value needs at least as much memory as the second in every configuration.
     seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
     period: steps after which what a value does comes round: a probe times as many at the least.
@@ -115,17 +115,17 @@ class Lever:
     changes: frozenset[str]
     summary: str
     read: Callable[[Any], Value]
-    own: Callable[[Mapping[str, Any], Environment, Workload], Value]
-    apply: Callable[[Value, Environment], Settings]
+    from_user: Callable[[Mapping[str, Any], Environment, Workload], Value]
+    apply: Callable[[Value, Environment], Effect]
     read_back: Callable[[Observed], Value | None]
     unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
-    hungrier: Callable[[Value, Value], bool] = lambda one, other: one == other
+    needs_at_least_as_much: Callable[[Value, Value], bool] = lambda one, other: one == other
     ordered: bool = False
-    needs: tuple[str, Callable[[Value], bool]] | None = None
+    active_if: tuple[str, Callable[[Value], bool]] | None = None
     spares_gradients: Callable[[Value], bool] = lambda value: False
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
     learns: Callable[[Value], Value] = lambda value: value
-    conflicts: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
+    forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
     differs: Callable[[Value], str] = lambda value: ""
 
     change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()

@@ -6,18 +6,18 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, whole_number
+from autotune.space.settings.setting import Effect, Observed, Setting, whole_number
 
 VARIABLE = "OMP_NUM_THREADS"
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     """What torch takes where nobody chose: no field of TrainingArguments says."""
     return environment.threads
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
-    return Settings(environment={VARIABLE: str(value)})
+def _apply(value: Value, environment: Environment) -> Effect:
+    return Effect(environment={VARIABLE: str(value)})
 
 
 def _read_back(observed: Observed) -> int:
@@ -32,13 +32,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="threads",
     values=(1, 2, 4, 8, 16, 32),
     changes=frozenset({"speed"}),
     summary="Threads of one operation on a CPU: cores that only wait for memory help loader workers more.",
     read=whole_number(1),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

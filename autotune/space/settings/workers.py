@@ -6,10 +6,10 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings, whole_number
+from autotune.space.settings.setting import Effect, Observed, Setting, whole_number
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> int:
     return whole_number(0)(base.get("dataloader_num_workers", 0))
 
 
@@ -17,10 +17,10 @@ WAITING = 4
 """As many workers are worth a probe on any machine: those that wait for a disk or a network need no core meanwhile."""
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     # Without workers the Trainer refuses to prefetch and torch to keep them.
     alone = () if value else ("dataloader_prefetch_factor", "dataloader_persistent_workers")
-    return Settings({"dataloader_num_workers": value}, contradicts=alone)
+    return Effect({"dataloader_num_workers": value}, contradicts=alone)
 
 
 def _read_back(observed: Observed) -> int:
@@ -33,13 +33,13 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="workers",
     values=(0, 1, 2, 4, 8, 16),
     changes=frozenset({"speed"}),
     summary="Processes that prepare batches ahead: they hide slow loading and take CPU cores.",
     read=whole_number(0),
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.workload import Workload
-from autotune.space.settings.setting import Lever, Observed, Settings
+from autotune.space.settings.setting import Effect, Observed, Setting
 
 NONE, OWN = "none", "own"
 STAGES = ("0", "1", "2", "3")
@@ -86,7 +86,7 @@ def zero_config(value: str) -> dict[str, Any]:
     return config
 
 
-def _own(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
     """`own` is a config that is none of ours: it stays as it is."""
     own = base.get(FIELD)
     if not own:
@@ -100,12 +100,12 @@ def _nvme_path(config: Any) -> Any:
     return zero.get("offload_optimizer", {}).get("nvme_path", "/")
 
 
-def _apply(value: Value, environment: Environment) -> Settings:
+def _apply(value: Value, environment: Environment) -> Effect:
     if value == NONE:
-        return Settings(contradicts=(FIELD,))
+        return Effect(contradicts=(FIELD,))
     if value == OWN:
-        return Settings({FIELD: None}, environment=ALONE)
-    return Settings({FIELD: zero_config(str(value))}, environment=ALONE)
+        return Effect({FIELD: None}, environment=ALONE)
+    return Effect({FIELD: zero_config(str(value))}, environment=ALONE)
 
 
 def engine_config(trainer: Any) -> Mapping[str, Any] | None:
@@ -148,17 +148,17 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
     return None
 
 
-LEVER = Lever(
+SETTING = Setting(
     name="zero",
     values=NAMES,
     changes=frozenset({"speed", "memory"}),
     summary="ZeRO divides states, gradients and weights between GPUs or keeps them in the host's memory: larger models fit.",
     read=_read,
-    own=_own,
+    from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
     spares_gradients=lambda value: "offload" in str(value),
     traceable=lambda value: value == NONE,
-    conflicts={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
+    forbidden={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
 )

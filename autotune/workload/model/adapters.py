@@ -14,7 +14,7 @@ from autotune.space.settings.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
 
 
 def adapter_targets(model: Any) -> dict[str, str | None]:
-    """Value of the lever `lora_targets` -> None where layers of this model bear the names that PEFT is told, else why not."""
+    """Value of the setting `lora_targets` -> None where layers of this model bear the names that PEFT is told, else why not."""
     named = any(re.fullmatch(FIELDS[ATTENTION], name) for name, _ in model.named_modules())
     why = f"no layer of {type(model).__name__} bears a name that projections of attention are known by"
     return {ALL_LINEAR: None, ATTENTION: None if named else why}

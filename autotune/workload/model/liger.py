@@ -18,7 +18,7 @@ def why_not_here(on_cpu: bool) -> str | None:
 
 
 def made_for(config: Any) -> dict[str, str | None]:
-    """Value of the lever -> None where Liger's own table has such kernels for this type of model, else why not."""
+    """Value of the setting -> None where Liger's own table has such kernels for this type of model, else why not."""
     if why_not_here(on_cpu=False):
         return dict.fromkeys(NAMES[1:], "liger-kernel cannot be asked whether it knows this model: it is not installed")
     try:

@@ -29,23 +29,23 @@ ARGUMENTS = ("arguments_class", "own_fields")
 
 
 @dataclass(frozen=True)
-class Sent:
+class Payload:
     """Objects ready to be sent.
 
-    name: of the model. notes: what people should know of what was sent and what was not; doubts: what of it speaks against
+    name: of the model. notes: what people should know of what was sent and what was not; warnings: what of it speaks against
     every number. user_arguments: the Trainer's own; they stay in this process.
     """
 
     name: str
     pickled: bytes
     notes: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     user_arguments: Any = field(default=None, repr=False)
 
 
-def packed(model: Any, objects: Mapping[str, Any]) -> Sent:
+def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
     """The model as a search was given it, with these objects; no bytes where it is a name. Raises InvalidRequest."""
-    if isinstance(model, Sent):
+    if isinstance(model, Payload):
         return model
     if isinstance(model, (str, os.PathLike)):
         if objects:
@@ -53,7 +53,7 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Sent:
                 f"{', '.join(objects)} need a `model_init` callable as the model.",
                 "Pass a function that makes the model, or name the data with dataset=.",
             )
-        return Sent(os.fspath(model), b"")
+        return Payload(os.fspath(model), b"")
     if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
         raise InvalidRequest(
             f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
@@ -65,7 +65,7 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Sent:
         )
     if "train_dataset" not in objects:
         raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
-    return Sent(called(model), sent({"model_init": model, **objects}))
+    return Payload(called(model), sent({"model_init": model, **objects}))
 
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:

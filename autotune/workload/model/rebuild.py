@@ -12,7 +12,7 @@ MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class FromConfig:
     """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
 
     frozen: names of the parameters that do not learn. forgetting: name of a layer for which activation checkpointing was
@@ -45,7 +45,7 @@ class Rebuilt:
         return model.train()
 
 
-class Itself:
+class Prebuilt:
     """A `model_init` that hands over a model that was sent."""
 
     def __init__(self, model: Any) -> None:
@@ -57,7 +57,7 @@ class Itself:
 
 def made_by(model_init: Any) -> str:
     """MODEL_INIT, CONFIG or ITSELF."""
-    return CONFIG if isinstance(model_init, Rebuilt) else ITSELF if isinstance(model_init, Itself) else MODEL_INIT
+    return CONFIG if isinstance(model_init, FromConfig) else ITSELF if isinstance(model_init, Prebuilt) else MODEL_INIT
 
 
 def called(model_init: Any) -> str:
@@ -94,7 +94,7 @@ def _required(model_init: Any) -> list[inspect.Parameter]:
     return [one for one in named if one.default is one.empty]
 
 
-def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:
+def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
     """(how to build this model again, ""), or (None, why only the model itself will do).
 
     A patched `forward` counts as the model's own unless the Trainer's package (TRL) or accelerate made it: in a child they
@@ -111,7 +111,7 @@ def rebuilt(model: Any, trainer_class: type) -> tuple[Rebuilt | None, str]:
         for name, layer in model.named_modules()
         if getattr(layer, "gradient_checkpointing", False)
     }
-    made = Rebuilt(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen, forgetting)
+    made = FromConfig(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen, forgetting)
     try:
         fresh = made.on("meta")
     except Exception as error:  # whatever a model's code raises without storage

@@ -18,7 +18,7 @@ from autotune.space.settings import checkpointing
 from autotune.workload.data.sampling import own_collating
 from autotune.workload.model.own_layers import layers_digest
 from autotune.workload.model.pickling import received
-from autotune.workload.model.rebuild import Rebuilt, made_by, takes_trial
+from autotune.workload.model.rebuild import FromConfig, made_by, takes_trial
 
 LOOK_S = 2.0
 """How long the caller's dataset is looked through for its largest sample: one that decodes files has no lengths to ask."""
@@ -71,7 +71,7 @@ class UserObjects:
 
     def outline(self) -> Any:
         """The model, or one of its shapes alone where that is as good."""
-        return self.model_init.on("meta") if isinstance(self.model_init, Rebuilt) else self.model()
+        return self.model_init.on("meta") if isinstance(self.model_init, FromConfig) else self.model()
 
     def parts(self) -> dict[str, Any]:
         """The Trainer's other arguments."""

@@ -27,12 +27,12 @@ def forecast() -> Forecast:
 def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None:
     assert len(forecast.rows) == 4 * 2 * 2  # micro-batch sizes x checkpointing x 32 or 16 bits
     assert all(row.peak and row.peak.device_bytes > 2**29 for row in forecast.rows)
-    assert {row.levers["precision"] for row in forecast.rows} == {("fp32", "tf32"), ("fp16", "bf16")}
+    assert {row.settings["precision"] for row in forecast.rows} == {("fp32", "tf32"), ("fp16", "bf16")}
 
 
 def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecast) -> None:
     row = next(
-        one for one in forecast.rows if one.gradient_accumulation_steps > 1 and one.levers["precision"][0] == "fp32"
+        one for one in forecast.rows if one.gradient_accumulation_steps > 1 and one.settings["precision"][0] == "fp32"
     )
     assert row.peak is not None
     split = row.peak.split
@@ -43,8 +43,8 @@ def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecas
 def test_the_model_behind_it_answers_for_other_micro_batches(forecast: Forecast) -> None:
     from autotune.core.configuration import Configuration
 
-    levers = (("checkpointing", "none"), ("precision", "bf16"))
-    sizes = [forecast.model.peak(Configuration(micro, 1, levers=levers)).allocated_bytes for micro in (2, 16, 128)]
+    settings = (("checkpointing", "none"), ("precision", "bf16"))
+    sizes = [forecast.model.peak(Configuration(micro, 1, settings=settings)).allocated_bytes for micro in (2, 16, 128)]
     assert sizes == sorted(sizes)
 
 
@@ -115,7 +115,7 @@ WRONG = {
     "a card and a size": (["--gpu", "H100", "--memory", "24GiB"], "Both --memory and --gpu"),
     "a card on a cpu": (["--gpu", "H100", "--device", "cpu"], "contradict"),
     "a size in words": (["--memory", "much"], "is no size"),
-    "an unknown lever": (["--fix", "precison=bf16"], "Did you mean 'precision'?"),
+    "an unknown setting": (["--fix", "precison=bf16"], "Did you mean 'precision'?"),
     "a batch of nothing": (["--global-batch-size", "0"], "whole number from 1"),
 }
 
@@ -136,11 +136,11 @@ def test_a_function_that_makes_a_model_is_not_a_name() -> None:
 
 def test_a_frame_has_a_row_a_peak_with_documented_columns(forecast: Forecast) -> None:
     table = forecast.to_frame()
-    levers = list(forecast.rows[0].levers)
-    assert list(table.columns) == [*(one.name for one in SIZES), *levers, *(one.name for one in PEAKS)]
+    settings = list(forecast.rows[0].settings)
+    assert list(table.columns) == [*(one.name for one in SIZES), *settings, *(one.name for one in PEAKS)]
     assert {name: str(kind) for name, kind in table.dtypes.items()} == {
         **{one.name: one.dtype for one in FORECAST},
-        **dict.fromkeys(levers, "string"),
+        **dict.fromkeys(settings, "string"),
     }
     assert len(table) == len(forecast.rows)
     assert table["fits"].sum() == len(forecast.fitting)

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli.app import app
 from autotune.commands.explain import remeasure, run
-from autotune.commands.explain.breakdown import Anatomy
+from autotune.commands.explain.breakdown import MemoryBreakdown
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
-from autotune.commands.explain.run import explained, explanation
+from autotune.commands.explain.run import explain, explained
 from autotune.commands.explain.text import explanation_lines, explanation_markdown
 from autotune.commands.result import TuningResult
 from autotune.core.configuration import Configuration, Value
@@ -97,9 +97,9 @@ def test_the_gains_multiply_to_the_speed_up_of_the_same_rounds(tmp_path: Path, s
     assert len(found.legs) == 3
 
 
-def test_the_path_changes_one_lever_a_leg_the_largest_loss_first(tmp_path: Path) -> None:
+def test_the_path_changes_one_setting_a_leg_the_largest_loss_first(tmp_path: Path) -> None:
     found, _ = told(study(THREE), tmp_path)
-    assert [leg.levers for leg in found.legs] == [("micro_batch_size",), ("precision",), ("workers",)]
+    assert [leg.settings for leg in found.legs] == [("micro_batch_size",), ("precision",), ("workers",)]
     assert [float(leg.gain or 0) for leg in found.legs] == pytest.approx([1.5, 1.3, 1.1], rel=0.03)
     trials = [found.legs[0].before, *(leg.after for leg in found.legs)]
     assert trials[0].configuration == configuration(8)
@@ -132,11 +132,11 @@ def test_what_saves_memory_comes_before_what_needs_it(tmp_path: Path) -> None:
 
     answer = configuration(16, checkpointing="full", precision="bf16")
     found, probe = told(study(answer, of=world(0.0, peak=peak)), tmp_path, world(peak=peak))
-    assert found.legs[0].levers == ("checkpointing",)
+    assert found.legs[0].settings == ("checkpointing",)
     assert found.legs[0].gain is not None
     assert found.legs[0].gain < 1, "it costs speed, and lets the micro-batch grow"
     assert all(leg.after.feasible for leg in found.legs)
-    assert [back.lever for back in found.retraced.backs if back.gain is None] == ["checkpointing"]  # type: ignore[union-attr]
+    assert [back.setting for back in found.retraced.backs if back.gain is None] == ["checkpointing"]  # type: ignore[union-attr]
     failed = [one for one in asked(probe) if peak(one[0]) > ALLOWED]
     assert failed == [(configuration(16, precision="bf16"), 1)], "tried once and not again"
 
@@ -151,10 +151,10 @@ def pair(inner: World) -> World:
     return measured
 
 
-def test_levers_that_run_only_together_are_one_leg(tmp_path: Path) -> None:
+def test_settings_that_run_only_together_are_one_leg(tmp_path: Path) -> None:
     answer = configuration(16, precision="bf16", optimizer="adafactor")
     found, _ = told(study(answer), tmp_path, pair(world()))
-    assert {leg.levers for leg in found.legs} == {("precision", "optimizer"), ("micro_batch_size",)}
+    assert {leg.settings for leg in found.legs} == {("precision", "optimizer"), ("micro_batch_size",)}
     assert found.product == pytest.approx(float(found.total or 0), rel=1e-12)
     assert found.together is None
     lines = "\n".join(explanation_lines(found.to_dict()))
@@ -169,8 +169,8 @@ def test_a_configuration_that_crashes_on_the_way_is_passed_over_and_told(tmp_pat
         return ended(Outcome.CRASHED, reason="RuntimeError: a bug") if broken else world()(of)
 
     found, _ = told(study(THREE), tmp_path, measured)
-    assert [len(leg.levers) for leg in found.legs] == [1, 1, 1]
-    assert found.legs[0].levers == ("micro_batch_size",)
+    assert [len(leg.settings) for leg in found.legs] == [1, 1, 1]
+    assert found.legs[0].settings == ("micro_batch_size",)
     found, _ = told(study(TWO), tmp_path / "two", measured)
     assert any("RuntimeError: a bug" in one["outcome"] for one in found.to_dict()["did_not_run"])
 
@@ -184,21 +184,21 @@ def test_a_configuration_that_fails_in_a_later_round_leaves_its_legs_to_one(tmp_
 
     probe.table = measured
     found, _ = told(study(THREE), tmp_path, probe)
-    assert [leg.levers for leg in found.legs] == [("micro_batch_size", "precision"), ("workers",)]
+    assert [leg.settings for leg in found.legs] == [("micro_batch_size", "precision"), ("workers",)]
     assert found.product == pytest.approx(float(found.total or 0), rel=1e-12)
     assert (configuration(16), 3) not in asked(probe)
 
 
 def test_where_too_many_are_tried_in_vain_all_that_is_left_is_one_leg() -> None:
-    levers = [f"lever{number}" for number in range(8)]
+    settings = [f"setting{number}" for number in range(8)]
     tried: list[frozenset[str]] = []
 
     def runs(one: Any) -> bool:
         tried.append(one)
         return not one
 
-    path = find_path(levers, lambda taken: taken, runs)  # type: ignore[arg-type, return-value]
-    assert path == [frozenset(), frozenset(levers)]
+    path = find_path(settings, lambda taken: taken, runs)  # type: ignore[arg-type, return-value]
+    assert path == [frozenset(), frozenset(settings)]
     assert len(tried) == 1 + MOST_TRIED
 
 
@@ -273,10 +273,10 @@ def test_an_explanation_bears_the_name_of_its_study(tmp_path: Path) -> None:
 # Taken back alone -------------------------------------------------------------------------------------------------
 
 
-def test_each_lever_is_taken_back_alone_with_its_interval(tmp_path: Path) -> None:
+def test_each_setting_is_taken_back_alone_with_its_interval(tmp_path: Path) -> None:
     found, _ = told(study(THREE), tmp_path)
     assert found.retraced is not None
-    backs = {back.lever: back for back in found.retraced.backs}
+    backs = {back.setting: back for back in found.retraced.backs}
     assert backs["workers"].without.configuration == configuration(16, precision="bf16")
     for name, factor in {"micro_batch_size": 1.5, "precision": 1.3, "workers": 1.1}.items():
         gain = backs[name].gain
@@ -302,7 +302,7 @@ def test_what_is_gained_only_together_or_twice_is_told(tmp_path: Path, both: flo
     assert said in " ".join(" ".join(explanation_lines(found.to_dict())).split())
 
 
-def test_a_lever_that_means_nothing_without_another_goes_back_with_it() -> None:
+def test_a_setting_that_means_nothing_without_another_goes_back_with_it() -> None:
     own = Configuration.exact(8, 2, {"workers": 0, "prefetch_factor": 2})
     answer = Configuration.exact(8, 2, {"workers": 2, "prefetch_factor": 4})
     assert differing(own, answer) == ("workers", "prefetch_factor")
@@ -373,13 +373,13 @@ def kept(tmp_path: Path) -> Path:
     told(TuningResult.load(folder), folder / EXPLANATION)
     peak = {"split": {"weights": 10 * MIB, "context": 0}, "peak_bytes": 90 * MIB, "where": "optimizer step"}
     counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
-    anatomy = Anatomy({"baseline": peak, "answer": None}, counted, ("it cannot be traced",))
+    anatomy = MemoryBreakdown({"baseline": peak, "answer": None}, counted, ("it cannot be traced",))
     write_json(folder / EXPLANATION / "anatomy.json", anatomy.to_dict())
     return folder
 
 
 def test_a_second_explanation_answers_from_the_first_and_writes_its_files(kept: Path) -> None:
-    found = explanation(kept)
+    found = explain(kept)
     data = read_json(kept / "explanation.json")
     assert data == json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert data["product"] == pytest.approx(data["total"], rel=1e-12)
@@ -395,7 +395,7 @@ def test_the_command_prints_text_or_one_json_object(kept: Path) -> None:
     shown = CliRunner().invoke(app, ["explain", str(kept)])
     assert shown.exit_code == 0
     assert max(map(len, shown.stdout.splitlines())) <= 80
-    assert "The path, one lever a step" in shown.stdout
+    assert "The path, one setting a step" in shown.stdout
     plain = CliRunner().invoke(app, ["explain", kept.name, "--output-dir", str(kept.parent), "--json"])
     assert json.loads(plain.stdout) == read_json(kept / "explanation.json")
 
@@ -417,7 +417,7 @@ def test_a_search_begun_again_removes_the_explanation(kept: Path) -> None:
     from autotune.report import FILES
     from autotune.study.store import remove_study
 
-    explanation(kept)
+    explain(kept)
     remove_study(kept, FILES)
     assert not [one.name for one in kept.iterdir() if "explanation" in one.name]
 
@@ -425,15 +425,15 @@ def test_a_search_begun_again_removes_the_explanation(kept: Path) -> None:
 @pytest.mark.parametrize("rounds", [0, -1, 21, True, 2.0])
 def test_rounds_that_are_none_are_refused(tmp_path: Path, rounds: Any) -> None:
     with pytest.raises(InvalidRequest, match="The rounds must be a whole number from 1 to 20"):
-        explanation(tmp_path, rounds)
+        explain(tmp_path, rounds)
 
 
 def test_what_is_no_study_or_has_no_answer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="There is no study"):
-        explanation(tmp_path)
+        explain(tmp_path)
     nothing = result([Trial(0, configuration(), out_of_memory(configuration()))])
     with pytest.raises(NothingFits):
-        explanation(nothing.save(tmp_path / "nothing"))
+        explain(nothing.save(tmp_path / "nothing"))
     done = CliRunner().invoke(app, ["explain", "absent", "--output-dir", str(tmp_path)])
     assert done.exit_code == 2
     assert "There is no study" in done.stderr
@@ -500,7 +500,7 @@ def test_values_that_lost_are_named_with_their_best_trial(tmp_path: Path) -> Non
     others = [Trial(2, full, out_of_memory(full)), trial(3, 5.0, of=slow), trial(4, 6.0, of=slow)]
     of = study(TWO, *others, ruled_out=(RuledOut("precision", "fp16", "trains in fp32 on a CPU"),))
     found, _ = told(of, tmp_path)
-    known = {(one.lever, one.value): one for one in found.alternatives}
+    known = {(one.setting, one.value): one for one in found.alternatives}
     assert known["optimizer", "sgd"].trial == 4
     assert known["precision", "fp16"].why == "ruled out: trains in fp32 on a CPU"
     assert known["micro_batch_size", 48].why == "out of memory in 1 trial(s)"
@@ -547,11 +547,11 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
         output_dir=str(tmp_path),
     )
     assert found.folder is not None
-    explained_twice = [explanation(found.folder, rounds=2) for _ in range(2)]
+    explained_twice = [explain(found.folder, rounds=2) for _ in range(2)]
     first = explained_twice[0]
     assert first.to_dict() == explained_twice[1].to_dict(), "nothing is measured twice"
     assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)
-    assert {name for leg in first.legs for name in leg.levers} == {"micro_batch_size", "checkpointing"}
+    assert {name for leg in first.legs for name in leg.settings} == {"micro_batch_size", "checkpointing"}
     assert first.confirmed is not None
     assert first.total is not None
     assert first.total.low <= first.confirmed.high, first.sentence

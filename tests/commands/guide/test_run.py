@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.commands.guide import run
-from autotune.commands.guide.ladder import LADDER, SAMPLES, Ladder, Rung, rungs_here
-from autotune.commands.guide.run import check_climbed, clear, climb, run_guide
+from autotune.commands.guide.ladder import LADDER, SAMPLES, GuideMethod, Ladder, rungs_here
+from autotune.commands.guide.run import check_climbed, clear, climb, guide
 from autotune.commands.guide.table import ladder_frame, ladder_lines
 from autotune.core.configuration import Configuration
 from autotune.core.errors import InvalidRequest, NothingFits
@@ -46,8 +46,10 @@ def ladder(environment: Any = None, size: int = 4, **facts: Any) -> Ladder:
 
 def world(of: Configuration) -> Measurement:
     """Half precision doubles the speed, accumulation and checkpointing cost some of it and save memory."""
-    levers = of.values
-    speed = 10.0 * (2.0 if levers["precision"] != "fp32" else 1.0) * (0.7 if levers["checkpointing"] == "full" else 1.0)
+    settings = of.values
+    speed = (
+        10.0 * (2.0 if settings["precision"] != "fp32" else 1.0) * (0.7 if settings["checkpointing"] == "full" else 1.0)
+    )
     peak = (4000 if of.gradient_accumulation_steps > 1 else 14000) * MIB
     return recorded(of, speed, peak, 19 * GIB)
 
@@ -81,7 +83,7 @@ def test_the_rungs_are_the_guides_nine_runs_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
-def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples(rung: Rung) -> None:
+def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples(rung: GuideMethod) -> None:
     assert rung.theirs is not None
     assert rung.theirs.seconds * rung.theirs.samples_per_second == pytest.approx(SAMPLES, rel=0.002)
 
@@ -250,7 +252,7 @@ def test_the_guides_figures_stand_beside_only_where_the_training_is_theirs(tmp_p
         assert not other.is_theirs
 
 
-def test_doubts_are_marked_and_told_rung_by_rung(tmp_path: Path) -> None:
+def test_warnings_are_marked_and_told_rung_by_rung(tmp_path: Path) -> None:
     done = climb(ladder(gpu()), ReplayProbe(lambda of: recorded(of, 5.0, 900 * MIB, ALLOWED, steps=2)), tmp_path)
     lines = ladder_lines(done)
     assert "?" in row(lines, "GA")
@@ -328,7 +330,7 @@ def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: 
 
 def test_an_option_that_means_nothing_to_the_ladder_is_refused() -> None:
     with pytest.raises(TypeError, match="n_trials"):
-        run_guide("bert-mini", n_trials=3)  # type: ignore[call-arg]
+        guide("bert-mini", n_trials=3)  # type: ignore[call-arg]
 
 
 # The real thing -------------------------------------------------------------------------------------------------
@@ -404,7 +406,7 @@ def test_a_model_that_classifies_no_sequences_walks_with_its_own_task(
 ) -> None:
     seen = []
     monkeypatch.setattr("autotune.commands.guide.run.climb", lambda ladder, *rest: seen.append(ladder) or ladder)
-    run_guide("vit-mini", device="cpu", output_dir=str(tmp_path))
+    guide("vit-mini", device="cpu", output_dir=str(tmp_path))
     assert seen[0].workload.task == "image-classification"
     assert seen[0].notes[0].startswith("task image-classification instead of the guides' sequence-classification: ")
 

@@ -24,7 +24,7 @@ from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied, _say_b
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest
 from autotune.core.request import tuning_request
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from tests import makers
 from tests.trainers import Counting, Numbers, Scaled, Told, bert, built
 
@@ -40,10 +40,10 @@ def found(
     user_objects: bool = True,
     facts: dict[str, Any] | None = None,
     global_batch_size: int = 8,
-    **levers: Value,
+    **settings: Value,
 ) -> TuningResult:
     """A result whose best is this configuration, of 8 samples a step unless told."""
-    of = makers.configuration(micro_batch_size, global_batch_size, **levers)
+    of = makers.configuration(micro_batch_size, global_batch_size, **settings)
     workload = makers.workload(user_objects=user_objects)
     return makers.result([makers.trial(0, 20.0, of=of, confirmed=20.0)], **{"workload": workload, **(facts or {})})
 
@@ -116,7 +116,7 @@ def test_checkpointing_that_was_switched_on_by_hand_is_off_in_the_training_too(w
 @BY_ITS_OLDER_NAME
 def test_a_result_that_did_not_search_checkpointing_leaves_the_model_s_own(tmp_path: Path) -> None:
     of = makers.configuration(8, 8)
-    of = replace(of, levers=tuple(one for one in of.levers if one[0] != "checkpointing"))
+    of = replace(of, settings=tuple(one for one in of.settings if one[0] != "checkpointing"))
     answer = makers.result([makers.trial(0, of=of)], workload=makers.workload(user_objects=True))
     assert checkpoints(answer.apply(built(tmp_path, model=checkpointed())).model)
 
@@ -215,8 +215,8 @@ def test_the_evaluation_s_batch_stays_the_user_s_and_one_that_did_not_fit_is_sai
     fields: dict[str, Any], tmp_path: Path
 ) -> None:
     size = fields.get("per_device_eval_batch_size", 8)
-    fits = found(facts={"rehearsal": Rehearsal(eval_batch_size=64, eval_batches_tried=(64,))})
-    starved = found(facts={"rehearsal": Rehearsal(eval_batch_size=4, eval_batches_tried=(32, 16, 8, 4))})
+    fits = found(facts={"rehearsal": SanityCheck(eval_batch_size=64, eval_batches_tried=(64,))})
+    starved = found(facts={"rehearsal": SanityCheck(eval_batch_size=4, eval_batches_tried=(32, 16, 8, 4))})
     trainer = built(tmp_path, fields=fields, eval_dataset=Numbers(8))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotApplied)
@@ -335,14 +335,14 @@ def test_of_a_named_model_s_answer_attention_is_set_and_the_dtype_is_said(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("levers", "text"),
+    ("settings", "text"),
     [
         ({"lora": "8"}, "get_peft_model"),
         ({"quantization": "nf4", "lora": "8"}, "get_peft_model"),
         ({"packing": "flattening"}, "DataCollatorWithFlattening"),
     ],
 )
-def test_what_a_built_model_cannot_take_is_refused_with_advice(levers: Any, text: str, tmp_path: Path) -> None:
+def test_what_a_built_model_cannot_take_is_refused_with_advice(settings: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        found(user_objects=False, **levers).apply(built(tmp_path))
+        found(user_objects=False, **settings).apply(built(tmp_path))
     assert text in str(caught.value)

@@ -108,7 +108,7 @@ def test_a_model_on_the_cpu_stays_and_no_device_wakes() -> None:
     assert held_note() == ""
 
 
-def test_what_is_held_on_a_card_is_no_doubt_of_a_search_on_the_cpu(
+def test_what_is_held_on_a_card_is_no_warning_of_a_search_on_the_cpu(
     on_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offload, "held_note", lambda: "this process still holds 9 GiB")

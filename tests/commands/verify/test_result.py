@@ -82,10 +82,10 @@ def test_the_table_shows_all_four_numbers_with_their_difference() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_doubts_of_either_side_are_said() -> None:
-    promised = trial(1, 40.0, observed_doubts=("it was warm",))
-    lines = verification_lines(Verification(promised, plain(40.0, observed_doubts=("it is cold",))))
-    assert lines[-2:] == ["doubt of the promise: it was warm", "doubt: it is cold"]
+def test_warnings_of_either_side_are_said() -> None:
+    promised = trial(1, 40.0, observed_warnings=("it was warm",))
+    lines = verification_lines(Verification(promised, plain(40.0, observed_warnings=("it is cold",))))
+    assert lines[-2:] == ["warning of the promise: it was warm", "warning: it is cold"]
 
 
 def test_unknown_numbers_are_dashes_and_the_promise_stays() -> None:

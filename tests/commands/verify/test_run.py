@@ -20,7 +20,7 @@ from autotune.cli.app import app
 from autotune.commands.result import TuningResult
 from autotune.commands.verify import run
 from autotune.commands.verify.result import verification_lines
-from autotune.commands.verify.run import verify_study
+from autotune.commands.verify.run import verify
 from autotune.core.environment import Environment
 from autotune.core.errors import AutotuneError, InvalidRequest, NothingFits, StudyInUse
 from autotune.core.io import read_json, write_json
@@ -99,7 +99,7 @@ def test_what_a_search_promised_is_held_against_a_plain_training(
 
 def test_the_answer_of_a_study_is_trained_for_as_many_steps_as_asked(study: Path, known_machine: None) -> None:
     lines: list[str] = []
-    verification = verify_study(study, steps=5, watch=lines.append)
+    verification = verify(study, steps=5, watch=lines.append)
     got = verification.got
     assert verification.promised == TuningResult.load(study).best
     assert got.outcome is Outcome.COMPLETED
@@ -114,7 +114,7 @@ def test_the_answer_of_a_study_is_trained_for_as_many_steps_as_asked(study: Path
 
 
 def test_it_leaves_its_numbers_order_and_log_in_the_study(study: Path, known_machine: None) -> None:
-    verification = verify_study(study, steps=5)
+    verification = verify(study, steps=5)
     told = read_json(study / "verification.json")
     assert told == verification.to_dict() | {"step_times_s": [step.seconds for step in verification.got.steps]}
     assert {path.name for path in (study / "probes" / "verification").iterdir()} == {"order.json", "log.txt"}
@@ -125,7 +125,7 @@ def test_it_leaves_its_numbers_order_and_log_in_the_study(study: Path, known_mac
 
 
 def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> None:
-    assert len(verify_study(study, steps=50, seconds=0.001).got.steps) == 1
+    assert len(verify(study, steps=50, seconds=0.001).got.steps) == 1
 
 
 def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, known_machine: None) -> None:
@@ -162,7 +162,7 @@ def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise
 def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: None) -> None:
     known = read_json(copied / "environment.json")
     write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
-    verification = verify_study(copied, steps=1)
+    verification = verify(copied, steps=1)
     assert verification.got.outcome is Outcome.COMPLETED
     assert len(verification.notes) == 1
     assert verification.notes[0].startswith("another machine or versions: threads 99, here ")
@@ -226,7 +226,7 @@ def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
 def test_seconds_that_are_none_are_refused(seconds: float, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="must be above 0"):
-        verify_study(result().save(tmp_path), seconds=seconds)
+        verify(result().save(tmp_path), seconds=seconds)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
@@ -245,7 +245,7 @@ def test_what_the_study_alone_cannot_train_is_refused_with_advice(what: str, tmp
     facts, kind, said = REFUSED[what]
     folder = result(**facts).save(tmp_path / "reports" / "small")
     with pytest.raises(kind) as caught:
-        verify_study(folder)
+        verify(folder)
     assert type(caught.value) is kind
     assert said in str(caught.value)
     code, out, err = command(tmp_path, "small")
@@ -259,7 +259,7 @@ def test_a_study_that_is_being_searched_is_refused(tmp_path: Path) -> None:
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StudyInUse, match="Another process works on the study"):
-            verify_study(folder)
+            verify(folder)
 
 
 def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
         pytest.skip("this machine has a GPU")
     folder = result(environment=gpu()).save(tmp_path)
     with pytest.raises(InvalidRequest, match=r"measured on a plain card\. There is no device cuda:0") as caught:
-        verify_study(folder)
+        verify(folder)
     assert caught.value.advice == "Verify it on such a machine."
 
 
@@ -279,7 +279,7 @@ def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(run, "_trained", lambda *_: plain(40.0))
     monkeypatch.setattr(run, "write_json", refuse)
     with pytest.raises(AutotuneError, match="cannot be written: No space left"):
-        verify_study(folder)
+        verify(folder)
 
 
 def refuse(path: Path, data: Any) -> None:

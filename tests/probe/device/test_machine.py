@@ -17,9 +17,9 @@ from autotune.probe.device import machine as surroundings
 from autotune.probe.device.machine import (
     CLOCKS_READ,
     SWAPPED_BYTES,
+    MachineMonitor,
     MachineReading,
-    Meanwhile,
-    Surroundings,
+    ReadingDelta,
     read_machine,
 )
 from autotune.probe.device.telemetry import CardReading
@@ -85,52 +85,52 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return machine_of(monkeypatch, tmp_path, 4)
 
 
-def begun(environment: Environment | None = None) -> Surroundings:
-    watched = Surroundings(environment or cpu())
+def begun(environment: Environment | None = None) -> MachineMonitor:
+    watched = MachineMonitor(environment or cpu())
     watched.start()
     return watched
 
 
-def doubts_after(watched: Surroundings) -> tuple[str, ...]:
+def warnings_after(watched: MachineMonitor) -> tuple[str, ...]:
     watched.stop()
-    return watched.doubts()
+    return watched.warnings()
 
 
 # A busy machine -------------------------------------------------------------------------------------------------
 
 
-def test_foreign_work_on_the_cores_is_doubted_by_its_cores(machine: Machine) -> None:
+def test_foreign_work_on_the_cores_is_warned_by_its_cores(machine: Machine) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=15.0, work_s=28.0)
-    assert doubts_after(watched) == ("other processes used 1.3 cores meanwhile",)
+    assert warnings_after(watched) == ("other processes used 1.3 cores meanwhile",)
     assert watched.facts() == {"foreign_cores": 1.3, "stolen_cores": 0.0, "swapped_bytes": 0}
 
 
-@pytest.mark.parametrize(("foreign_s", "doubted"), [(0.0, False), (2.4, False), (2.6, True)])
-def test_a_quarter_of_a_core_is_bearable(machine: Machine, foreign_s: float, doubted: bool) -> None:
+@pytest.mark.parametrize(("foreign_s", "warned"), [(0.0, False), (2.4, False), (2.6, True)])
+def test_a_quarter_of_a_core_is_bearable(machine: Machine, foreign_s: float, warned: bool) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=20.0, work_s=20.0 + foreign_s)
-    assert bool(doubts_after(watched)) is doubted
+    assert bool(warnings_after(watched)) is warned
 
 
 def test_work_that_the_kernel_counts_for_us_later_is_not_below_nothing(machine: Machine) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=20.0, work_s=19.0)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts()["foreign_cores"] == 0.0
 
 
 def test_what_the_hypervisor_takes_is_foreign_and_named_where_it_is_most(machine: Machine) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=10.0, work_s=11.0, stolen_s=8.0)
-    assert doubts_after(watched) == ("the hypervisor gave 0.8 cores of this machine to others",)
+    assert warnings_after(watched) == ("the hypervisor gave 0.8 cores of this machine to others",)
     assert (watched.facts()["foreign_cores"], watched.facts()["stolen_cores"]) == (0.9, 0.8)
 
 
 def test_the_hypervisor_and_other_processes_are_both_named_where_both_weigh(machine: Machine) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=10.0, work_s=15.0, stolen_s=8.0)
-    assert doubts_after(watched) == (
+    assert warnings_after(watched) == (
         "the hypervisor gave 0.8 cores of this machine to others",
         "other processes used 0.5 cores meanwhile",
     )
@@ -139,22 +139,22 @@ def test_the_hypervisor_and_other_processes_are_both_named_where_both_weigh(mach
 def test_where_the_hypervisor_takes_little_it_counts_with_the_others(machine: Machine) -> None:
     watched = begun()
     machine.passes(10.0, ours_s=10.0, work_s=18.0, stolen_s=4.0)
-    assert doubts_after(watched) == ("other processes used 1.2 cores meanwhile",)
+    assert warnings_after(watched) == ("other processes used 1.2 cores meanwhile",)
 
 
-def test_beside_a_gpu_only_a_machine_that_is_half_taken_is_doubted(machine: Machine) -> None:
+def test_beside_a_gpu_only_a_machine_that_is_half_taken_is_warned(machine: Machine) -> None:
     watched = begun(gpu())
     machine.passes(10.0, ours_s=10.0, work_s=29.0)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts()["foreign_cores"] == 1.9
     machine.passes(10.0, ours_s=10.0, work_s=32.0)
-    assert doubts_after(watched) == ("other processes used 2.0 cores meanwhile",)
+    assert warnings_after(watched) == ("other processes used 2.0 cores meanwhile",)
 
 
 def test_too_short_a_time_tells_nothing_of_others(machine: Machine) -> None:
     watched = begun()
     machine.passes(0.4, work_s=1.6)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert "foreign_cores" not in watched.facts()
 
 
@@ -164,7 +164,7 @@ def test_work_on_cores_that_we_may_not_use_is_no_foreign_work(monkeypatch: pytes
     machine.busy_s[0] += 10.0
     machine.busy_s[2] += 6.0
     machine.passes(10.0)
-    assert doubts_after(watched) == ("other processes used 0.6 cores meanwhile",)
+    assert warnings_after(watched) == ("other processes used 0.6 cores meanwhile",)
 
 
 def test_where_a_container_numbers_its_cores_anew_all_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -172,21 +172,21 @@ def test_where_a_container_numbers_its_cores_anew_all_count(monkeypatch: pytest.
     watched = begun()
     machine.busy_s[0] += 6.0
     machine.passes(10.0)
-    assert doubts_after(watched) == ("other processes used 0.6 cores meanwhile",)
+    assert warnings_after(watched) == ("other processes used 0.6 cores meanwhile",)
 
 
 # Swap -----------------------------------------------------------------------------------------------------------
 
 
-def test_swapping_in_and_out_is_doubted_from_a_mebibyte_on(machine: Machine) -> None:
+def test_swapping_in_and_out_is_warned_from_a_mebibyte_on(machine: Machine) -> None:
     watched = begun()
     machine.swapped_pages += SWAPPED_BYTES // PAGE
     machine.passes(10.0)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts()["swapped_bytes"] == SWAPPED_BYTES
     machine.swapped_pages += 11 * 2**20 // PAGE
     machine.passes(10.0)
-    assert doubts_after(watched) == ("the machine swapped 12 MiB meanwhile",)
+    assert warnings_after(watched) == ("the machine swapped 12 MiB meanwhile",)
 
 
 # Clocks and heat ------------------------------------------------------------------------------------------------
@@ -199,23 +199,23 @@ def test_the_cores_clocks_are_told_as_their_mean(machine: Machine) -> None:
     watched = begun()
     machine.tells(0, "cpufreq/scaling_cur_freq", 2_000_000)
     machine.passes(10.0)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     told = {name: value for name, value in watched.facts().items() if name.startswith("cpu")}
     assert told == {"cpu_mhz_at_start": 3300, "cpu_mhz": 3050, "cpu_max_mhz": 4000}
 
 
-def test_a_clock_that_falls_by_more_than_a_tenth_is_doubted(machine: Machine) -> None:
+def test_a_clock_that_falls_by_more_than_a_tenth_is_warned(machine: Machine) -> None:
     machine.tells(0, "cpufreq/scaling_cur_freq", 3_000_000)
     watched = begun()
     machine.tells(0, "cpufreq/scaling_cur_freq", 2_600_000)
-    assert doubts_after(watched) == ("the CPU's clock fell from 3000 to 2600 MHz meanwhile",)
+    assert warnings_after(watched) == ("the CPU's clock fell from 3000 to 2600 MHz meanwhile",)
 
 
 def test_beside_a_gpu_the_cores_clocks_are_not_asked_for(machine: Machine) -> None:
     machine.tells(0, "cpufreq/scaling_cur_freq", 3_000_000)
     watched = begun(gpu())
     machine.tells(0, "cpufreq/scaling_cur_freq", 800_000)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert "cpu_mhz" not in watched.facts()
 
 
@@ -225,12 +225,12 @@ def test_throttling_for_heat_is_counted_once_for_all_cores(machine: Machine, env
         machine.tells(core, "thermal_throttle/core_throttle_count", 5)
         machine.tells(core, "thermal_throttle/package_throttle_count", 100)
     watched = begun(environment)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts()["cpu_heat_throttles"] == 0
     machine.tells(1, "thermal_throttle/core_throttle_count", 6)
     for core in range(4):
         machine.tells(core, "thermal_throttle/package_throttle_count", 103)
-    assert doubts_after(watched) == ("the CPU was throttled for heat 3 time(s)",)
+    assert warnings_after(watched) == ("the CPU was throttled for heat 3 time(s)",)
     assert watched.facts()["cpu_heat_throttles"] == 3
 
 
@@ -254,12 +254,12 @@ def test_a_clock_that_the_kernel_does_not_know_is_unknown(machine: Machine, text
 # What is unknown, and what fails --------------------------------------------------------------------------------
 
 
-def test_where_the_kernel_tells_nothing_nothing_is_known_or_doubted(machine: Machine) -> None:
+def test_where_the_kernel_tells_nothing_nothing_is_known_or_warned(machine: Machine) -> None:
     for name in ("stat", "vmstat"):
         (machine.proc / name).unlink()
     watched = begun()
     machine.now += 10
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts() == {}
 
 
@@ -272,24 +272,24 @@ def test_files_of_another_shape_are_unknown(machine: Machine, text: str) -> None
     (machine.proc / "vmstat").write_text(text)
     watched = begun()
     machine.now += 10
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.facts() == {}
 
 
 @pytest.mark.parametrize("environment", [cpu(), gpu()], ids=["cpu", "gpu"])
-def test_before_the_timed_steps_and_until_their_end_nothing_is_doubted(
+def test_before_the_timed_steps_and_until_their_end_nothing_is_warned(
     machine: Machine, environment: Environment
 ) -> None:
-    watched = Surroundings(environment)
-    assert (watched.facts(), watched.doubts(), watched.joules) == ({}, (), None)
+    watched = MachineMonitor(environment)
+    assert (watched.facts(), watched.warnings(), watched.joules) == ({}, (), None)
     watched.start()
     machine.passes(10.0, work_s=40.0)
-    assert (watched.facts(), watched.doubts(), watched.joules) == ({}, (), None)
+    assert (watched.facts(), watched.warnings(), watched.joules) == ({}, (), None)
 
 
 def test_an_end_without_a_beginning_tells_nothing(machine: Machine) -> None:
-    watched = Surroundings(cpu())
-    assert doubts_after(watched) == ()
+    watched = MachineMonitor(cpu())
+    assert warnings_after(watched) == ()
     assert watched.facts() == {}
 
 
@@ -299,19 +299,19 @@ def test_a_reading_that_fails_in_any_way_ends_no_probe(machine: Machine, monkeyp
 
     watched = begun()
     monkeypatch.setattr(surroundings, "_our_seconds", failing)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     watched.start()
     assert watched.joules is None
 
 
 def test_a_machine_that_was_not_read_twice_is_not_compared() -> None:
     known = MachineReading(clock_s=5.0, busy_s=1.0, stolen_s=0.0, ours_s=1.0, swapped_bytes=4, cpu_mhz=3000.0)
-    for pair in (Meanwhile(MachineReading(), known), Meanwhile(known, MachineReading(clock_s=9.0))):
+    for pair in (ReadingDelta(MachineReading(), known), ReadingDelta(known, MachineReading(clock_s=9.0))):
         assert pair.foreign_cores is None
         assert pair.stolen_cores is None
         assert pair.swapped_bytes is None
         assert pair.heat_throttles is None
-        assert pair.doubts(on_cpu=True) == []
+        assert pair.warnings(on_cpu=True) == []
 
 
 # With a card ----------------------------------------------------------------------------------------------------
@@ -329,12 +329,14 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[CardReading]:
     return readings
 
 
-def test_a_gpu_s_facts_doubts_and_joules_stand_beside_the_machine_s(machine: Machine, card: list[CardReading]) -> None:
+def test_a_gpu_s_facts_warnings_and_joules_stand_beside_the_machine_s(
+    machine: Machine, card: list[CardReading]
+) -> None:
     card.append(CardReading(energy_j=1000.0, sm_clock_mhz=1900, temperature_c=50, slowdown_temperature_c=90))
     card.append(CardReading(energy_j=4000.0, sm_clock_mhz=1500, temperature_c=89, slowdown_temperature_c=90))
     watched = begun(gpu())
     machine.passes(5.0, work_s=15.0)
-    assert doubts_after(watched) == (
+    assert warnings_after(watched) == (
         "other processes used 3.0 cores meanwhile",
         "the card's SM clock fell from 1900 to 1500 MHz meanwhile",
         "the card was at 89 °C, and slows down from 90 °C",
@@ -359,7 +361,7 @@ def test_energy_needs_a_second(machine: Machine, card: list[CardReading]) -> Non
 def test_a_cpu_has_no_card_to_ask(machine: Machine, card: list[CardReading]) -> None:
     watched = begun(cpu())
     machine.passes(10.0)
-    assert doubts_after(watched) == ()
+    assert warnings_after(watched) == ()
     assert watched.joules is None
 
 
@@ -388,7 +390,7 @@ def used_s(process: psutil.Process) -> float:
 
 
 def test_a_stranger_s_work_on_this_machine_is_seen(stranger: psutil.Process) -> None:
-    watched = Surroundings(cpu())
+    watched = MachineMonitor(cpu())
     begun_s, before = time.perf_counter(), used_s(stranger)
     watched.start()
     while used_s(stranger) < before + 1.0:
@@ -396,7 +398,7 @@ def test_a_stranger_s_work_on_this_machine_is_seen(stranger: psutil.Process) -> 
     watched.stop()
     cores = watched.facts()["foreign_cores"]
     assert cores * (time.perf_counter() - begun_s) > 0.6
-    assert any(f"{cores:.1f} cores" in doubt for doubt in watched.doubts()) or watched.facts()["stolen_cores"] > 0
+    assert any(f"{cores:.1f} cores" in warning for warning in watched.warnings()) or watched.facts()["stolen_cores"] > 0
 
 
 def test_our_own_processes_work_is_ours_while_they_live_and_after() -> None:
@@ -424,7 +426,7 @@ def test_this_machine_tells_what_its_kernel_knows() -> None:
     assert reading.stolen_s is not None
     assert reading.swapped_bytes is not None
     assert reading.cpu_mhz is None or any(surroundings.CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    watched = Surroundings(cpu())
+    watched = MachineMonitor(cpu())
     watched.start()
     watched.stop()
     facts = watched.facts()

@@ -11,9 +11,9 @@ from autotune.probe.device.telemetry import (
     BRAKES,
     OWN_LIMITS,
     CardReading,
-    card_doubts,
     card_facts,
     card_reader,
+    card_warnings,
     fell,
     joules_between,
 )
@@ -235,33 +235,33 @@ def test_nothing_unknown_is_a_fact_but_no_reason_is_one() -> None:
     assert both["throttle_reasons"] == ["sync boost", "power cap"]
 
 
-# Doubts ---------------------------------------------------------------------------------------------------------
+# Warnings ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_card_that_is_well_or_unknown_raises_no_doubt() -> None:
-    assert card_doubts(WELL, WELL) == []
-    assert card_doubts(CardReading(), CardReading()) == []
-    assert card_doubts(WELL, CardReading()) == []
-    assert card_doubts(CardReading(), WELL) == []
+def test_a_card_that_is_well_or_unknown_raises_no_warning() -> None:
+    assert card_warnings(WELL, WELL) == []
+    assert card_warnings(CardReading(), CardReading()) == []
+    assert card_warnings(WELL, CardReading()) == []
+    assert card_warnings(CardReading(), WELL) == []
 
 
 @pytest.mark.parametrize("words", [words for words in BRAKES.values() if words not in OWN_LIMITS])
-def test_a_brake_met_at_either_end_is_doubted_once_by_name(words: str) -> None:
+def test_a_brake_met_at_either_end_is_warned_once_by_name(words: str) -> None:
     braked = replace(WELL, throttle_reasons=(words,))
     for begun, ended in ((WELL, braked), (braked, WELL), (braked, braked)):
-        assert card_doubts(begun, ended) == [f"the card was held back: {words}"]
+        assert card_warnings(begun, ended) == [f"the card was held back: {words}"]
 
 
 @pytest.mark.parametrize("words", OWN_LIMITS)
-def test_a_limit_of_the_card_s_own_is_a_fact_and_no_doubt_whenever_it_is_met(words: str) -> None:
+def test_a_limit_of_the_card_s_own_is_a_fact_and_no_warning_whenever_it_is_met(words: str) -> None:
     limited = replace(WELL, throttle_reasons=(words,))
     for begun, ended in ((WELL, limited), (limited, WELL), (limited, limited)):
-        assert card_doubts(begun, ended) == []
+        assert card_warnings(begun, ended) == []
         assert card_facts(begun, ended)["throttle_reasons"] == [words]
 
 
 @pytest.mark.parametrize(
-    ("facts", "doubted"),
+    ("facts", "warned"),
     [
         ({"throttle_reasons": ("power cap",)}, False),
         ({"power_w": 665.0, "power_limit_w": 700.0}, False),
@@ -270,18 +270,18 @@ def test_a_limit_of_the_card_s_own_is_a_fact_and_no_doubt_whenever_it_is_met(wor
         ({"power_w": None}, True),
     ],
 )
-def test_a_clock_that_falls_is_doubted_only_where_power_does_not_regulate_it(
-    facts: dict[str, Any], doubted: bool
+def test_a_clock_that_falls_is_warned_only_where_power_does_not_regulate_it(
+    facts: dict[str, Any], warned: bool
 ) -> None:
     ended = replace(WELL, **{"sm_clock_mhz": 1700, "power_w": 300.0, "power_limit_w": 700.0, **facts})
     fallen = ["the card's SM clock fell from 1900 to 1700 MHz meanwhile"]
-    assert card_doubts(WELL, ended) == (fallen if doubted else [])
+    assert card_warnings(WELL, ended) == (fallen if warned else [])
     assert card_facts(WELL, ended)["sm_clock_mhz"] == 1700
 
 
-def test_of_several_reasons_only_those_are_doubted_that_are_no_limit_of_the_card_s_own() -> None:
+def test_of_several_reasons_only_those_are_warned_that_are_no_limit_of_the_card_s_own() -> None:
     both = replace(WELL, throttle_reasons=("power cap", "thermal slowdown"))
-    assert card_doubts(WELL, both) == card_doubts(both, both) == ["the card was held back: thermal slowdown"]
+    assert card_warnings(WELL, both) == card_warnings(both, both) == ["the card was held back: thermal slowdown"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_clock_falls_when_it_loses_more_than_a_tenth(before: int | None, after
     assert fell(before, after) is fallen
 
 
-@pytest.mark.parametrize(("heat", "doubted"), [(87, False), (88, True), (95, True)])
-def test_a_card_at_its_slowdown_temperature_is_doubted(heat: int, doubted: bool) -> None:
-    doubts = card_doubts(WELL, replace(WELL, temperature_c=heat))
-    assert doubts == ([f"the card was at {heat} °C, and slows down from 90 °C"] if doubted else [])
+@pytest.mark.parametrize(("heat", "warned"), [(87, False), (88, True), (95, True)])
+def test_a_card_at_its_slowdown_temperature_is_warned(heat: int, warned: bool) -> None:
+    warnings = card_warnings(WELL, replace(WELL, temperature_c=heat))
+    assert warnings == ([f"the card was at {heat} °C, and slows down from 90 °C"] if warned else [])

@@ -92,9 +92,9 @@ def test_what_belongs_to_another_user_stays(left: list[Path]) -> None:
 
 def test_everything_with_the_mark_is_ended_and_nothing_else() -> None:
     token = f"token-of-{os.getpid()}"
-    marked_environment = {**os.environ, cleanup.MARK: token}
+    marked_environment = {**os.environ, cleanup.HOST_TOKEN: token}
     marked = subprocess.Popen(["/bin/sleep", "1000"], env=marked_environment, start_new_session=True)
-    other = subprocess.Popen(["/bin/sleep", "1000"], env={**os.environ, cleanup.MARK: "another"})
+    other = subprocess.Popen(["/bin/sleep", "1000"], env={**os.environ, cleanup.HOST_TOKEN: "another"})
     script = "import subprocess; print(subprocess.Popen(['/bin/sleep', '1000'], env={}).pid, flush=True); input()"
     parent = subprocess.Popen(
         [sys.executable, "-c", script], env=marked_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -143,7 +143,7 @@ def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
 
 
 def test_a_zombie_does_not_keep_the_sweep_waiting() -> None:
-    zombie = subprocess.Popen(["/bin/true"], env={**os.environ, cleanup.MARK: "a zombie's"})
+    zombie = subprocess.Popen(["/bin/true"], env={**os.environ, cleanup.HOST_TOKEN: "a zombie's"})
     assert becomes_true(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 10.0)
     begun = time.monotonic()
     cleanup.end_marked("a zombie's", seconds=30.0)

@@ -321,7 +321,7 @@ def test_an_order_survives_its_way_to_the_child(environment: Environment, tmp_pa
 def test_an_answer_after_the_deadline_does_not_count(environment: Environment, tmp_path: Path) -> None:
     order = make_order(tmp_path, environment, asked=configuration(2, 3), allowed_bytes=MIB, deadline_s=3.0)
     (tmp_path / CHILD_ANSWER).write_text(
-        '{"outcome": "crashed", "reason": "too late", "steps": [], "observed_doubts": []}'
+        '{"outcome": "crashed", "reason": "too late", "steps": [], "observed_warnings": []}'
     )
     exited = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
     assert read_answer(order, exited).reason == "too late"
@@ -333,7 +333,7 @@ def test_an_answer_after_the_deadline_does_not_count(environment: Environment, t
 def test_the_kernels_counter_makes_a_killed_worker_an_out_of_memory(environment: Environment, tmp_path: Path) -> None:
     order = make_order(tmp_path, environment)
     (tmp_path / CHILD_ANSWER).write_text(
-        '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_doubts": []}'
+        '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_warnings": []}'
     )
     (tmp_path / LOG).write_text("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n")
     account = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
@@ -451,13 +451,13 @@ def test_the_measurement_lies_on_disk_as_it_was_returned(probe: LiveProbe, tmp_p
     assert "TOKEN" not in (folder / ORDER).read_text()
 
 
-def test_a_foreign_process_on_the_device_is_a_doubt(probe: LiveProbe) -> None:
+def test_a_foreign_process_on_the_device_is_a_warning(probe: LiveProbe) -> None:
     quiet = LiveProbe(**{**vars(probe), "device_used": lambda: (1000, [])})
-    assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_doubts == ()
+    assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_warnings == ()
     answers = iter([(1000, []), (1000, []), (1000, ["blender (4711)"])])
     shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
     measurement = shared(configuration(), ProbeOptions(number=2, deadline_s=60.0))
-    assert measurement.observed_doubts == ("another process on the device: blender (4711)",)
+    assert measurement.observed_warnings == ("another process on the device: blender (4711)",)
 
 
 def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None:

@@ -16,14 +16,14 @@ from autotune.core.environment import Environment
 from autotune.core.failures import Failure
 from autotune.core.interval import Interval
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep, decisive, together, value_together, variables
 from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step
 from tests.probe import ranked
-from tests.probe.probes import LEVERS, make_order, measured
+from tests.probe.probes import SETTINGS, make_order, measured
 from tests.probe.processes import marked, token_of
 
 KILLED = "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
@@ -34,8 +34,8 @@ AT_ONCE_S = 5.0
 Run = Callable[..., Measurement]
 
 
-def on_ranks(ranks: int, micro: int = 4, global_batch_size: int = 8, **levers: Any) -> Configuration:
-    return Configuration.exact(global_batch_size, micro, {**LEVERS, "data_parallel_size": ranks, **levers})
+def on_ranks(ranks: int, micro: int = 4, global_batch_size: int = 8, **settings: Any) -> Configuration:
+    return Configuration.exact(global_batch_size, micro, {**SETTINGS, "data_parallel_size": ranks, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
     order = make_order(tmp_path, environment, asked=on_ranks(2), kind="rehearsal", deadline_s=DEADLINE_S)
     value, failure = ranked_host.attempt(order)
     assert failure is None, failure
-    rehearsal = Rehearsal.from_dict(value)
+    rehearsal = SanityCheck.from_dict(value)
     assert not rehearsal.problems
     assert rehearsal.eval_batch_size == 8
     assert rehearsal.checkpoint_bytes
@@ -285,12 +285,14 @@ def test_a_rank_that_lost_its_connection_does_not_hide_the_one_that_ended(said: 
     assert decisive([left, left]) == 0
 
 
-def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_doubts_and_joules() -> None:
-    one = replace(completed(peak_bytes=400 * MIB), joules=10.0, observed_doubts=("hot",), stage_peak_bytes={"build": 1})
-    two = replace(completed(peak_bytes=450 * MIB), joules=11.0, observed_doubts=("hot", "busy"), steps=(step(9.0),))
+def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_warnings_and_joules() -> None:
+    one = replace(
+        completed(peak_bytes=400 * MIB), joules=10.0, observed_warnings=("hot",), stage_peak_bytes={"build": 1}
+    )
+    two = replace(completed(peak_bytes=450 * MIB), joules=11.0, observed_warnings=("hot", "busy"), steps=(step(9.0),))
     both = together([one, two])
     assert both.steps == one.steps
-    assert (both.peak_bytes, both.joules, both.observed_doubts) == (450 * MIB, 21.0, ("hot", "busy"))
+    assert (both.peak_bytes, both.joules, both.observed_warnings) == (450 * MIB, 21.0, ("hot", "busy"))
     assert both.stage_peak_bytes == {"build": 1}
     assert together([one, replace(two, joules=None)]).joules is None
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from autotune.memory.envelope import peak_lines
-from autotune.memory.trace import STATES, UPDATE, Tape
+from autotune.memory.trace import STATES, UPDATE, MemoryTrace
 from autotune.probe.device.tryout import made_optimizer
 from autotune.probe.trace.optimizer import trace_update
 
@@ -24,17 +24,17 @@ def model() -> torch.nn.Module:
 PARAMETERS = sum(one.numel() for one in model().parameters())
 
 
-def tape_of(name: str, folder: Path, foreach: bool = True) -> Tape:
+def tape_of(name: str, folder: Path, foreach: bool = True) -> MemoryTrace:
     told = trace_update(outline(), {"optim": name}, folder, foreach=foreach)
     assert "error" not in told, told
-    return Tape.from_dict(told["tape"])
+    return MemoryTrace.from_dict(told["tape"])
 
 
-def states_of(tape: Tape) -> float:
+def states_of(tape: MemoryTrace) -> float:
     return sum(one.fixed for one in tape.tensors if one.kind == STATES)
 
 
-def beside_states(tape: Tape) -> float:
+def beside_states(tape: MemoryTrace) -> float:
     """The most that a later step needs beyond the states."""
     return max(sum(line.fixed) for line in peak_lines(tape)[UPDATE]) - states_of(tape)
 
@@ -89,7 +89,7 @@ def test_the_states_of_bitsandbytes_are_those_that_it_makes(name: str, tmp_path:
 @pytest.mark.parametrize("name", ["adamw_torch_8bit", "galore_adamw", "stable_adamw"])
 def test_states_that_cannot_be_traced_are_assumed_to_be_adamws_and_it_is_said(name: str, tmp_path: Path) -> None:
     told = trace_update(outline(), {"optim": name}, tmp_path, foreach=True)
-    assert states_of(Tape.from_dict(told["tape"])) == states_of(tape_of("adamw_torch", tmp_path))
+    assert states_of(MemoryTrace.from_dict(told["tape"])) == states_of(tape_of("adamw_torch", tmp_path))
     assert name in told["note"]
     assert "note" not in trace_update(outline(), {"optim": "sgd"}, tmp_path, foreach=True)
 
@@ -103,7 +103,7 @@ def test_one_state_of_torchs_own_is_four_bytes_for_each_parameter(name: str, tmp
 def test_states_of_16_bit_weights_have_16_bits(tmp_path: Path) -> None:
     told = trace_update(outline().to(torch.bfloat16), {"optim": "adamw_torch"}, tmp_path, foreach=True)
     steps = 4 * len(list(model().parameters()))
-    assert states_of(Tape.from_dict(told["tape"])) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
+    assert states_of(MemoryTrace.from_dict(told["tape"])) in (4 * PARAMETERS, 4 * PARAMETERS + steps)
 
 
 def test_an_unknown_optimizer_says_why_not(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from transformers import AutoConfig
 
 from autotune.core.workload import Workload
 from autotune.memory.envelope import peak_lines
-from autotune.memory.trace import FIRST, FURTHER, Tape, between, repeated
+from autotune.memory.trace import FIRST, FURTHER, MemoryTrace, between, repeated
 from autotune.probe.trace.layers import Repeats, find_repeats
 from autotune.probe.trace.step import Subject, _weights, trace_step
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.workload.model.build import choose_task, config_of, model_outline, plain_config, read_config
 from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.read import _fit_task
@@ -98,7 +98,7 @@ def real_batch(subject: Subject, size: int) -> dict[str, Any]:
     return {name: torch.stack([one] * size) for name, one in subject.sample.items()}
 
 
-def peaks(tape: Tape) -> dict[str, float]:
+def peaks(tape: MemoryTrace) -> dict[str, float]:
     """Phase -> the most bytes that lived."""
     return {phase: max(line.total_at(2) for line in lines) for phase, lines in peak_lines(tape).items()}
 
@@ -109,8 +109,8 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
     config = subject.repeats.config(subject.config, 2)
     for way in WAYS if name == "bert" else QUICK:
         asked = {"training_arguments": WAYS[way]}
-        fake = Tape.from_dict(subject._tape(asked, 2, 2))
-        real = Tape.from_dict(trace_step(subject.workload, config, real_batch(subject, 2), asked, Repeats()))
+        fake = MemoryTrace.from_dict(subject._tape(asked, 2, 2))
+        real = MemoryTrace.from_dict(trace_step(subject.workload, config, real_batch(subject, 2), asked, Repeats()))
         for phase, most in peaks(real).items():
             # torch's shape function for a layer norm of bfloat16 with float32 weights gives its statistics 16 bits, the
             # CPU's kernel writes 32: two numbers a token.
@@ -143,9 +143,9 @@ def as_a_real_one(workload: Workload) -> None:
     subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[str]()
     told = subject.step(asked, notes)
     assert notes == []
-    few = Tape.from_dict(told["tapes"][2])
+    few = MemoryTrace.from_dict(told["tapes"][2])
     fake = few if told["whole"] else repeated(few, subject.repeats.counts)
-    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
     # Experts go another way without storage: where each one's tokens end, a number of 4 bytes, is held a moment longer.
     ends = 4 * subject.config.num_hidden_layers * getattr(subject.config, "num_experts", 0)
     for phase, most in peaks(real).items():
@@ -157,7 +157,7 @@ def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated(name: str) ->
     subject = subject_of(workload_of(name, **({"attn_implementation": "eager"})))
     asked = {"training_arguments": {}, "model_arguments": {"attn_implementation": "eager"}}
     batch = real_batch(subject, 2)
-    tracked = Tape.from_dict(trace_step(subject.workload, subject.config, batch, asked, Repeats()))
+    tracked = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, batch, asked, Repeats()))
     gc.collect()
     seen = profiled_peaks(subject, batch, asked)
     told = max(peaks(tracked).values())
@@ -195,8 +195,8 @@ def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) 
         asked = {"training_arguments": WAYS[way]}
         told = subject.step(asked, [])
         assert not told["whole"]
-        long = repeated(Tape.from_dict(told["tapes"][2]), subject.repeats.counts)
-        whole = Tape.from_dict(subject._tape(asked, 2))
+        long = repeated(MemoryTrace.from_dict(told["tapes"][2]), subject.repeats.counts)
+        whole = MemoryTrace.from_dict(subject._tape(asked, 2))
         assert long.tensors == whole.tensors, way
         assert list(long.events(FIRST)) == list(whole.events(FIRST)), way
         assert list(long.events(FURTHER)) == list(whole.events(FURTHER)), way
@@ -207,9 +207,11 @@ def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
     subject = subject_of(workload_of(name))
     for way in QUICK:
         asked = {"training_arguments": WAYS[way]}
-        line = between(*(one for size in (2, 3) for one in (Tape.from_dict(subject._tape(asked, size, 2)), size)))
+        line = between(
+            *(one for size in (2, 3) for one in (MemoryTrace.from_dict(subject._tape(asked, size, 2)), size))
+        )
         assert line is not None
-        seven = Tape.from_dict(subject._tape(asked, 7, 2))
+        seven = MemoryTrace.from_dict(subject._tape(asked, 7, 2))
         for phase, lines in peak_lines(line).items():
             assert max(one.total_at(7) for one in lines) == max(one.total_at(7) for one in peak_lines(seven)[phase])
 
@@ -267,16 +269,18 @@ def test_what_cannot_be_traced_at_all_says_why() -> None:
 def test_a_config_that_has_checkpointing_on_is_traced_without_it_where_nobody_asks() -> None:
     plain = workload_of("bert")
     checkpointed = dataclasses.replace(plain, model_config={**plain.model_config, "gradient_checkpointing": True})
-    tapes = [Tape.from_dict(subject_of(one)._tape({"training_arguments": {}}, 2)) for one in (plain, checkpointed)]
+    tapes = [
+        MemoryTrace.from_dict(subject_of(one)._tape({"training_arguments": {}}, 2)) for one in (plain, checkpointed)
+    ]
     assert peaks(tapes[0]) == peaks(tapes[1])
 
 
-def asked_for(**levers: str) -> dict[str, Any]:
-    """Training and model arguments of these levers' values, as an order of this kind has them."""
-    settings = [LEVERS[name].apply(value, cpu()) for name, value in levers.items()]
+def asked_for(**settings: str) -> dict[str, Any]:
+    """Training and model arguments of these settings' values, as an order of this kind has them."""
+    effects = [SETTINGS[name].apply(value, cpu()) for name, value in settings.items()]
     return {
-        "training_arguments": {name: one for known in settings for name, one in known.training_arguments.items()},
-        "model_arguments": {name: one for known in settings for name, one in known.model_arguments.items()},
+        "training_arguments": {name: one for known in effects for name, one in known.training_arguments.items()},
+        "model_arguments": {name: one for known in effects for name, one in known.model_arguments.items()},
     }
 
 
@@ -285,8 +289,8 @@ def asked_for(**levers: str) -> dict[str, Any]:
 def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
     told = subject.step(asked, [])
-    fake = Tape.from_dict(subject._tape(asked, 2))
-    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    fake = MemoryTrace.from_dict(subject._tape(asked, 2))
+    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
     assert peaks(fake) == peaks(real)
     assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
 
@@ -294,7 +298,7 @@ def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name
 def test_the_fewer_layers_forget_the_more_is_held() -> None:
     subject = subject_of(workload_of("bert"))
     most = [
-        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
+        peaks(MemoryTrace.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
         for value in ("none", "every_3rd", "every_2nd", "full")
     ]
     assert most == sorted(most, reverse=True)
@@ -304,7 +308,7 @@ def test_the_fewer_layers_forget_the_more_is_held() -> None:
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     subject = subject_of(workload_of("bert"))
     full, offload = (
-        peaks(Tape.from_dict(subject._tape(asked_for(checkpointing=value), 2))) for value in ("full", "offload")
+        peaks(MemoryTrace.from_dict(subject._tape(asked_for(checkpointing=value), 2))) for value in ("full", "offload")
     )
     layers, held = subject.config.num_hidden_layers, 4 * 2 * 24 * 32
     assert offload[FIRST] <= full[FIRST]
@@ -318,11 +322,11 @@ def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None
     whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
     assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))
     assert "weights" not in whole
-    fake = Tape.from_dict(subject._tape(asked, 2))
-    real = Tape.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    fake = MemoryTrace.from_dict(subject._tape(asked, 2))
+    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
     for phase, most in peaks(real).items():
         assert peaks(fake)[phase] == most
-        assert 1.3 * most < peaks(Tape.from_dict(subject._tape(asked_for(precision="fp32"), 2)))[phase]
+        assert 1.3 * most < peaks(MemoryTrace.from_dict(subject._tape(asked_for(precision="fp32"), 2)))[phase]
 
 
 def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) -> None:

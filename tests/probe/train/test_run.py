@@ -72,7 +72,7 @@ def own_trainer(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lever", "value"),
+    ("setting", "value"),
     [
         ("checkpointing", "none"),
         ("checkpointing", "full"),
@@ -94,12 +94,12 @@ def own_trainer(tmp_path: Path) -> dict[str, Any]:
     ],
 )
 def test_every_value_that_a_cpu_knows_is_really_trained_with(
-    gpt2: Train, environment: Environment, lever: str, value: Any
+    gpt2: Train, environment: Environment, setting: str, value: Any
 ) -> None:
-    known = {"optimizer": environment.optimizers, "precision": environment.precisions}.get(lever, {})
+    known = {"optimizer": environment.optimizers, "precision": environment.precisions}.get(setting, {})
     if reason := known.get(value):
         pytest.skip(reason)
-    asked = configuration(2, 2, **{lever: value})
+    asked = configuration(2, 2, **{setting: value})
     measurement = gpt2(asked=asked)
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     assert dict(measurement.settings) == dict(measurement.asked) == asked.values
@@ -116,12 +116,12 @@ def test_every_value_that_a_cpu_knows_is_really_trained_with(
     assert measurement.peak_bytes > 0
 
 
-@pytest.mark.parametrize(("lever", "value"), [("prefetch_factor", 4), ("persistent_workers", True)])
-def test_what_workers_do_is_really_set_and_left_out_without_them(gpt2: Train, lever: str, value: Any) -> None:
-    with_workers, without = (gpt2(asked=configuration(2, 2, workers=workers, **{lever: value})) for workers in (2, 0))
+@pytest.mark.parametrize(("setting", "value"), [("prefetch_factor", 4), ("persistent_workers", True)])
+def test_what_workers_do_is_really_set_and_left_out_without_them(gpt2: Train, setting: str, value: Any) -> None:
+    with_workers, without = (gpt2(asked=configuration(2, 2, workers=workers, **{setting: value})) for workers in (2, 0))
     assert with_workers.outcome is without.outcome is Outcome.COMPLETED, without.reason
-    assert with_workers.settings[lever] == value
-    assert without.settings[lever] is None
+    assert with_workers.settings[setting] == value
+    assert without.settings[setting] is None
 
 
 @pytest.mark.parametrize("behaviour", ["", "facts"])
@@ -345,7 +345,7 @@ def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train, hidden: bool)
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "levers", "said"),
+    ("behaviour", "settings", "said"),
     [
         ("twice the batch", {}, "micro_batch_size 4 became 8"),
         ("own optimizer", {"optimizer": "adamw_torch"}, "optimizer adamw_torch became sgd"),
@@ -355,17 +355,17 @@ def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train, hidden: bool)
     ],
 )
 def test_a_training_that_runs_otherwise_than_asked_is_no_measurement(
-    own: Train, behaviour: str, levers: dict[str, Any], said: str
+    own: Train, behaviour: str, settings: dict[str, Any], said: str
 ) -> None:
-    measurement = own(behaviour, asked=configuration(**levers))
+    measurement = own(behaviour, asked=configuration(**settings))
     assert (measurement.outcome, measurement.reason) == (Outcome.MISCONFIGURED, said)
     assert not measurement.feasible
     assert dict(measurement.settings) != dict(measurement.asked)
 
 
-@pytest.mark.parametrize("levers", [{"checkpointing": "full"}, {"precision": "tf32"}])
-def test_what_model_or_device_cannot_do_is_unsupported(own: Train, levers: dict[str, Any]) -> None:
-    measurement = own(asked=configuration(**levers))
+@pytest.mark.parametrize("settings", [{"checkpointing": "full"}, {"precision": "tf32"}])
+def test_what_model_or_device_cannot_do_is_unsupported(own: Train, settings: dict[str, Any]) -> None:
+    measurement = own(asked=configuration(**settings))
     assert (measurement.outcome, measurement.where) == (Outcome.UNSUPPORTED, "build")
     assert measurement.reason
 

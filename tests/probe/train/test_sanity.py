@@ -15,7 +15,7 @@ from transformers import Trainer, TrainingArguments
 from autotune.core.environment import Environment
 from autotune.core.failures import Failure
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import Rehearsal
+from autotune.core.sanity import SanityCheck
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train import sanity
@@ -25,7 +25,7 @@ from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, configuration, make_order
 
-Rehearse = Callable[..., Rehearsal]
+Rehearse = Callable[..., SanityCheck]
 FULL = shutil._ntuple_diskusage(100, 99, 1)
 
 
@@ -69,17 +69,17 @@ def own_host() -> Iterator[ProbeHost]:
         yield host
 
 
-def came_to(answer: tuple[Any, Failure | None]) -> Rehearsal:
+def came_to(answer: tuple[Any, Failure | None]) -> SanityCheck:
     value, failure = answer
     assert failure is None
-    return Rehearsal.from_dict(value)
+    return SanityCheck.from_dict(value)
 
 
 @pytest.fixture
 def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Rehearse:
     """`own("tied")`: rehearses a caller's own tiny model, which does so."""
 
-    def rehearse(behaviour: str = "", **fields: Any) -> Rehearsal:
+    def rehearse(behaviour: str = "", **fields: Any) -> SanityCheck:
         order = make_order(tmp_path, environment, behaviour, **{"kind": "rehearsal", **fields})
         return came_to(own_host.attempt(order))
 
@@ -92,7 +92,7 @@ def prepared(
 ) -> Rehearse:
     """`prepared("gpt2-mini")`: rehearses a tiny model on synthetic samples."""
 
-    def rehearse(model: str, **fields: Any) -> Rehearsal:
+    def rehearse(model: str, **fields: Any) -> SanityCheck:
         workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
         order = make_order(tmp_path, environment, **{"kind": "rehearsal", "workload": workload, **fields})
         return came_to(host.attempt(order))
@@ -146,7 +146,7 @@ def test_nothing_is_left_of_it(environment: Environment, tmp_path: Path, monkeyp
     scratch.mkdir()
     monkeypatch.setenv("BEHAVIOUR", "")
     order = make_order(tmp_path, environment, kind="rehearsal", process_environment={})
-    rehearsal = Rehearsal.from_dict(sanity.run(order, sent(OBJECTS), scratch))
+    rehearsal = SanityCheck.from_dict(sanity.run(order, sent(OBJECTS), scratch))
     assert rehearsal.checkpoint_bytes
     assert list(scratch.iterdir()) == []
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from autotune.core.configuration import Configuration
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.replay import recorded
@@ -27,14 +27,14 @@ def many(number: int) -> Facts:
     chance = random.Random(number)
     chosen = {configuration(8, 96): None}
     while len(chosen) < number:
-        levers = {
+        settings = {
             "checkpointing": chance.choice(["none", "full", "offload"]),
             "precision": chance.choice(["fp32", "bf16", "tf32"]),
             "optimizer": chance.choice(["adamw_torch_fused", "adafactor", "sgd", "adamw_bnb_8bit"]),
             "workers": chance.choice([0, 2, 4]),
             "pin_memory": chance.choice([True, False]),
         }
-        chosen[configuration(chance.choice(SIZES), 96, **levers)] = None
+        chosen[configuration(chance.choice(SIZES), 96, **settings)] = None
     trials = [Trial(at, one, _measured(at, one, chance)) for at, one in enumerate(chosen)]
     whole = [one for one in trials if one.feasible and not one.measurement.ended_early]
     whole.sort(key=lambda one: -float(one.samples_per_second or 0))
@@ -44,7 +44,7 @@ def many(number: int) -> Facts:
     falling = [Curve(tuple(8 + at / 50 + math.exp(-step / 8) for step in range(30))) for at in range(3)]
     return result(
         trials,
-        prospects={at: Prospect(1.2 / (1 + at), 2.0 / (1 + at), number - at) for at in range(number)},
+        prospects={at: OptimalityGap(1.2 / (1 + at), 2.0 / (1 + at), number - at) for at in range(number)},
         estimated_peaks={0: peak(500), best: peak(600)},
         numerics=Numerics(tuple(falling), {best: falling[1]}),
     ).facts()

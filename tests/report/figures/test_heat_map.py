@@ -46,7 +46,7 @@ def test_faster_cells_are_darker_and_untried_ones_empty() -> None:
     assert alphas[2] < alphas[3] < 0.61
 
 
-def test_a_lever_of_one_value_has_no_panel_and_none_no_figure() -> None:
+def test_a_setting_of_one_value_has_no_panel_and_none_no_figure() -> None:
     assert draw(result([trial(0), trial(1, of=configuration(16))]).facts()) is None
 
 

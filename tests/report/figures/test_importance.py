@@ -1,4 +1,4 @@
-"""Importance of levers, on trials that fit alone."""
+"""Importance of settings, on trials that fit alone."""
 
 from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.search_progress import draw
@@ -20,7 +20,7 @@ TRIALS = [
     trial(3, 20.0, 300 * MIB),
     Trial(4, configuration(4), EARLY),
 ]
-PROSPECTS = {0: Prospect(math.inf, math.inf, 9), 2: Prospect(0.5, 1.0, 7), 3: Prospect(0.1, 0.2, 6)}
+PROSPECTS = {0: OptimalityGap(math.inf, math.inf, 9), 2: OptimalityGap(0.5, 1.0, 7), 3: OptimalityGap(0.1, 0.2, 6)}
 
 
 def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
@@ -58,7 +58,7 @@ def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
 def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> None:
     with manner():
         plain = draw(result(TRIALS).facts())
-        far = draw(replace(result(TRIALS).facts(), prospects={2: Prospect(50.0, 500.0, 7)}))
+        far = draw(replace(result(TRIALS).facts(), prospects={2: OptimalityGap(50.0, 500.0, 7)}))
     assert plain
     assert far
     assert not [label for label in drawn_points(plain.figure) if label.startswith("bound")]

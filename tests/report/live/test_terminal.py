@@ -12,13 +12,13 @@ from autotune.core.trial import Trial
 from autotune.report.live.terminal import BESIDE, ROWS, LiveTable, trials_table
 from autotune.report.summary import SHORT
 from autotune.space.file import read_space
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial
 
 EVERY: dict[str, Value] = {name: values[0] for name, values in read_space("full").items() if name != "micro_batch_size"}
 FULL = Configuration.exact(48, 8, EVERY)
-"""A configuration of every lever: told whole, it fills ten lines of 80 columns."""
+"""A configuration of every setting: told whole, it fills ten lines of 80 columns."""
 
 
 def console(width: int, height: int = 24) -> Console:
@@ -32,7 +32,7 @@ def progress(trials: list[Trial], **facts: object) -> Progress:
 
 
 def many(count: int = 30) -> list[Trial]:
-    """Trials of every kind and size of number; all levers differ from the baseline's in some."""
+    """Trials of every kind and size of number; all settings differ from the baseline's in some."""
     others = Configuration.exact(
         48, 16, EVERY | {"precision": "bf16", "checkpointing": "full", "workers": 8, "compile": "max_autotune"}
     )
@@ -65,9 +65,9 @@ def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
         assert max(map(len, shown)) <= width
 
 
-def test_the_baseline_of_many_levers_takes_one_line() -> None:
-    assert len(FULL.levers) > 2 * SHORT
-    assert len(LEVERS) > SHORT
+def test_the_baseline_of_many_settings_takes_one_line() -> None:
+    assert len(FULL.settings) > 2 * SHORT
+    assert len(SETTINGS) > SHORT
     assert lines(80, progress([trial(0, 9.0, of=FULL)]), ROWS)[1].split()[:3] == ["0*", "8x6", "baseline"]
 
 
@@ -91,7 +91,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
     for height in (10, 15, 24, 60):
         out = console(80, height)
         table = LiveTable(out)
-        table._take(progress(many(30), speedup=2.0, could_win=0.4))
+        table._take(progress(many(30), speedup=2.0, max_gain_if_fits=0.4))
         table._take(Progress("stopping", (), message="stopping after the running probe"))
         out.print(table._render())
         shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
 def test_below_the_table_stand_what_is_probed_the_time_the_best_and_the_bound() -> None:
     out = console(80)
     with LiveTable(out) as watch:
-        watch(progress(many(3), speedup=1.625, could_win=0.44))
+        watch(progress(many(3), speedup=1.625, max_gain_if_fits=0.44))
     text = out.file.getvalue()  # type: ignore[attr-defined]
     assert "probing 3 (0 s): 8 x 6" in text
     assert "elapsed, 5 probe(s) left, 1 min 1 s left" in text

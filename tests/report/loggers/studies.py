@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.commands.result import TuningResult
 from autotune.core.trial import Trial
-from autotune.report.loggers.guarded import Guarded
+from autotune.report.loggers.guarded import LoggerGroup
 from autotune.study.plan import Progress
 from tests import makers
 
@@ -20,15 +20,15 @@ def result(*names: str, trials: Sequence[Trial] | None = None) -> TuningResult:
     return replace(made, request=replace(made.request, report_to=names))
 
 
-def begun(made: TuningResult, folder: Path) -> Guarded:
+def begun(made: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
-    loggers = Guarded(made.request.report_to, made.request.objective, folder)
-    loggers.start(made.request, replace(made, trials=(), statement="").facts())
+    loggers = LoggerGroup(made.request.report_to, made.request.objective, folder)
+    loggers.start(made.request, replace(made, trials=(), stop_reason="").facts())
     return loggers
 
 
-def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> Guarded:
+def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> LoggerGroup:
     """Tell the whole study, of which `already` trials are taken up from before."""
     loggers = begun(made, folder)
     watch = loggers.watching(lambda progress: None)
@@ -37,7 +37,7 @@ def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool =
         watch(Progress("resumed", trials[:already]))
     for at in range(already, len(trials)):
         number = trials[at].number
-        watch(Progress("probing", trials[:at], number=number, could_win=0.5 / (1 + number)))
+        watch(Progress("probing", trials[:at], number=number, max_gain_if_fits=0.5 / (1 + number)))
         watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
     made.save(folder)
     loggers.finish(made.facts(), complete)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.core.errors import InvalidRequest
-from autotune.core.prospect import Prospect
+from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
 from autotune.report.loggers.events import Ending, Row, Study
@@ -176,7 +176,7 @@ def test_no_password_or_place_of_an_error_is_handed_on(
 
 def test_told_afterwards_a_study_says_too_what_could_still_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = use(monkeypatch, Kept())
-    made = replace(result("wandb"), prospects={0: Prospect(0.2, 0.5, 9), 1: Prospect(0.0, float("inf"), 8)})
+    made = replace(result("wandb"), prospects={0: OptimalityGap(0.2, 0.5, 9), 1: OptimalityGap(0.0, float("inf"), 8)})
     made.save(tmp_path / "study")
     begun(made, tmp_path / "study").finish(made.facts(), complete=True)
     assert [row.numbers.get("untried_could_win") for row in kept.rows] == [None, 0.5, None]

@@ -53,7 +53,7 @@ def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path) -> N
     assert run.data.metrics["answer/speedup"] == float(made.speedup)
     assert run.data.metrics["answer/speedup_low"] == made.speedup.low
     assert run.data.params["global_batch_size"] == "48"
-    assert run.data.tags["answer.statement"] == made.statement
+    assert run.data.tags["answer.statement"] == made.stop_reason
     assert run.data.tags["answer.configuration.precision"] == "bf16"
     assert (run.info.run_name, run.info.status) == ("study", "FINISHED")
     names = {entry.path for entry in MlflowClient().list_artifacts(run.info.run_id)}

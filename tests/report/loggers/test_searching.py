@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 import autotune
-from autotune.report.loggers.guarded import Guarded
+from autotune.report.loggers.guarded import LoggerGroup
 from tests.hurry import hurry
 
 pytestmark = [
@@ -51,11 +51,11 @@ def test_ctrl_c_while_a_logger_starts_leaves_a_report(tmp_path: Path, monkeypatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Guarded, "start", interrupted)
+    monkeypatch.setattr(LoggerGroup, "start", interrupted)
     asked = {"device": "cpu", "sequence_length": 16, "space": "quick", "sampler": "random", "no_history": True}
     with pytest.raises(KeyboardInterrupt):
         autotune.search(
             "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **asked
         )
     left = autotune.TuningResult.load(tmp_path / "stopped")
-    assert (left.statement, left.complete, len(left.trials)) == ("interrupted by the user", False, 0)
+    assert (left.stop_reason, left.complete, len(left.trials)) == ("interrupted by the user", False, 0)

@@ -59,7 +59,7 @@ def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> N
     told(made, tmp_path / "study")
     events = read(tmp_path / "study" / "tensorboard")
     assert re.search(r"^\| global_batch_size +\| 48 +\|$", text(events, "study"), re.MULTILINE)
-    assert made.statement in text(events, "answer")
+    assert made.stop_reason in text(events, "answer")
     assert re.search(
         rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
     )
@@ -71,7 +71,7 @@ def test_names_and_reasons_are_text(tmp_path: Path) -> None:
         "tensorboard",
         trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))],
     )
-    made = replace(made, workload=makers.workload(name="*b* | <i>"), statement="x | y")
+    made = replace(made, workload=makers.workload(name="*b* | <i>"), stop_reason="x | y")
     told(made, tmp_path / "study")
     events = read(tmp_path / "study" / "tensorboard")
     assert r"\*b\* \| &lt;i&gt; (GPT2LMHeadModel" in text(events, "study")
@@ -88,7 +88,7 @@ def test_each_trial_is_a_row_of_the_hparams_table(tmp_path: Path) -> None:
         content = events.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
         session = hparams.parse_session_start_info_plugin_data(content)
         values = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
-        assert values["precision"] == dict(trial.configuration.levers)["precision"]
+        assert values["precision"] == dict(trial.configuration.settings)["precision"]
         assert values["micro_batch_size"] == trial.configuration.micro_batch_size
         assert values["pin_memory"] is False
     content = read(folder).SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content

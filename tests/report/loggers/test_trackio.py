@@ -41,7 +41,7 @@ def test_rows_answer_and_table_are_the_result_s(tmp_path: Path, capsys: pytest.C
     assert rows[1]["configuration/precision"] == "bf16"
     assert rows[1]["peak_bytes"] == made.trials[1].peak_bytes
     assert answer["answer/speedup"] == float(made.speedup)
-    assert answer["answer/statement"] == made.statement
+    assert answer["answer/statement"] == made.stop_reason
     table = answer["trials"]["_value"]
     assert [row["samples_per_second"] for row in table][:2] == frame(made.trials)["samples_per_second"].tolist()[:2]
     assert capsys.readouterr().out == ""

@@ -74,7 +74,7 @@ def test_the_history_has_a_row_a_trial_with_its_numbers_and_configuration(tmp_pa
         assert row["samples_per_second"] == float(trial.measurement.samples_per_second)
         assert row["samples_per_second_low"] == trial.measurement.samples_per_second.low
         assert row["peak_bytes"] == trial.peak_bytes
-        assert row["configuration/precision"] == dict(trial.configuration.levers)["precision"]
+        assert row["configuration/precision"] == dict(trial.configuration.settings)["precision"]
     assert "samples_per_second" not in rows[2]
     assert rows[2]["best_samples_per_second"] == rows[1]["samples_per_second"]
 
@@ -86,7 +86,7 @@ def test_the_summary_has_the_answer_the_table_and_the_run_its_facts(tmp_path: Pa
     said = summary(run)
     assert said["answer/speedup"] == float(made.speedup)
     assert (said["answer/speedup_low"], said["answer/speedup_high"]) == (made.speedup.low, made.speedup.high)
-    assert said["answer/statement"] == made.statement
+    assert said["answer/statement"] == made.stop_reason
     assert said["answer/configuration/micro_batch_size"] == made.best.configuration.micro_batch_size
     table = json.loads((run / "files" / said["trials"]["path"]).read_text())
     expected = frame(made.trials)

@@ -1,4 +1,4 @@
-"""A running training as a lever reads it back, without one."""
+"""A running training as a setting reads it back, without one."""
 
 from types import SimpleNamespace
 from typing import Any

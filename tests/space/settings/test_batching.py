@@ -4,7 +4,7 @@ from enum import Enum
 
 import pytest
 
-from autotune.space.settings.batching import LEVER
+from autotune.space.settings.batching import SETTING
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -18,32 +18,32 @@ class Strategy(Enum):
 
 
 def test_it_is_called_as_this_transformers_calls_it() -> None:
-    assert LEVER.apply("group_by_length", NEWER).training_arguments == {"train_sampling_strategy": "group_by_length"}
-    assert LEVER.apply("group_by_length", OLDER).training_arguments == {"group_by_length": True}
-    assert LEVER.apply("random", OLDER).training_arguments == {"group_by_length": False}
+    assert SETTING.apply("group_by_length", NEWER).training_arguments == {"train_sampling_strategy": "group_by_length"}
+    assert SETTING.apply("group_by_length", OLDER).training_arguments == {"group_by_length": True}
+    assert SETTING.apply("random", OLDER).training_arguments == {"group_by_length": False}
 
 
 def test_the_user_s_own_is_read_under_both_names() -> None:
-    assert LEVER.own({}, NEWER, VARIED) == "random"
-    assert LEVER.own({"train_sampling_strategy": Strategy.SEQUENTIAL}, NEWER, VARIED) == "sequential"
-    assert LEVER.own({"group_by_length": True}, OLDER, VARIED) == "group_by_length"
+    assert SETTING.from_user({}, NEWER, VARIED) == "random"
+    assert SETTING.from_user({"train_sampling_strategy": Strategy.SEQUENTIAL}, NEWER, VARIED) == "sequential"
+    assert SETTING.from_user({"group_by_length": True}, OLDER, VARIED) == "group_by_length"
 
 
 def test_it_is_read_back_from_the_trainer_s_arguments() -> None:
-    assert LEVER.read_back(observed(arguments={"train_sampling_strategy": Strategy.SEQUENTIAL})) == "sequential"
-    assert LEVER.read_back(observed(arguments={"group_by_length": True})) == "group_by_length"
-    assert LEVER.read_back(observed()) == "random"
+    assert SETTING.read_back(observed(arguments={"train_sampling_strategy": Strategy.SEQUENTIAL})) == "sequential"
+    assert SETTING.read_back(observed(arguments={"group_by_length": True})) == "group_by_length"
+    assert SETTING.read_back(observed()) == "random"
 
 
 @pytest.mark.parametrize("value", ["sequential", "batch_rebalance"])
 def test_an_older_transformers_knows_two_strategies(value: str) -> None:
-    assert "no such strategy" in (LEVER.unavailable(value, OLDER, VARIED) or "")
-    assert LEVER.unavailable("group_by_length", OLDER, VARIED) is None
+    assert "no such strategy" in (SETTING.unavailable(value, OLDER, VARIED) or "")
+    assert SETTING.unavailable("group_by_length", OLDER, VARIED) is None
 
 
 def test_samples_of_one_length_need_no_grouping_and_one_rank_no_balance() -> None:
-    assert "same length" in (LEVER.unavailable("group_by_length", NEWER, workload()) or "")
-    assert "ranks" in (LEVER.unavailable("batch_rebalance", NEWER, VARIED) or "")
+    assert "same length" in (SETTING.unavailable("group_by_length", NEWER, workload()) or "")
+    assert "ranks" in (SETTING.unavailable("batch_rebalance", NEWER, VARIED) or "")
     several = gpu(device_count=2, training_argument_fields=NEWER.training_argument_fields)
-    assert LEVER.unavailable("batch_rebalance", several, VARIED) is None
-    assert LEVER.unavailable("random", cpu(), workload()) is None
+    assert SETTING.unavailable("batch_rebalance", several, VARIED) is None
+    assert SETTING.unavailable("random", cpu(), workload()) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from autotune.space.settings.checkpointing import LEVER, VALUES, enabled_on, field_name, switch_off
+from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
 from autotune.space.setup import training_arguments
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -41,18 +41,18 @@ def layers(*flags: bool, function: Any = checkpoint, **keywords: Any) -> torch.n
 def shown(model: torch.nn.Module, **options: Any) -> Any:
     told = observed(model=model)
     told.trainer.args.activation_checkpointing_kwargs = options
-    return LEVER.read_back(told)
+    return SETTING.read_back(told)
 
 
 def test_it_is_called_as_this_transformers_calls_it() -> None:
     assert field_name(cpu()) == "activation_checkpointing"
     assert field_name(OLDER) == "gradient_checkpointing"
-    assert LEVER.apply("full", cpu()).training_arguments == {
+    assert SETTING.apply("full", cpu()).training_arguments == {
         "activation_checkpointing": True,
         "activation_checkpointing_kwargs": KEYWORDS,
     }
-    assert LEVER.apply("none", OLDER).training_arguments == {"gradient_checkpointing": False}
-    assert LEVER.apply("full_reentrant", OLDER).training_arguments == {
+    assert SETTING.apply("none", OLDER).training_arguments == {"gradient_checkpointing": False}
+    assert SETTING.apply("full_reentrant", OLDER).training_arguments == {
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": True},
     }
@@ -63,7 +63,7 @@ def test_it_is_called_as_this_transformers_calls_it() -> None:
     [("every_2nd", {"every_n_layers": 2}), ("every_3rd", {"every_n_layers": 3}), ("offload", {"offload": True})],
 )
 def test_a_part_of_the_layers_or_another_place_is_an_option(value: str, options: dict[str, Any]) -> None:
-    told = LEVER.apply(value, gpu()).training_arguments
+    told = SETTING.apply(value, gpu()).training_arguments
     assert told == {"activation_checkpointing": True, "activation_checkpointing_kwargs": KEYWORDS | options}
 
 
@@ -80,18 +80,23 @@ def test_without_it_no_options_of_the_user_s_are_left() -> None:
 
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 def test_the_user_s_own_is_read_under_both_names(name: str) -> None:
-    assert LEVER.own({name: True}, cpu(), workload()) == "full"
-    assert LEVER.own({name: False}, cpu(), workload()) == "none"
-    assert LEVER.own({name: True, f"{name}_kwargs": {"use_reentrant": True}}, cpu(), workload()) == "full_reentrant"
-    assert LEVER.own({name: True, f"{name}_kwargs": {"every_n_layers": 3}}, cpu(), workload()) == "every_3rd"
-    assert LEVER.own({name: True, f"{name}_kwargs": {"preserve_rng_state": False}}, cpu(), workload()) == "full"
-    assert LEVER.own({}, cpu(), workload()) == "none"
+    assert SETTING.from_user({name: True}, cpu(), workload()) == "full"
+    assert SETTING.from_user({name: False}, cpu(), workload()) == "none"
+    assert (
+        SETTING.from_user({name: True, f"{name}_kwargs": {"use_reentrant": True}}, cpu(), workload())
+        == "full_reentrant"
+    )
+    assert SETTING.from_user({name: True, f"{name}_kwargs": {"every_n_layers": 3}}, cpu(), workload()) == "every_3rd"
+    assert SETTING.from_user({name: True, f"{name}_kwargs": {"preserve_rng_state": False}}, cpu(), workload()) == "full"
+    assert SETTING.from_user({}, cpu(), workload()) == "none"
 
 
 @pytest.mark.parametrize("options", [{"every_n_layers": 7}, {"every_n_layers": 2, "offload": True}, "use_reentrant"])
 def test_options_of_the_user_s_own_that_are_no_value_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match=r"(none of|no table)"):
-        LEVER.own({"activation_checkpointing": True, "activation_checkpointing_kwargs": options}, cpu(), workload())
+        SETTING.from_user(
+            {"activation_checkpointing": True, "activation_checkpointing_kwargs": options}, cpu(), workload()
+        )
 
 
 def test_it_is_read_back_from_the_layers_that_forget() -> None:
@@ -125,31 +130,31 @@ def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
 @pytest.mark.parametrize("value", VALUES)
 def test_it_is_unavailable_where_the_model_does_not_support_it(value: str) -> None:
     unable = workload(supports_checkpointing=False)
-    assert ("does not support" in (LEVER.unavailable(value, gpu(), unable) or "")) == (value != "none")
-    assert LEVER.unavailable(value, gpu(), workload()) is None
-    assert LEVER.unavailable(value, gpu(), workload(supports_checkpointing=None)) is None
+    assert ("does not support" in (SETTING.unavailable(value, gpu(), unable) or "")) == (value != "none")
+    assert SETTING.unavailable(value, gpu(), workload()) is None
+    assert SETTING.unavailable(value, gpu(), workload(supports_checkpointing=None)) is None
 
 
 def test_options_that_this_transformers_does_not_know_are_unavailable() -> None:
     for value, option in (("every_2nd", "every_n_layers"), ("every_3rd", "every_n_layers"), ("offload", "offload")):
-        assert option in (LEVER.unavailable(value, OLDER, workload()) or "")
-    assert LEVER.unavailable("full_reentrant", OLDER, workload()) is None
-    assert "host" in (LEVER.unavailable("offload", cpu(), workload()) or "")
+        assert option in (SETTING.unavailable(value, OLDER, workload()) or "")
+    assert SETTING.unavailable("full_reentrant", OLDER, workload()) is None
+    assert "host" in (SETTING.unavailable("offload", cpu(), workload()) or "")
 
 
 def test_the_fewer_layers_forget_the_hungrier_a_training_is() -> None:
     order = ["none", "every_3rd", "every_2nd", "full"]
     for at, one in enumerate(order):
-        assert all(LEVER.hungrier(one, other) for other in order[at:])
-        assert not any(LEVER.hungrier(one, other) for other in order[:at])
+        assert all(SETTING.needs_at_least_as_much(one, other) for other in order[at:])
+        assert not any(SETTING.needs_at_least_as_much(one, other) for other in order[:at])
     for other in ("offload", "full_reentrant"):
-        assert LEVER.hungrier("none", other)
-        assert not LEVER.hungrier("full", other)
-        assert not LEVER.hungrier(other, "full")
+        assert SETTING.needs_at_least_as_much("none", other)
+        assert not SETTING.needs_at_least_as_much("full", other)
+        assert not SETTING.needs_at_least_as_much(other, "full")
 
 
 def test_it_computes_a_third_more_by_the_share_of_layers_that_forget() -> None:
-    extra = {value: LEVER.work(value, {}).arithmetic - 1 for value in VALUES}
+    extra = {value: SETTING.work(value, {}).arithmetic - 1 for value in VALUES}
     assert extra == pytest.approx(
         {"none": 0, "full": 1 / 3, "every_2nd": 1 / 6, "every_3rd": 1 / 9, "offload": 1 / 3, "full_reentrant": 1 / 3}
     )
@@ -177,10 +182,10 @@ def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_
     model.enable_input_require_grads()  # again, as PEFT and TRL do: transformers forgets the first hook
     whole = adapted(model) if wrapped else model
     kept = model.lm_head.register_forward_hook(lambda *_: None)
-    assert LEVER.read_back(observed(model=whole)) != "none"
+    assert SETTING.read_back(observed(model=whole)) != "none"
     assert hooks_of(whole) >= 3
     switch_off(whole)
-    assert LEVER.read_back(observed(model=whole)) == "none"
+    assert SETTING.read_back(observed(model=whole)) == "none"
     assert not model.is_gradient_checkpointing
     assert hooks_of(whole) == 1, "the user's own hook stays"
     kept.remove()
@@ -205,10 +210,12 @@ def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> Non
 
 def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:
     by_hand = workload(checkpointing="every_2nd")
-    assert LEVER.own({}, cpu(), by_hand) == "every_2nd"
-    assert LEVER.own({"gradient_checkpointing": True}, cpu(), by_hand) == "full", "the Trainer switches it on anew"
+    assert SETTING.from_user({}, cpu(), by_hand) == "every_2nd"
+    assert SETTING.from_user({"gradient_checkpointing": True}, cpu(), by_hand) == "full", (
+        "the Trainer switches it on anew"
+    )
     with pytest.raises(ValueError, match="2 of 5 layers"):
-        LEVER.own({}, cpu(), workload(checkpointing="2 of 5 layers"))
+        SETTING.from_user({}, cpu(), workload(checkpointing="2 of 5 layers"))
 
 
 @pytest.mark.parametrize(

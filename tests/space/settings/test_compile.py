@@ -1,4 +1,4 @@
-"""Compiling: as a lever, and in real probes."""
+"""Compiling: as a setting, and in real probes."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings.compile import LEVER
+from autotune.space.settings.compile import SETTING
 from autotune.space.setup import process_environment, training_arguments
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.probe.probes import configuration, make_order, measured
@@ -33,8 +33,8 @@ SMALL = {
 """One layer: each further one takes seconds to compile, and nothing else."""
 
 
-def fields(environment: Environment, base: dict[str, object] | None = None, **levers: str) -> dict[str, object]:
-    return training_arguments(Configuration(2, 1, levers=tuple(levers.items())), environment, base or {})
+def fields(environment: Environment, base: dict[str, object] | None = None, **settings: str) -> dict[str, object]:
+    return training_arguments(Configuration(2, 1, settings=tuple(settings.items())), environment, base or {})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def fields(environment: Environment, base: dict[str, object] | None = None, **le
     ],
 )
 def test_a_mode_or_a_backend_of_the_user_s_implies_it(base: dict[str, object], value: str) -> None:
-    assert LEVER.own(base, MACHINE, workload()) == value
+    assert SETTING.from_user(base, MACHINE, workload()) == value
 
 
 def test_none_takes_mode_and_backend_back_because_they_would_switch_it_on() -> None:
@@ -73,20 +73,20 @@ def test_it_does_not_change_the_precision(base: dict[str, object], precision: st
     assert made["tf32"] is tf32
 
 
-@pytest.mark.parametrize("value", [value for value in LEVER.values if value not in ("none", "regional", "default")])
+@pytest.mark.parametrize("value", [value for value in SETTING.values if value not in ("none", "regional", "default")])
 def test_each_mode_is_one_of_torch_s_and_is_read_back_from_what_was_compiled(value: str) -> None:
     mode = fields(CARD, compile=value)["torch_compile_mode"]
     options = torch._inductor.list_mode_options(mode)
     assert options.get("triton.cudagraphs", False) == (value in ("reduce_overhead", "max_autotune_graphs"))
     shown = observed(graphs=3)
     shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(mode=mode)))
-    assert LEVER.read_back(shown) == value
-    assert LEVER.read_back(replace(shown, graphs=0)) == "none"
+    assert SETTING.read_back(shown) == value
+    assert SETTING.read_back(replace(shown, graphs=0)) == "none"
 
 
 def test_regional_is_default_with_a_variable_of_its_process() -> None:
-    asked = Configuration(2, 1, levers=(("compile", "regional"),))
-    plain = Configuration(2, 1, levers=(("compile", "default"),))
+    asked = Configuration(2, 1, settings=(("compile", "regional"),))
+    plain = Configuration(2, 1, settings=(("compile", "default"),))
     assert training_arguments(asked, CARD, {}) == training_arguments(plain, CARD, {})
     assert process_environment(asked, CARD) == {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
     assert process_environment(plain, CARD) == {}
@@ -100,14 +100,14 @@ def test_blocks_that_were_compiled_are_told_from_a_whole_model(regional: bool, v
     plugin = SimpleNamespace(backend="inductor", mode="default")
     shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
     shown.trainer.model_wrapped = compile_regions(model) if regional else torch.compile(model)
-    assert LEVER.read_back(shown) == value
+    assert SETTING.read_back(shown) == value
 
 
-@pytest.mark.parametrize("lever", [{"compile": "reduce_overhead"}, {"compile": "max_autotune_graphs"}])
-def test_cuda_graphs_are_used_where_nothing_accumulates(lever: dict[str, str]) -> None:
-    made = space(micro_batch_size=(4, 8), compile=("none", *lever.values()))
+@pytest.mark.parametrize("setting", [{"compile": "reduce_overhead"}, {"compile": "max_autotune_graphs"}])
+def test_cuda_graphs_are_used_where_nothing_accumulates(setting: dict[str, str]) -> None:
+    made = space(micro_batch_size=(4, 8), compile=("none", *setting.values()))
     assert [one.micro_batch_size for one in made if one.values["compile"] != "none"] == [8]
-    assert "gradients" in made.conflict({"micro_batch_size": 4, **lever})
+    assert "gradients" in made.conflict({"micro_batch_size": 4, **setting})
 
 
 def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_nothing_where_nothing_is_compiled() -> (
@@ -119,8 +119,8 @@ def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_
 
 
 def space(**values: tuple[Any, ...]) -> SearchSpace:
-    levers = {name: known[0] for name, known in values.items() if name != "micro_batch_size"}
-    return SearchSpace("test", 8, values, Configuration.exact(8, 8, levers))
+    settings = {name: known[0] for name, known in values.items() if name != "micro_batch_size"}
+    return SearchSpace("test", 8, values, Configuration.exact(8, 8, settings))
 
 
 def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -> None:
@@ -128,30 +128,30 @@ def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -
     plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"), mode="default")
     trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
     shown = replace(observed(), trainer=trainer, graphs=3)
-    assert LEVER.read_back(shown) == "none"
+    assert SETTING.read_back(shown) == "none"
     plugin.backend = SimpleNamespace(value="INDUCTOR")
-    assert LEVER.read_back(shown) == "default"
+    assert SETTING.read_back(shown) == "default"
 
 
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
-    assert LEVER.unavailable("default", MACHINE, workload()) is None
-    assert LEVER.unavailable("none", cpu(), workload()) is None
-    assert "no field" in (LEVER.unavailable("default", cpu(), workload()) or "")
+    assert SETTING.unavailable("default", MACHINE, workload()) is None
+    assert SETTING.unavailable("none", cpu(), workload()) is None
+    assert "no field" in (SETTING.unavailable("default", cpu(), workload()) or "")
     without = replace(MACHINE, compile_backends={"inductor": "there is no C++ compiler"})
-    assert LEVER.unavailable("max_autotune", without, workload()) == "there is no C++ compiler"
-    assert "CUDA graphs" in (LEVER.unavailable("reduce_overhead", MACHINE, workload()) or "")
-    assert LEVER.unavailable("reduce_overhead", CARD, workload()) is None
+    assert SETTING.unavailable("max_autotune", without, workload()) == "there is no C++ compiler"
+    assert "CUDA graphs" in (SETTING.unavailable("reduce_overhead", MACHINE, workload()) or "")
+    assert SETTING.unavailable("reduce_overhead", CARD, workload()) is None
 
 
 def test_its_probes_are_expected_to_take_longer() -> None:
-    assert LEVER.seconds("none") == 0
-    assert 0 < LEVER.seconds("regional") < LEVER.seconds("default") < LEVER.seconds("max_autotune")
+    assert SETTING.seconds("none") == 0
+    assert 0 < SETTING.seconds("regional") < SETTING.seconds("default") < SETTING.seconds("max_autotune")
 
 
 def test_a_training_of_compiled_blocks_is_measured(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
-    if reason := LEVER.unavailable("regional", environment, workload()):
+    if reason := SETTING.unavailable("regional", environment, workload()):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 2}), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
@@ -167,7 +167,7 @@ def test_a_training_of_compiled_blocks_is_measured(
 def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
-    if reason := LEVER.unavailable("default", environment, workload()):
+    if reason := SETTING.unavailable("default", environment, workload()):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")

@@ -11,7 +11,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings.compile_backend import LEVER
+from autotune.space.settings.compile_backend import SETTING
 from tests.makers import cpu, workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.space.settings.fakes import observed
@@ -21,17 +21,17 @@ def shown(backend: object, mode: str | None = None, graphs: int = 1) -> object:
     one = observed(graphs=graphs)
     plugin = SimpleNamespace(backend=backend, mode=mode)
     one.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
-    return LEVER.read_back(one)
+    return SETTING.read_back(one)
 
 
 def test_the_user_s_own_is_inductor_unless_they_name_another() -> None:
-    assert LEVER.own({"torch_compile": True}, cpu(), workload()) == "inductor"
-    assert LEVER.own({"torch_compile_backend": "tvm"}, cpu(), workload()) == "tvm"
+    assert SETTING.from_user({"torch_compile": True}, cpu(), workload()) == "inductor"
+    assert SETTING.from_user({"torch_compile_backend": "tvm"}, cpu(), workload()) == "tvm"
 
 
 def test_it_means_something_where_the_default_mode_compiles() -> None:
-    assert LEVER.needs is not None
-    decides, means = LEVER.needs
+    assert SETTING.active_if is not None
+    decides, means = SETTING.active_if
     assert decides == "compile"
     assert [means(value) for value in ("none", "regional", "default", "max_autotune")] == [False, True, True, False]
 
@@ -45,9 +45,9 @@ def test_it_is_read_back_from_what_compiles() -> None:
 
 def test_what_this_torch_does_not_offer_is_unavailable() -> None:
     some = cpu(compile_backends={"inductor": None, "tvm": "tvm is not installed"})
-    assert LEVER.unavailable("inductor", some, workload()) is None
-    assert LEVER.unavailable("tvm", some, workload()) == "tvm is not installed"
-    assert "no such backend" in (LEVER.unavailable("openxla", some, workload()) or "")
+    assert SETTING.unavailable("inductor", some, workload()) is None
+    assert SETTING.unavailable("tvm", some, workload()) == "tvm is not installed"
+    assert "no such backend" in (SETTING.unavailable("openxla", some, workload()) or "")
 
 
 def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(

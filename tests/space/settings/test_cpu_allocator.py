@@ -1,4 +1,4 @@
-"""The CPU's allocator: as a lever, and in real probes whose processes were started with it."""
+"""The CPU's allocator: as a setting, and in real probes whose processes were started with it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings.cpu_allocator import LEVER
+from autotune.space.settings.cpu_allocator import SETTING
 from autotune.space.setup import host_environment, process_environment
 from tests.makers import cpu, gpu, workload
 from tests.probe.probes import configuration, make_order, measured
@@ -21,16 +21,16 @@ INSTALLED = cpu(libraries={"glibc": "libc.so.6", "jemalloc": "libjemalloc.so.2"}
 
 
 def test_the_user_s_own_is_what_their_variables_start() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "none"
-    assert LEVER.own({}, cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}), workload()) == "jemalloc"
+    assert SETTING.from_user({}, cpu(), workload()) == "none"
+    assert SETTING.from_user({}, cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}), workload()) == "jemalloc"
     mapped = cpu(variables={"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"})
-    assert LEVER.own({}, mapped, workload()) == "glibc_mmap"
+    assert SETTING.from_user({}, mapped, workload()) == "glibc_mmap"
 
 
 def test_it_is_what_a_process_is_started_with() -> None:
-    assert LEVER.apply("jemalloc", INSTALLED).host == {"LD_PRELOAD": "libjemalloc.so.2"}
-    assert LEVER.apply("none", INSTALLED).host == {}
-    settings = LEVER.apply("glibc_mmap", INSTALLED)
+    assert SETTING.apply("jemalloc", INSTALLED).host == {"LD_PRELOAD": "libjemalloc.so.2"}
+    assert SETTING.apply("none", INSTALLED).host == {}
+    settings = SETTING.apply("glibc_mmap", INSTALLED)
     assert settings.host["MALLOC_MMAP_THRESHOLD_"] == "262144"
     assert settings.environment == {}
 
@@ -45,21 +45,21 @@ def test_what_the_user_preloads_and_tunes_is_kept() -> None:
 
 
 def test_it_is_read_back_from_the_process() -> None:
-    assert LEVER.read_back(observed(libraries=frozenset({"libc.so.6", "libjemalloc.so.2"}))) == "jemalloc"
-    assert LEVER.read_back(observed(libraries=frozenset({"libtcmalloc_minimal.so.4"}))) == "tcmalloc"
-    assert LEVER.read_back(observed(started_with=LEVER.apply("glibc_mmap", cpu()).host)) == "glibc_mmap"
-    assert LEVER.read_back(observed()) == "none"
+    assert SETTING.read_back(observed(libraries=frozenset({"libc.so.6", "libjemalloc.so.2"}))) == "jemalloc"
+    assert SETTING.read_back(observed(libraries=frozenset({"libtcmalloc_minimal.so.4"}))) == "tcmalloc"
+    assert SETTING.read_back(observed(started_with=SETTING.apply("glibc_mmap", cpu()).host)) == "glibc_mmap"
+    assert SETTING.read_back(observed()) == "none"
 
 
 def test_what_is_not_installed_or_not_the_device_s_is_unavailable() -> None:
-    assert LEVER.unavailable("jemalloc", INSTALLED, workload()) is None
-    assert LEVER.unavailable("tcmalloc", INSTALLED, workload()) == "not installed: apt install libtcmalloc-minimal4"
-    assert LEVER.unavailable("glibc_mmap", INSTALLED, workload()) is None
-    assert "not glibc" in (LEVER.unavailable("glibc_mmap", cpu(), workload()) or "")
-    assert "GPU" in (LEVER.unavailable("glibc_mmap", gpu(libraries=INSTALLED.libraries), workload()) or "")
+    assert SETTING.unavailable("jemalloc", INSTALLED, workload()) is None
+    assert SETTING.unavailable("tcmalloc", INSTALLED, workload()) == "not installed: apt install libtcmalloc-minimal4"
+    assert SETTING.unavailable("glibc_mmap", INSTALLED, workload()) is None
+    assert "not glibc" in (SETTING.unavailable("glibc_mmap", cpu(), workload()) or "")
+    assert "GPU" in (SETTING.unavailable("glibc_mmap", gpu(libraries=INSTALLED.libraries), workload()) or "")
     preloaded = replace(INSTALLED, variables={"LD_PRELOAD": "libjemalloc.so.2"})
-    assert "your own variables" in (LEVER.unavailable("none", preloaded, workload()) or "")
-    assert LEVER.unavailable("jemalloc", preloaded, workload()) is None
+    assert "your own variables" in (SETTING.unavailable("none", preloaded, workload()) or "")
+    assert SETTING.unavailable("jemalloc", preloaded, workload()) is None
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_probe_runs_in_a_process_that_was_started_with_it(
     workload_of: Callable[..., Workload],
     tmp_path: Path,
 ) -> None:
-    if reason := LEVER.unavailable(value, environment, workload()):
+    if reason := SETTING.unavailable(value, environment, workload()):
         pytest.skip(f"{value}: {reason}")
     model = workload_of("bert-mini", sequence_length=16)
     for name in (value, "none"):

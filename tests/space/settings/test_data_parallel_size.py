@@ -7,44 +7,44 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.space.settings import Change
-from autotune.space.settings.data_parallel_size import LEVER
+from autotune.space.settings.data_parallel_size import SETTING
 from autotune.space.setup import process_environment, processes, training_arguments
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_whatever_the_user_s_arguments_say_one_process_is_started() -> None:
-    assert LEVER.own({}, cpu(), workload()) == 1
-    assert LEVER.own({"ddp_backend": "gloo"}, gpu(device_count=8), workload()) == 1
+    assert SETTING.from_user({}, cpu(), workload()) == 1
+    assert SETTING.from_user({"ddp_backend": "gloo"}, gpu(device_count=8), workload()) == 1
 
 
 @pytest.mark.parametrize("text", ["0", "-2", True, 1.5, "two"])
 def test_it_is_a_whole_number_from_one(text: object) -> None:
     with pytest.raises(ValueError, match="whole number"):
-        LEVER.read(text)
+        SETTING.read(text)
 
 
 def test_ranks_on_a_cpu_speak_gloo_and_share_its_threads() -> None:
-    settings = LEVER.apply(2, cpu(threads=8))
+    settings = SETTING.apply(2, cpu(threads=8))
     assert settings.training_arguments == {"ddp_backend": "gloo"}
     assert settings.environment == {"OMP_NUM_THREADS": "4"}
     assert settings.processes == 2
-    assert LEVER.apply(4, cpu(threads=2)).environment == {"OMP_NUM_THREADS": "1"}
+    assert SETTING.apply(4, cpu(threads=2)).environment == {"OMP_NUM_THREADS": "1"}
 
 
 def test_one_rank_is_a_training_as_it_always_was() -> None:
-    settings = LEVER.apply(1, cpu())
+    settings = SETTING.apply(1, cpu())
     assert (settings.training_arguments, settings.environment) == ({}, {})
 
 
 def test_ranks_on_gpus_take_the_backend_that_is_there() -> None:
-    settings = LEVER.apply(4, gpu(threads=16))
+    settings = SETTING.apply(4, gpu(threads=16))
     assert (settings.training_arguments, settings.environment) == ({}, {"OMP_NUM_THREADS": "4"})
 
 
 def test_the_threads_that_a_space_names_are_each_rank_s_own_wherever_they_stand_in_it() -> None:
-    for levers in ({"threads": 3, "data_parallel_size": 2}, {"data_parallel_size": 2, "threads": 3}):
-        made = Configuration.exact(8, 4, levers)
+    for settings in ({"threads": 3, "data_parallel_size": 2}, {"data_parallel_size": 2, "threads": 3}):
+        made = Configuration.exact(8, 4, settings)
         assert process_environment(made, cpu(threads=8)) == {"OMP_NUM_THREADS": "3"}
         assert processes(made, cpu(threads=8)) == 2
 
@@ -58,20 +58,20 @@ def test_the_answer_holds_what_each_rank_does() -> None:
 
 def test_it_is_read_back_as_the_world_s_size() -> None:
     shown = observed()
-    assert LEVER.read_back(shown) == 1
+    assert SETTING.read_back(shown) == 1
     shown.trainer.args = SimpleNamespace(world_size=4)
-    assert LEVER.read_back(shown) == 4
+    assert SETTING.read_back(shown) == 4
 
 
 def test_more_ranks_than_gpus_or_cores_are_ruled_out_with_the_reason() -> None:
-    assert LEVER.unavailable(2, gpu(device_count=2), workload()) is None
-    assert LEVER.unavailable(4, gpu(device_count=2), workload()) == "more ranks than the 2 GPU(s) that are visible"
-    assert LEVER.unavailable(2, cpu(cpu_count=2), workload()) is None
-    assert "2 CPU core(s)" in str(LEVER.unavailable(4, cpu(cpu_count=2), workload()))
+    assert SETTING.unavailable(2, gpu(device_count=2), workload()) is None
+    assert SETTING.unavailable(4, gpu(device_count=2), workload()) == "more ranks than the 2 GPU(s) that are visible"
+    assert SETTING.unavailable(2, cpu(cpu_count=2), workload()) is None
+    assert "2 CPU core(s)" in str(SETTING.unavailable(4, cpu(cpu_count=2), workload()))
 
 
 def test_ranks_are_expected_to_keep_gradients_twice_and_on_a_cpu_to_share_its_arithmetic() -> None:
     facts = workload(gradient_bytes=100)
-    assert LEVER.change(1, cpu(), facts) == Change()
-    assert LEVER.change(2, gpu(), facts) == Change(peak_bytes=100.0)
-    assert LEVER.change(2, cpu(), facts) == Change(math.log(2), math.log(2), 100.0)
+    assert SETTING.change(1, cpu(), facts) == Change()
+    assert SETTING.change(2, gpu(), facts) == Change(peak_bytes=100.0)
+    assert SETTING.change(2, cpu(), facts) == Change(math.log(2), math.log(2), 100.0)

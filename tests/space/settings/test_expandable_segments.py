@@ -1,19 +1,19 @@
 """Expandable segments."""
 
 from autotune.core.configuration import Configuration
-from autotune.space.settings.expandable_segments import LEVER
+from autotune.space.settings.expandable_segments import SETTING
 from autotune.space.setup import process_environment
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
-ASKED = Configuration(2, 1, levers=(("expandable_segments", True), ("garbage_threshold", 0.8)))
+ASKED = Configuration(2, 1, settings=(("expandable_segments", True), ("garbage_threshold", 0.8)))
 
 
 def test_the_user_s_own_is_what_their_variable_says() -> None:
-    assert LEVER.own({}, gpu(), workload()) is False
+    assert SETTING.from_user({}, gpu(), workload()) is False
     said = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:True"}
-    assert LEVER.own({}, gpu(variables=said), workload()) is True
-    assert LEVER.own({}, gpu(variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}), workload()) is True
+    assert SETTING.from_user({}, gpu(variables=said), workload()) is True
+    assert SETTING.from_user({}, gpu(variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}), workload()) is True
 
 
 def test_both_settings_of_the_allocator_stand_in_one_variable() -> None:
@@ -35,11 +35,11 @@ def test_a_user_of_the_newer_name_keeps_it() -> None:
 
 
 def test_it_is_read_back_from_the_allocator() -> None:
-    assert LEVER.read_back(observed(allocator={"expandable_segments": True})) is True
-    assert LEVER.read_back(observed()) is None
+    assert SETTING.read_back(observed(allocator={"expandable_segments": True})) is True
+    assert SETTING.read_back(observed()) is None
 
 
 def test_it_is_a_gpu_s() -> None:
-    assert "GPU" in (LEVER.unavailable(True, cpu(), workload()) or "")
-    assert LEVER.unavailable(False, cpu(), workload()) is None
-    assert LEVER.unavailable(True, gpu(), workload()) is None
+    assert "GPU" in (SETTING.unavailable(True, cpu(), workload()) or "")
+    assert SETTING.unavailable(False, cpu(), workload()) is None
+    assert SETTING.unavailable(True, gpu(), workload()) is None

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.space.settings.experts import LEVER, NAMES
+from autotune.space.settings.experts import NAMES, SETTING
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -22,42 +22,42 @@ class Mixed:
 
 
 def test_the_user_s_own_is_the_model_s_and_none_without_experts() -> None:
-    assert LEVER.own({}, cpu(), MIXED) == "grouped_mm"
-    assert LEVER.own({}, cpu(), workload()) == "none"
+    assert SETTING.from_user({}, cpu(), MIXED) == "grouped_mm"
+    assert SETTING.from_user({}, cpu(), workload()) == "none"
 
 
 def test_it_is_an_argument_of_the_model() -> None:
-    assert LEVER.apply("batched_mm", cpu()).model_arguments == {"experts_implementation": "batched_mm"}
-    assert LEVER.apply("none", cpu()).model_arguments == {}
+    assert SETTING.apply("batched_mm", cpu()).model_arguments == {"experts_implementation": "batched_mm"}
+    assert SETTING.apply("none", cpu()).model_arguments == {}
 
 
 def test_it_is_read_back_from_the_model_s_config() -> None:
-    assert LEVER.read_back(observed(model=Mixed())) == "eager"
+    assert SETTING.read_back(observed(model=Mixed())) == "eager"
     wrapped = SimpleNamespace(get_base_model=Mixed)
-    assert LEVER.read_back(observed(model=wrapped)) == "eager"
-    assert LEVER.read_back(observed(model=SimpleNamespace(config=Mixed.config))) is None, "it has none to choose for"
+    assert SETTING.read_back(observed(model=wrapped)) == "eager"
+    assert SETTING.read_back(observed(model=SimpleNamespace(config=Mixed.config))) is None, "it has none to choose for"
 
 
 def test_a_model_without_experts_has_nothing_to_choose() -> None:
-    assert LEVER.unavailable("none", cpu(), workload()) is None
+    assert SETTING.unavailable("none", cpu(), workload()) is None
     for name in NAMES:
-        assert "has no experts" in (LEVER.unavailable(name, gpu(), workload()) or "")
+        assert "has no experts" in (SETTING.unavailable(name, gpu(), workload()) or "")
 
 
 def test_what_the_model_cannot_do_is_unavailable_with_its_reason() -> None:
     limited = workload(expert="eager", experts={"eager": None, "grouped_mm": "cannot dispatch"})
-    assert LEVER.unavailable("eager", gpu(), limited) is None
-    assert LEVER.unavailable("grouped_mm", gpu(), limited) == "cannot dispatch"
-    assert "not asked" in (LEVER.unavailable("batched_mm", gpu(), limited) or "")
+    assert SETTING.unavailable("eager", gpu(), limited) is None
+    assert SETTING.unavailable("grouped_mm", gpu(), limited) == "cannot dispatch"
+    assert "not asked" in (SETTING.unavailable("batched_mm", gpu(), limited) or "")
 
 
 @pytest.mark.parametrize("value", ["deepgemm", "sonicmoe"])
 def test_what_fetches_its_kernels_from_the_hub_while_it_trains_is_no_value(value: str) -> None:
     with pytest.raises(ValueError, match="is none of"):
-        LEVER.read(value)
+        SETTING.read(value)
 
 
 def test_a_callers_own_model_keeps_its_experts() -> None:
     own = workload(user_objects=True)
-    assert "model_init" in (LEVER.unavailable("eager", gpu(), own) or "")
-    assert LEVER.unavailable("none", gpu(), own) is None
+    assert "model_init" in (SETTING.unavailable("eager", gpu(), own) or "")
+    assert SETTING.unavailable("none", gpu(), own) is None

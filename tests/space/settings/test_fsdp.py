@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.space.settings.fsdp import LEVER
+from autotune.space.settings.fsdp import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -28,12 +28,12 @@ TWO = gpu(device_count=2)
     ],
 )
 def test_the_user_s_own_is_read_in_every_spelling(base: dict[str, Any], means: str) -> None:
-    assert LEVER.own(base, TWO, workload()) == means
+    assert SETTING.from_user(base, TWO, workload()) == means
 
 
 @pytest.mark.parametrize("value", ["none", "full_shard", "shard_grad_op"])
 def test_what_is_applied_means_itself(value: str) -> None:
-    assert LEVER.own(LEVER.apply(value, TWO).training_arguments, TWO, workload()) == value
+    assert SETTING.from_user(SETTING.apply(value, TWO).training_arguments, TWO, workload()) == value
 
 
 def test_without_it_nothing_of_the_user_s_remains() -> None:
@@ -46,16 +46,16 @@ def test_without_it_nothing_of_the_user_s_remains() -> None:
 
 def test_it_needs_several_gpus() -> None:
     for value in ("full_shard", "shard_grad_op"):
-        assert LEVER.unavailable(value, TWO, workload()) is None
-        assert "one is visible" in str(LEVER.unavailable(value, gpu(device_count=1), workload()))
-        assert "on a CPU" in str(LEVER.unavailable(value, cpu(), workload()))
-    assert LEVER.unavailable("none", cpu(), workload()) is None
+        assert SETTING.unavailable(value, TWO, workload()) is None
+        assert "one is visible" in str(SETTING.unavailable(value, gpu(device_count=1), workload()))
+        assert "on a CPU" in str(SETTING.unavailable(value, cpu(), workload()))
+    assert SETTING.unavailable("none", cpu(), workload()) is None
 
 
 def test_it_means_something_on_several_ranks_only() -> None:
-    assert LEVER.needs is not None
-    lever, means = LEVER.needs
-    assert lever == "data_parallel_size"
+    assert SETTING.active_if is not None
+    setting, means = SETTING.active_if
+    assert setting == "data_parallel_size"
     assert (means(1), means(2)) == (False, True)
 
 
@@ -71,7 +71,7 @@ def test_it_is_read_back_from_the_modules_that_train() -> None:
     def shown(module: object, **plugin: Any) -> Any:
         one = observed(model=SimpleNamespace(modules=lambda: [module]))
         one.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(**plugin)))
-        return LEVER.read_back(one)
+        return SETTING.read_back(one)
 
     assert shown(object()) == "none"
     assert shown(Sharded(), reshard_after_forward=True) == "full_shard"
@@ -80,13 +80,13 @@ def test_it_is_read_back_from_the_modules_that_train() -> None:
 
 
 def test_what_is_kept_whole_is_hungrier() -> None:
-    assert LEVER.hungrier("none", "shard_grad_op")
-    assert LEVER.hungrier("shard_grad_op", "full_shard")
-    assert not LEVER.hungrier("full_shard", "shard_grad_op")
+    assert SETTING.needs_at_least_as_much("none", "shard_grad_op")
+    assert SETTING.needs_at_least_as_much("shard_grad_op", "full_shard")
+    assert not SETTING.needs_at_least_as_much("full_shard", "shard_grad_op")
 
 
 def test_sharding_is_expected_to_save_what_it_does_not_keep() -> None:
     facts = workload(gradient_bytes=100, parameter_bytes=60)
-    assert LEVER.change("none", TWO, facts).peak_bytes == 0
-    assert LEVER.change("shard_grad_op", TWO, facts).peak_bytes == -150
-    assert LEVER.change("full_shard", TWO, facts).peak_bytes == -180
+    assert SETTING.change("none", TWO, facts).peak_bytes == 0
+    assert SETTING.change("shard_grad_op", TWO, facts).peak_bytes == -150
+    assert SETTING.change("full_shard", TWO, facts).peak_bytes == -180

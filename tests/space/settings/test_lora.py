@@ -4,7 +4,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from autotune.space.settings.lora import LEVER
+from autotune.space.settings.lora import SETTING
 from autotune.space.setup import adapter_arguments
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
@@ -22,7 +22,7 @@ def model() -> object:
 
 
 def test_without_a_word_all_weights_are_trained() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "none"
+    assert SETTING.from_user({}, cpu(), workload()) == "none"
     assert adapter_arguments(configuration(8, lora="none"), cpu(), "causal-lm") == {}
     assert adapter_arguments(configuration(8), cpu(), "causal-lm") == {}
 
@@ -36,11 +36,11 @@ def test_a_rank_makes_fields_of_peft_s_config() -> None:
 
 def test_it_is_read_back_from_what_is_trained() -> None:
     plain = model()
-    assert LEVER.read_back(observed(model=plain)) == "none"
+    assert SETTING.read_back(observed(model=plain)) == "none"
     made = get_peft_model(plain, LoraConfig(**adapter_arguments(configuration(8, lora="8"), cpu(), "causal-lm")))
-    assert LEVER.read_back(observed(model=made)) == "8"
+    assert SETTING.read_back(observed(model=made)) == "8"
     made.get_base_model().lm_head.weight.requires_grad = True
-    assert LEVER.read_back(observed(model=made)) == "with other weights"
+    assert SETTING.read_back(observed(model=made)) == "with other weights"
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,18 @@ def test_it_is_read_back_from_what_is_trained() -> None:
     [({}, None), ({"user_objects": True}, "model_init"), ({"task": "image-classification"}, "new head")],
 )
 def test_it_is_unavailable_where_it_could_not_learn(facts: dict[str, object], said: str | None) -> None:
-    reason = LEVER.unavailable("8", WITH_PEFT, workload(**facts))
+    reason = SETTING.unavailable("8", WITH_PEFT, workload(**facts))
     assert reason is None if said is None else said in (reason or "")
-    assert "pip install peft" in (LEVER.unavailable("8", cpu(), workload(**facts)) or "")
-    assert LEVER.unavailable("none", cpu(), workload(**facts)) is None
+    assert "pip install peft" in (SETTING.unavailable("8", cpu(), workload(**facts)) or "")
+    assert SETTING.unavailable("none", cpu(), workload(**facts)) is None
 
 
 def test_a_larger_rank_is_hungrier() -> None:
-    assert LEVER.hungrier("64", "8")
-    assert not LEVER.hungrier("8", "64")
-    assert not LEVER.hungrier("none", "8")
+    assert SETTING.needs_at_least_as_much("64", "8")
+    assert not SETTING.needs_at_least_as_much("8", "64")
+    assert not SETTING.needs_at_least_as_much("none", "8")
 
 
 def test_an_adapter_spares_the_gradients_of_the_model() -> None:
-    assert LEVER.spares_gradients("8")
-    assert not LEVER.spares_gradients("none")
+    assert SETTING.spares_gradients("8")
+    assert not SETTING.spares_gradients("none")

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from autotune.core.failures import from_exception
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
-from autotune.space.settings.lora_targets import LEVER
+from autotune.space.settings.lora_targets import SETTING
 from autotune.space.setup import adapter_arguments
 from autotune.workload.model.adapters import adapted, adapter_targets
 from autotune.workload.model.build import choose_task, model_outline
@@ -41,9 +41,9 @@ SMALL = {
 
 
 def test_it_is_a_field_of_the_adapter_whatever_stands_first() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "all_linear"
-    for levers in ({"lora": "8", "lora_targets": "attention"}, {"lora_targets": "attention", "lora": "8"}):
-        fields = adapter_arguments(configuration(8, **levers), cpu(), "causal-lm")
+    assert SETTING.from_user({}, cpu(), workload()) == "all_linear"
+    for settings in ({"lora": "8", "lora_targets": "attention"}, {"lora_targets": "attention", "lora": "8"}):
+        fields = adapter_arguments(configuration(8, **settings), cpu(), "causal-lm")
         assert "q_proj" in fields["target_modules"]
     fields = adapter_arguments(configuration(8, lora="8", lora_targets="all_linear"), cpu(), "causal-lm")
     assert fields["target_modules"] == "all-linear"
@@ -57,17 +57,17 @@ def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: 
     task = choose_task(config, None)
     fields = adapter_arguments(configuration(8, lora="2", lora_targets=value), cpu(), task)
     outline = model_outline(config, task)
-    assert LEVER.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
+    assert SETTING.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
     made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
-    assert LEVER.read_back(observed(model=made)) == value
+    assert SETTING.read_back(observed(model=made)) == value
 
 
 def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and_peft_refuses_it() -> None:
     config = AutoConfig.for_model("funnel", block_sizes=[1], num_decoder_layers=1, d_model=8, n_head=2, d_head=4)
     outline = model_outline(config, "masked-lm")
     known = workload(adapter_targets=adapter_targets(outline))
-    assert LEVER.unavailable("all_linear", cpu(), known) is None
-    assert "FunnelForMaskedLM" in (LEVER.unavailable("attention", cpu(), known) or "")
+    assert SETTING.unavailable("all_linear", cpu(), known) is None
+    assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", cpu(), known) or "")
     fields = adapter_arguments(configuration(8, lora="2", lora_targets="attention"), cpu(), "masked-lm")
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)
@@ -80,12 +80,12 @@ def test_what_is_read_of_a_model_tells_which_of_its_layers_can_have_one(workload
 
 def test_without_an_adapter_nothing_is_read_back() -> None:
     outline = model_outline(AutoConfig.for_model("gpt2", **SMALL["gpt2"]), "causal-lm")
-    assert LEVER.read_back(observed(model=outline)) is None
+    assert SETTING.read_back(observed(model=outline)) is None
 
 
 def test_more_targets_are_hungrier_and_mean_something_with_an_adapter_only() -> None:
-    assert LEVER.hungrier("all_linear", "attention")
-    assert not LEVER.hungrier("attention", "all_linear")
-    assert LEVER.needs is not None
-    name, means = LEVER.needs
+    assert SETTING.needs_at_least_as_much("all_linear", "attention")
+    assert not SETTING.needs_at_least_as_much("attention", "all_linear")
+    assert SETTING.active_if is not None
+    name, means = SETTING.active_if
     assert (name, means("8"), means("none")) == ("lora", True, False)

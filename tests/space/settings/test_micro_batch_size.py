@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.space.settings.micro_batch_size import LEVER, divisors
+from autotune.space.settings.micro_batch_size import SETTING, divisors
 from tests.makers import cpu, workload
 from tests.space.settings.fakes import observed
 
@@ -25,21 +25,21 @@ def test_divisors_can_be_multiples_only() -> None:
 @pytest.mark.parametrize("text", ["0", "-4", 0, True, 1.5, "8.0"])
 def test_it_is_a_whole_number_from_one(text: object) -> None:
     with pytest.raises(ValueError, match="whole number"):
-        LEVER.read(text)
+        SETTING.read(text)
 
 
 def test_it_is_applied_and_read_back_from_the_loader() -> None:
-    assert LEVER.apply(4, cpu()).training_arguments == {"per_device_train_batch_size": 4}
-    assert LEVER.own({"per_device_train_batch_size": 4}, cpu(), workload()) == 4
-    assert LEVER.read_back(observed(loader=SimpleNamespace(total_batch_size=16))) == 16
-    assert LEVER.read_back(observed(loader=SimpleNamespace(), train_batch_size=6)) == 6
+    assert SETTING.apply(4, cpu()).training_arguments == {"per_device_train_batch_size": 4}
+    assert SETTING.from_user({"per_device_train_batch_size": 4}, cpu(), workload()) == 4
+    assert SETTING.read_back(observed(loader=SimpleNamespace(total_batch_size=16))) == 16
+    assert SETTING.read_back(observed(loader=SimpleNamespace(), train_batch_size=6)) == 6
 
 
 def test_of_a_trainer_that_generates_it_is_a_part_of_the_loader_s_batch() -> None:
     for loader in (SimpleNamespace(total_batch_size=16), SimpleNamespace(batch_size=16)):
-        assert LEVER.read_back(observed(loader=loader, arguments={"steps_per_generation": 4})) == 4
+        assert SETTING.read_back(observed(loader=loader, arguments={"steps_per_generation": 4})) == 4
 
 
 def test_larger_is_hungrier() -> None:
-    assert LEVER.hungrier(8, 4)
-    assert not LEVER.hungrier(4, 8)
+    assert SETTING.needs_at_least_as_much(8, 4)
+    assert not SETTING.needs_at_least_as_much(4, 8)

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 from transformers import TrainingArguments
 
-from autotune.space.settings.non_blocking import LEVER
+from autotune.space.settings.non_blocking import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_the_user_s_own_stands_in_the_accelerator_s_config() -> None:
-    assert LEVER.own({}, cpu(), workload()) is False
-    assert LEVER.own({"accelerator_config": {"non_blocking": True}}, cpu(), workload()) is True
-    assert LEVER.own({"accelerator_config": "config.json"}, cpu(), workload()) is False
+    assert SETTING.from_user({}, cpu(), workload()) is False
+    assert SETTING.from_user({"accelerator_config": {"non_blocking": True}}, cpu(), workload()) is True
+    assert SETTING.from_user({"accelerator_config": "config.json"}, cpu(), workload()) is False
 
 
 def test_it_joins_what_the_user_s_own_config_says() -> None:
@@ -23,20 +23,20 @@ def test_it_joins_what_the_user_s_own_config_says() -> None:
 
 
 def test_transformers_takes_it_as_it_is_written(tmp_path: object) -> None:
-    fields = LEVER.apply(True, gpu()).training_arguments
+    fields = SETTING.apply(True, gpu()).training_arguments
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", **fields)
     assert arguments.accelerator_config.non_blocking is True
 
 
 def test_it_is_read_back_from_the_accelerator() -> None:
     config = SimpleNamespace(non_blocking=True)
-    assert LEVER.read_back(observed(accelerator=SimpleNamespace(dataloader_config=config))) is True
-    assert LEVER.read_back(observed(accelerator=SimpleNamespace())) is None
+    assert SETTING.read_back(observed(accelerator=SimpleNamespace(dataloader_config=config))) is True
+    assert SETTING.read_back(observed(accelerator=SimpleNamespace())) is None
 
 
 def test_it_means_something_with_page_locked_memory_on_a_card_only() -> None:
-    assert "CPU" in (LEVER.unavailable(True, cpu(), workload()) or "")
-    assert LEVER.unavailable(True, gpu(), workload()) is None
-    assert LEVER.needs is not None
-    name, means = LEVER.needs
+    assert "CPU" in (SETTING.unavailable(True, cpu(), workload()) or "")
+    assert SETTING.unavailable(True, gpu(), workload()) is None
+    assert SETTING.active_if is not None
+    name, means = SETTING.active_if
     assert (name, means(True), means(False)) == ("pin_memory", True, False)

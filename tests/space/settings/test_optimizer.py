@@ -8,7 +8,7 @@ import torch
 from transformers.training_args import OptimizerNames
 
 from autotune.space.settings import ACCUMULATION, Work
-from autotune.space.settings.optimizer import LEVER, NAMES, ORDINARY, _known_to_transformers
+from autotune.space.settings.optimizer import NAMES, ORDINARY, SETTING, _known_to_transformers
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -33,13 +33,13 @@ def of_bitsandbytes(name: str, bits: int, paged: bool = False) -> torch.optim.Op
 
 
 def test_it_is_applied_by_name() -> None:
-    assert LEVER.apply("adafactor", cpu()).training_arguments == {"optim": "adafactor"}
+    assert SETTING.apply("adafactor", cpu()).training_arguments == {"optim": "adafactor"}
 
 
 def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "adamw_torch_fused"
-    assert LEVER.own({"optim": "sgd"}, cpu(), workload()) == "sgd"
-    assert LEVER.own({"optim": Named.LION}, cpu(), workload()) == "lion_32bit"
+    assert SETTING.from_user({}, cpu(), workload()) == "adamw_torch_fused"
+    assert SETTING.from_user({"optim": "sgd"}, cpu(), workload()) == "sgd"
+    assert SETTING.from_user({"optim": Named.LION}, cpu(), workload()) == "lion_32bit"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
     ],
 )
 def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value: str) -> None:
-    assert LEVER.read_back(observed(optimizer=optimizer)) == value
-    assert LEVER.read_back(observed(optimizer=SimpleNamespace(optimizer=optimizer))) == value
+    assert SETTING.read_back(observed(optimizer=optimizer)) == value
+    assert SETTING.read_back(observed(optimizer=SimpleNamespace(optimizer=optimizer))) == value
 
 
 @pytest.mark.parametrize(
@@ -80,39 +80,41 @@ def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value
 def test_one_of_bitsandbytes_is_read_back_as_it_was_named_if_kind_bits_and_pages_agree(
     name: str, kind: str, bits: int, paged: bool
 ) -> None:
-    assert LEVER.read_back(observed(optimizer=of_bitsandbytes(kind, bits, paged), optim=name)) == name
+    assert SETTING.read_back(observed(optimizer=of_bitsandbytes(kind, bits, paged), optim=name)) == name
     for other in (("SGD", bits, paged), (kind, 40 - bits, paged), (kind, bits, not paged)):
-        assert LEVER.read_back(observed(optimizer=of_bitsandbytes(*other), optim=name)) != name
-    assert LEVER.read_back(observed(optimizer=of_bitsandbytes(kind, bits, paged), optim="adamw_torch")) != "adamw_torch"
+        assert SETTING.read_back(observed(optimizer=of_bitsandbytes(*other), optim=name)) != name
+    assert (
+        SETTING.read_back(observed(optimizer=of_bitsandbytes(kind, bits, paged), optim="adamw_torch")) != "adamw_torch"
+    )
 
 
 @pytest.mark.parametrize("name", ["galore_adamw", "apollo_adamw", "schedule_free_sgd", "lomo"])
 def test_one_of_another_library_is_read_back_by_its_name_and_no_other_by_that(name: str) -> None:
-    assert LEVER.read_back(observed(optimizer=of_package("galore_torch", "AdamW"), optim=name)) == name
-    assert LEVER.read_back(observed(optimizer=torch.optim.SGD(WEIGHTS.parameters()), optim=name)) == "sgd"
+    assert SETTING.read_back(observed(optimizer=of_package("galore_torch", "AdamW"), optim=name)) == name
+    assert SETTING.read_back(observed(optimizer=torch.optim.SGD(WEIGHTS.parameters()), optim=name)) == "sgd"
 
 
 def test_a_class_of_its_own_is_read_back_by_the_name_that_made_it() -> None:
-    assert LEVER.read_back(observed(optimizer=SimpleNamespace(), optim=Named.LION)) == "lion_32bit"
+    assert SETTING.read_back(observed(optimizer=SimpleNamespace(), optim=Named.LION)) == "lion_32bit"
 
 
 def test_it_is_unavailable_as_the_device_showed() -> None:
     broken = cpu(optimizers={"adamw_bnb_8bit": "no GPU build"})
-    assert LEVER.unavailable("adamw_bnb_8bit", broken, workload()) == "no GPU build"
-    assert "not tried" in (LEVER.unavailable("sgd", broken, workload()) or "")
-    assert all(LEVER.unavailable(name, cpu(), workload()) is None for name in ORDINARY)
+    assert SETTING.unavailable("adamw_bnb_8bit", broken, workload()) == "no GPU build"
+    assert "not tried" in (SETTING.unavailable("sgd", broken, workload()) or "")
+    assert all(SETTING.unavailable(name, cpu(), workload()) is None for name in ORDINARY)
 
 
 def test_pages_are_only_between_a_gpu_and_the_host() -> None:
     there = {"paged_adamw_8bit": None}
-    assert "GPU" in (LEVER.unavailable("paged_adamw_8bit", cpu(optimizers=there), workload()) or "")
-    assert LEVER.unavailable("paged_adamw_8bit", gpu(optimizers=there), workload()) is None
+    assert "GPU" in (SETTING.unavailable("paged_adamw_8bit", cpu(optimizers=there), workload()) or "")
+    assert SETTING.unavailable("paged_adamw_8bit", gpu(optimizers=there), workload()) is None
 
 
 def test_every_name_of_this_transformers_is_known_and_no_other_word() -> None:
     assert {one.value for one in OptimizerNames} <= {*NAMES, *_known_to_transformers()}
     assert set(_known_to_transformers()) == {one.value for one in OptimizerNames}
-    assert all(LEVER.read(one.value) == one.value for one in OptimizerNames)
+    assert all(SETTING.read(one.value) == one.value for one in OptimizerNames)
 
 
 def test_low_rank_ones_take_all_linear_layers_where_the_user_names_none() -> None:
@@ -125,37 +127,37 @@ def test_low_rank_ones_take_all_linear_layers_where_the_user_names_none() -> Non
 
 @pytest.mark.parametrize("name", ["lomo", "adalomo", "galore_adamw_layerwise", "apollo_adamw_layerwise"])
 def test_what_steps_in_the_backward_pass_does_not_accumulate(name: str) -> None:
-    why = LEVER.conflicts[ACCUMULATION]
+    why = SETTING.forbidden[ACCUMULATION]
     assert "accumulate" in (why(name, 2) or "")
     assert why(name, 1) is None
     assert why("galore_adamw", 2) is None
 
 
 def test_what_computes_adamw_is_told_from_what_learns_by_another_rule() -> None:
-    assert {name for name in NAMES if "another rule" not in LEVER.differs(name)} == {
+    assert {name for name in NAMES if "another rule" not in SETTING.differs(name)} == {
         *("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"),
         *("adamw_torch_8bit", "adamw_torch_4bit", "adamw_torch_xla", "adamw_torch_npu_fused"),
     }
-    assert "states of 8 or 4 bits" in LEVER.differs("adamw_bnb_8bit")
-    assert not LEVER.differs("adamw_torch_fused")
-    assert LEVER.learns_alike("adamw_torch", "paged_adamw_32bit")
-    assert not LEVER.learns_alike("adamw_torch", "adamw_bnb_8bit")
+    assert "states of 8 or 4 bits" in SETTING.differs("adamw_bnb_8bit")
+    assert not SETTING.differs("adamw_torch_fused")
+    assert SETTING.learns_alike("adamw_torch", "paged_adamw_32bit")
+    assert not SETTING.learns_alike("adamw_torch", "adamw_bnb_8bit")
 
 
 def test_more_state_is_hungrier() -> None:
-    assert LEVER.hungrier("adamw_torch", "adamw_torch_fused")
-    assert LEVER.hungrier("adamw_torch_fused", "sgd")
+    assert SETTING.needs_at_least_as_much("adamw_torch", "adamw_torch_fused")
+    assert SETTING.needs_at_least_as_much("adamw_torch_fused", "sgd")
     # Less state, but more on the way: neither is leaner in every configuration.
-    assert not LEVER.hungrier("adamw_torch_fused", "adamw_bnb_8bit")
-    assert not LEVER.hungrier("adamw_torch", "adafactor")
-    assert not LEVER.hungrier("lion_32bit", "sgd")
-    assert not LEVER.hungrier("adamw_torch", "lion_32bit")
-    assert LEVER.hungrier("lion_32bit", "lion_32bit")
+    assert not SETTING.needs_at_least_as_much("adamw_torch_fused", "adamw_bnb_8bit")
+    assert not SETTING.needs_at_least_as_much("adamw_torch", "adafactor")
+    assert not SETTING.needs_at_least_as_much("lion_32bit", "sgd")
+    assert not SETTING.needs_at_least_as_much("adamw_torch", "lion_32bit")
+    assert SETTING.needs_at_least_as_much("lion_32bit", "lion_32bit")
 
 
 def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
     rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
-    assert LEVER.work("adamw_torch_fused", rates) == Work(update=0.25)
-    assert LEVER.work("adafactor", rates) == Work(update=2.0)
-    assert LEVER.work("sgd", rates) == Work(), "never measured"
-    assert LEVER.work("adafactor", {"adafactor": 5e7}) == Work()
+    assert SETTING.work("adamw_torch_fused", rates) == Work(update=0.25)
+    assert SETTING.work("adafactor", rates) == Work(update=2.0)
+    assert SETTING.work("sgd", rates) == Work(), "never measured"
+    assert SETTING.work("adafactor", {"adafactor": 5e7}) == Work()

@@ -2,28 +2,28 @@
 
 from transformers import DataCollatorWithFlattening
 
-from autotune.space.settings.packing import COLLATOR, LEVER
+from autotune.space.settings.packing import COLLATOR, SETTING
 from tests.makers import cpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_nobody_packs_by_himself() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "none"
+    assert SETTING.from_user({}, cpu(), workload()) == "none"
 
 
 def test_it_is_an_argument_of_the_data() -> None:
-    assert LEVER.apply("flattening", cpu()).data_arguments == {"packing": True}
-    assert LEVER.apply("none", cpu()).data_arguments == {"packing": False}
+    assert SETTING.apply("flattening", cpu()).data_arguments == {"packing": True}
+    assert SETTING.apply("none", cpu()).data_arguments == {"packing": False}
 
 
 def test_it_is_read_back_from_the_trainer_s_collator() -> None:
     assert DataCollatorWithFlattening.__name__ == COLLATOR
-    assert LEVER.read_back(observed(collator=DataCollatorWithFlattening())) == "flattening"
-    assert LEVER.read_back(observed(collator=print)) == "none"
+    assert SETTING.read_back(observed(collator=DataCollatorWithFlattening())) == "flattening"
+    assert SETTING.read_back(observed(collator=print)) == "none"
 
 
 def test_it_is_unavailable_as_data_and_model_say() -> None:
-    assert LEVER.unavailable("none", cpu(), workload()) is None
-    assert LEVER.unavailable("flattening", cpu(), workload(collating={"packing": None})) is None
-    assert LEVER.unavailable("flattening", cpu(), workload(collating={"packing": "no positions"})) == "no positions"
-    assert "not known" in (LEVER.unavailable("flattening", cpu(), workload()) or "")
+    assert SETTING.unavailable("none", cpu(), workload()) is None
+    assert SETTING.unavailable("flattening", cpu(), workload(collating={"packing": None})) is None
+    assert SETTING.unavailable("flattening", cpu(), workload(collating={"packing": "no positions"})) == "no positions"
+    assert "not known" in (SETTING.unavailable("flattening", cpu(), workload()) or "")

@@ -2,15 +2,15 @@
 
 from types import SimpleNamespace
 
-from autotune.space.settings.persistent_workers import LEVER
+from autotune.space.settings.persistent_workers import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_they_end_with_an_epoch_where_nobody_says_otherwise() -> None:
-    assert LEVER.own({}, cpu(), workload()) is False
-    assert LEVER.own({"dataloader_persistent_workers": True}, cpu(), workload()) is True
+    assert SETTING.from_user({}, cpu(), workload()) is False
+    assert SETTING.from_user({"dataloader_persistent_workers": True}, cpu(), workload()) is True
 
 
 def test_they_are_applied_with_workers_and_left_out_without() -> None:
@@ -23,10 +23,10 @@ def test_they_are_applied_with_workers_and_left_out_without() -> None:
 
 def test_they_are_read_back_from_the_loader_and_unseen_without_workers() -> None:
     loader = SimpleNamespace(num_workers=2, persistent_workers=True)
-    assert LEVER.read_back(observed(loader=loader)) is True
-    assert LEVER.read_back(observed(loader=SimpleNamespace(num_workers=0, persistent_workers=False))) is None
+    assert SETTING.read_back(observed(loader=loader)) is True
+    assert SETTING.read_back(observed(loader=SimpleNamespace(num_workers=0, persistent_workers=False))) is None
 
 
 def test_they_mean_something_with_workers_only() -> None:
-    assert LEVER.needs is not None
-    assert (LEVER.needs[0], LEVER.needs[1](0), LEVER.needs[1](2)) == ("workers", False, True)
+    assert SETTING.active_if is not None
+    assert (SETTING.active_if[0], SETTING.active_if[1](0), SETTING.active_if[1](2)) == ("workers", False, True)

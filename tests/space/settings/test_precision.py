@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.space.settings.precision import LEVER
+from autotune.space.settings.precision import SETTING
 from autotune.space.settings.zero import zero_config
 from autotune.space.setup import model_arguments
 from tests.makers import configuration, cpu, gpu, workload
@@ -21,15 +21,15 @@ from tests.space.settings.fakes import DeepSpeedEngine, observed
     ],
 )
 def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str, bool | None]) -> None:
-    assert LEVER.apply(value, gpu()).training_arguments == fields
+    assert SETTING.apply(value, gpu()).training_arguments == fields
 
 
 def test_the_user_s_own_is_the_one_that_is_on() -> None:
-    assert LEVER.own({}, cpu(), workload()) == "fp32"
-    assert LEVER.own({"bf16": True}, cpu(), workload()) == "bf16"
-    assert LEVER.own({"bf16": True, "tf32": True}, cpu(), workload()) == "bf16"
-    assert LEVER.own({"tf32": True}, cpu(), workload()) == "tf32"
-    assert LEVER.own({"bf16": False}, cpu(), workload()) == "fp32"
+    assert SETTING.from_user({}, cpu(), workload()) == "fp32"
+    assert SETTING.from_user({"bf16": True}, cpu(), workload()) == "bf16"
+    assert SETTING.from_user({"bf16": True, "tf32": True}, cpu(), workload()) == "bf16"
+    assert SETTING.from_user({"tf32": True}, cpu(), workload()) == "tf32"
+    assert SETTING.from_user({"bf16": False}, cpu(), workload()) == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_user_s_own_is_the_one_that_is_on() -> None:
     ],
 )
 def test_it_is_read_back_by_its_effect(shown: dict[str, object], value: str) -> None:
-    assert LEVER.read_back(observed(**shown)) == value
+    assert SETTING.read_back(observed(**shown)) == value
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_deepspeed_s_engine_casts_the_model_itself_and_has_no_autocast(
     config = zero_config("3_offload_all") | {name: {"enabled": name == asked} for name in ("bf16", "fp16")}
     shown = observed(linear_dtype=linear_dtype)
     shown.trainer.model_wrapped = DeepSpeedEngine(config)
-    assert LEVER.read_back(shown) == value
+    assert SETTING.read_back(shown) == value
 
 
 @pytest.mark.parametrize(
@@ -80,42 +80,42 @@ def test_deepspeed_s_engine_casts_the_model_itself_and_has_no_autocast(
     ],
 )
 def test_an_effect_that_is_none_of_the_values_is_named(shown: dict[str, object]) -> None:
-    assert LEVER.read_back(observed(**shown)) not in LEVER.values
+    assert SETTING.read_back(observed(**shown)) not in SETTING.values
 
 
 def test_it_is_unavailable_as_the_device_showed() -> None:
-    assert LEVER.unavailable("bf16", cpu(), workload()) is None
-    assert LEVER.unavailable("fp16", cpu(), workload()) == "trains in fp32 on a CPU"
-    assert "not tried" in (LEVER.unavailable("fp8", cpu(), workload()) or "")
+    assert SETTING.unavailable("bf16", cpu(), workload()) is None
+    assert SETTING.unavailable("fp16", cpu(), workload()) == "trains in fp32 on a CPU"
+    assert "not tried" in (SETTING.unavailable("fp8", cpu(), workload()) or "")
 
 
 def test_it_has_no_order_of_hunger() -> None:
-    assert not LEVER.hungrier("fp32", "bf16")
-    assert not LEVER.hungrier("bf16", "fp32")
+    assert not SETTING.needs_at_least_as_much("fp32", "bf16")
+    assert not SETTING.needs_at_least_as_much("bf16", "fp32")
 
 
 def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is() -> None:
-    for value in LEVER.values:
+    for value in SETTING.values:
         told = model_arguments(configuration(8, 8, precision=value), gpu())
         assert told["dtype"] == ("bfloat16" if value in ("bf16_weights", "bf16_frozen") else "float32")
-    assert LEVER.differs("bf16_weights")
-    assert not LEVER.differs("bf16")
+    assert SETTING.differs("bf16_weights")
+    assert not SETTING.differs("bf16")
 
 
 def test_a_callers_own_model_keeps_its_weights() -> None:
-    works = gpu(precisions=dict.fromkeys(LEVER.values))
-    assert LEVER.unavailable("bf16_weights", works, workload()) is None
+    works = gpu(precisions=dict.fromkeys(SETTING.values))
+    assert SETTING.unavailable("bf16_weights", works, workload()) is None
     own = workload(user_objects=True)
-    assert all("model_init" in (LEVER.unavailable(one, works, own) or "") for one in ("bf16_weights", "bf16_frozen"))
+    assert all("model_init" in (SETTING.unavailable(one, works, own) or "") for one in ("bf16_weights", "bf16_frozen"))
     of_16_bits = workload(user_objects=True, weights_dtype="bfloat16")
-    usable = {value for value in LEVER.values if LEVER.unavailable(value, works, of_16_bits) is None}
+    usable = {value for value in SETTING.values if SETTING.unavailable(value, works, of_16_bits) is None}
     assert usable == {"bf16", "bf16_weights"}
 
 
 def test_frozen_weights_in_16_bits_need_an_adapter_and_learn_as_autocast_does() -> None:
-    rule = LEVER.conflicts["lora"]
+    rule = SETTING.forbidden["lora"]
     assert rule("bf16_frozen", "none")
     assert rule("bf16_frozen", "16") is None
     assert rule("bf16", "none") is None
-    assert LEVER.learns_alike("bf16_frozen", "bf16")
-    assert not LEVER.learns_alike("bf16_frozen", "bf16_weights")
+    assert SETTING.learns_alike("bf16_frozen", "bf16")
+    assert not SETTING.learns_alike("bf16_frozen", "bf16_weights")

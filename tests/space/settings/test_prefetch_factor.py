@@ -4,18 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.space.settings.prefetch_factor import LEVER
+from autotune.space.settings.prefetch_factor import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_it_is_two_where_nobody_says_otherwise() -> None:
-    assert LEVER.own({}, cpu(), workload()) == 2
-    assert LEVER.own({"dataloader_prefetch_factor": None}, cpu(), workload()) == 2
-    assert LEVER.own({"dataloader_prefetch_factor": 8}, cpu(), workload()) == 8
+    assert SETTING.from_user({}, cpu(), workload()) == 2
+    assert SETTING.from_user({"dataloader_prefetch_factor": None}, cpu(), workload()) == 2
+    assert SETTING.from_user({"dataloader_prefetch_factor": 8}, cpu(), workload()) == 8
     with pytest.raises(ValueError, match="whole number"):
-        LEVER.own({"dataloader_prefetch_factor": 0}, cpu(), workload())
+        SETTING.from_user({"dataloader_prefetch_factor": 0}, cpu(), workload())
 
 
 def test_it_is_applied_with_workers_and_left_out_without() -> None:
@@ -27,13 +27,13 @@ def test_it_is_applied_with_workers_and_left_out_without() -> None:
 
 
 def test_it_is_read_back_from_the_loader_and_unseen_without_workers() -> None:
-    assert LEVER.read_back(observed(loader=SimpleNamespace(prefetch_factor=4))) == 4
-    assert LEVER.read_back(observed(loader=SimpleNamespace(prefetch_factor=None))) is None
-    assert LEVER.read_back(observed(loader=SimpleNamespace())) is None
+    assert SETTING.read_back(observed(loader=SimpleNamespace(prefetch_factor=4))) == 4
+    assert SETTING.read_back(observed(loader=SimpleNamespace(prefetch_factor=None))) is None
+    assert SETTING.read_back(observed(loader=SimpleNamespace())) is None
 
 
 def test_it_means_something_with_workers_only() -> None:
-    assert LEVER.needs is not None
-    lever, means = LEVER.needs
-    assert lever == "workers"
+    assert SETTING.active_if is not None
+    setting, means = SETTING.active_if
+    assert setting == "workers"
     assert (means(0), means(1)) == (False, True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from autotune.space.settings.quantization import LEVER
+from autotune.space.settings.quantization import SETTING
 from autotune.space.settings.setting import Change
 from autotune.space.setup import model_arguments
 from autotune.workload.model.adapters import in_four_bits, linear_layers
@@ -22,9 +22,9 @@ def test_it_is_an_argument_of_the_model() -> None:
     assert fields["load_in_4bit"] is True
     assert fields["bnb_4bit_quant_type"] == "nf4"
     assert fields["bnb_4bit_compute_dtype"] == "bfloat16"
-    older = LEVER.apply("nf4", gpu(compute_capability=(7, 5))).model_arguments["quantization_config"]
+    older = SETTING.apply("nf4", gpu(compute_capability=(7, 5))).model_arguments["quantization_config"]
     assert older["bnb_4bit_compute_dtype"] == "float16"
-    assert LEVER.apply("none", gpu()).model_arguments == {"quantization_config": None}
+    assert SETTING.apply("none", gpu()).model_arguments == {"quantization_config": None}
 
 
 @pytest.mark.parametrize("value", ["nf4", "fp4"])
@@ -36,10 +36,10 @@ def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, valu
     ids = torch.arange(8)[None]
     with torch.no_grad():
         before = model(ids).logits
-        assert LEVER.read_back(observed(model=model)) == "none"
-        packed = in_four_bits(model, LEVER.apply(value, cpu()).model_arguments["quantization_config"])
+        assert SETTING.read_back(observed(model=model)) == "none"
+        packed = in_four_bits(model, SETTING.apply(value, cpu()).model_arguments["quantization_config"])
         after = packed(ids).logits
-    assert LEVER.read_back(observed(model=packed)) == value
+    assert SETTING.read_back(observed(model=packed)) == value
     away = (after - before).norm() / before.norm()
     assert 0.001 < away < 0.5, "rounded, and still the same weights"
     layers = [one for one in packed.modules() if type(one).__name__ == "Linear4bit"]
@@ -55,10 +55,10 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
     linear = sum(layer.weight.numel() for _, layer in linear_layers(model))
     of = workload(parameters=parameters, parameter_bytes=size, linear_parameters=linear)
     before = bytes_of(model)
-    saved = before - bytes_of(in_four_bits(model, LEVER.apply("nf4", cpu()).model_arguments["quantization_config"]))
+    saved = before - bytes_of(in_four_bits(model, SETTING.apply("nf4", cpu()).model_arguments["quantization_config"]))
     assert linear > 0.5 * parameters
-    assert -LEVER.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
-    assert LEVER.change("none", cpu(), of) == Change()
+    assert -SETTING.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert SETTING.change("none", cpu(), of) == Change()
 
 
 def bytes_of(model: Any) -> int:
@@ -71,17 +71,17 @@ def bytes_of(model: Any) -> int:
 
 def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
     works = {"nf4": None, "fp4": "no kernel"}
-    assert LEVER.unavailable("none", cpu(), workload()) is None
-    assert LEVER.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
-    assert LEVER.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
-    assert "not tried" in (LEVER.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
-    assert "install bitsandbytes" in (LEVER.unavailable("nf4", gpu(versions={}), workload()) or "")
+    assert SETTING.unavailable("none", cpu(), workload()) is None
+    assert SETTING.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
+    assert SETTING.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
+    assert "not tried" in (SETTING.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
+    assert "install bitsandbytes" in (SETTING.unavailable("nf4", gpu(versions={}), workload()) or "")
     alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
-    assert "install peft" in (LEVER.unavailable("nf4", alone, workload()) or "")
+    assert "install peft" in (SETTING.unavailable("nf4", alone, workload()) or "")
 
 
 def test_it_means_something_below_an_adapter_only() -> None:
-    assert LEVER.needs is not None
-    name, means = LEVER.needs
+    assert SETTING.active_if is not None
+    name, means = SETTING.active_if
     assert (name, means("8"), means("none")) == ("lora", True, False)
-    assert LEVER.hungrier("none", "nf4")
+    assert SETTING.needs_at_least_as_much("none", "nf4")

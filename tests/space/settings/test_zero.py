@@ -11,7 +11,7 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers import AutoConfig, TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_hf_deepspeed_config
 
-from autotune.space.settings.zero import LEVER, NAMES, NVME, zero_config
+from autotune.space.settings.zero import NAMES, NVME, SETTING, zero_config
 from autotune.space.setup import process_environment, training_arguments
 from tests.makers import GIB, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import DeepSpeedEngine, observed
@@ -72,14 +72,14 @@ def test_what_is_offloaded_goes_where_it_was_asked_to() -> None:
 
 @pytest.mark.parametrize("value", EVERY)
 def test_its_own_config_is_read_as_the_value_that_made_it(value: str) -> None:
-    assert LEVER.read(value) == value
-    assert LEVER.own({"deepspeed": zero_config(value)}, CARD, LARGE) == value
-    assert LEVER.own({}, CARD, LARGE) == "none"
+    assert SETTING.read(value) == value
+    assert SETTING.from_user({"deepspeed": zero_config(value)}, CARD, LARGE) == value
+    assert SETTING.from_user({}, CARD, LARGE) == "none"
 
 
 @pytest.mark.parametrize("own", [{"zero_optimization": {"stage": 2}}, "ds_config.json"])
 def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
-    assert LEVER.own({"deepspeed": own}, CARD, LARGE) == "own"
+    assert SETTING.from_user({"deepspeed": own}, CARD, LARGE) == "own"
     assert training_arguments(configuration(8, zero="own"), CARD, {"deepspeed": own})["deepspeed"] == own
     assert "deepspeed" not in training_arguments(configuration(8, zero="none"), CARD, {"deepspeed": own})
 
@@ -87,7 +87,7 @@ def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
 @pytest.mark.parametrize("text", ["4", "3_offload_nvme", "3_offload_nvme:", "3_offload_nvme:folder"])
 def test_what_it_is_not_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is none of"):
-        LEVER.read(text)
+        SETTING.read(text)
 
 
 def test_a_single_process_is_told_that_it_is_alone() -> None:
@@ -100,16 +100,16 @@ def test_it_is_read_back_from_deepspeed_s_engine() -> None:
     for value in EVERY:
         trainer = observed()
         trainer.trainer.model_wrapped = DeepSpeedEngine(zero_config(value))
-        assert LEVER.read_back(trainer) == value
-    assert LEVER.read_back(observed()) == "none"
+        assert SETTING.read_back(trainer) == value
+    assert SETTING.read_back(observed()) == "none"
 
 
 def test_it_is_only_for_models_that_do_not_fit_otherwise() -> None:
-    assert LEVER.unavailable("none", cpu(), workload()) is None
-    assert "GPU's memory" in (LEVER.unavailable("2", cpu(), LARGE) or "")
-    assert "pip install deepspeed" in (LEVER.unavailable("3_offload_all", gpu(), LARGE) or "")
-    assert "fit the" in (LEVER.unavailable("3_offload_all", CARD, workload()) or "")
-    assert LEVER.unavailable("3_offload_all", CARD, LARGE) is None, "16 x 8 GB are more than 80 GiB"
-    assert "nobody to divide with" in (LEVER.unavailable("3", CARD, LARGE) or "")
+    assert SETTING.unavailable("none", cpu(), workload()) is None
+    assert "GPU's memory" in (SETTING.unavailable("2", cpu(), LARGE) or "")
+    assert "pip install deepspeed" in (SETTING.unavailable("3_offload_all", gpu(), LARGE) or "")
+    assert "fit the" in (SETTING.unavailable("3_offload_all", CARD, workload()) or "")
+    assert SETTING.unavailable("3_offload_all", CARD, LARGE) is None, "16 x 8 GB are more than 80 GiB"
+    assert "nobody to divide with" in (SETTING.unavailable("3", CARD, LARGE) or "")
     several = gpu(versions={"deepspeed": "0.18"}, device_count=4)
-    assert LEVER.unavailable("3", several, LARGE) is None
+    assert SETTING.unavailable("3", several, LARGE) is None

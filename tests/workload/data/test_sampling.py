@@ -13,7 +13,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.workload.data.collate import collated_as_asked
 from autotune.workload.data.sampling import (
     RepeatedBatches,
@@ -46,13 +46,13 @@ def texts(workload_of: Callable[..., Workload], tmp_path_factory: pytest.TempPat
 def train(
     host: ProbeHost, environment: Environment, texts: Callable[..., Workload], tmp_path: Path
 ) -> Callable[..., Measurement]:
-    def train(model: str = "gpt2-mini", **levers: Any) -> Measurement:
-        asked, workload = configuration(4, 2, **levers), texts(model)
-        for name, value in levers.items():
-            assert LEVERS[name].unavailable(value, environment, workload) is None
+    def train(model: str = "gpt2-mini", **settings: Any) -> Measurement:
+        asked, workload = configuration(4, 2, **settings), texts(model)
+        for name, value in settings.items():
+            assert SETTINGS[name].unavailable(value, environment, workload) is None
         measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
         assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-        assert measurement.settings | levers == measurement.settings
+        assert measurement.settings | settings == measurement.settings
         assert {step.samples for step in measurement.steps} == {8}
         return measurement
 

@@ -21,7 +21,7 @@ from autotune.memory.estimate import memory_model
 from autotune.memory.keys import UpdateKey, update_key, wanted_traces
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings import LEVERS
+from autotune.space.settings import SETTINGS
 from autotune.workload.data.synthetic import SyntheticSamples
 from autotune.workload.model.adapters import in_four_bits
 from autotune.workload.model.build import build_model, count_parameters, model_outline, plain_config
@@ -34,10 +34,10 @@ TEXT = ("gpt2-mini", "bert-mini", "t5-mini", "llama-mini", "moe-mini")
 def train(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> Callable[..., Measurement]:
-    def train(model: str = "gpt2-mini", **levers: Any) -> Measurement:
-        asked, workload = configuration(2, 2, **levers), workload_of(model, sequence_length=16)
-        for name, value in levers.items():
-            assert LEVERS[name].unavailable(value, environment, workload) is None
+    def train(model: str = "gpt2-mini", **settings: Any) -> Measurement:
+        asked, workload = configuration(2, 2, **settings), workload_of(model, sequence_length=16)
+        for name, value in settings.items():
+            assert SETTINGS[name].unavailable(value, environment, workload) is None
         return measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
 
     return train
@@ -51,7 +51,7 @@ def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measu
 
 
 @pytest.mark.parametrize(
-    "levers",
+    "settings",
     [
         {"lora": "16", "lora_targets": "attention"},
         {"lora": "8", "checkpointing": "full"},
@@ -62,12 +62,12 @@ def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measu
     ],
     ids=str,
 )
-def test_an_adapter_goes_with_the_other_levers(train: Callable[..., Measurement], levers: dict[str, str]) -> None:
-    measurement = train(**levers)
+def test_an_adapter_goes_with_the_other_settings(train: Callable[..., Measurement], settings: dict[str, str]) -> None:
+    measurement = train(**settings)
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     shown = {name: value for name, value in measurement.settings.items() if value is not None}
-    assert shown | levers == shown | {name: levers[name] for name in levers}
-    assert all(shown[name] == value for name, value in levers.items() if name in shown)
+    assert shown | settings == shown | {name: settings[name] for name in settings}
+    assert all(shown[name] == value for name, value in settings.items() if name in shown)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

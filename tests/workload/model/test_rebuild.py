@@ -14,7 +14,7 @@ from autotune.workload.model.rebuild import (
     CONFIG,
     ITSELF,
     MODEL_INIT,
-    Itself,
+    Prebuilt,
     arguments_needed,
     called,
     made_by,
@@ -59,7 +59,7 @@ def test_resized_embeddings_are_in_the_config() -> None:
 
 def test_what_makes_a_model_is_told_by_its_word() -> None:
     made, _ = rebuilt(bert(), Trainer)
-    assert [made_by(one) for one in (bert, made, Itself(bert()))] == [MODEL_INIT, CONFIG, ITSELF]
+    assert [made_by(one) for one in (bert, made, Prebuilt(bert()))] == [MODEL_INIT, CONFIG, ITSELF]
 
 
 def replaced(model: Any) -> Any:

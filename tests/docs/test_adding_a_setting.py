@@ -1,4 +1,4 @@
-"""Adding a lever as the page says: its files are made, its tests pass, and a real search searches it."""
+"""Adding a setting as the page says: its files are made, its tests pass, and a real search searches it."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT
 from tests.hurry import hurried
 from tests.test_documents import blocks_of
 
-BLOCKS = [block for block in blocks_of("docs/adding_a_lever.md") if block.caption]
+BLOCKS = [block for block in blocks_of("docs/adding_a_setting.md") if block.caption]
 
 
 def inserted(text: str, diff: str) -> str:
@@ -47,24 +47,24 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_page_shows_a_lever_its_place_and_its_test() -> None:
+def test_the_page_shows_a_setting_its_place_and_its_test() -> None:
     assert [block.language for block in BLOCKS] == ["python", "diff", "python"]
 
 
-def test_its_tests_pass_beside_those_of_every_lever(checkout: Path) -> None:
+def test_its_tests_pass_beside_those_of_every_setting(checkout: Path) -> None:
     done = run(
         checkout,
         "pytest",
         "-q",
         "-k",
         "determinism",
-        "tests/space/settings/test_levers.py",
+        "tests/space/settings/test_settings.py",
         "tests/space/settings/test_determinism.py",
     )
     assert done.returncode == 0, done.stdout
     assert "[determinism]" not in done.stdout
     everyone = run(
-        checkout, "pytest", "-q", "-k", "every_file_is_a_lever or needs_none", "tests/space/settings/test_levers.py"
+        checkout, "pytest", "-q", "-k", "every_file_is_a_setting or needs_none", "tests/space/settings/test_settings.py"
     )
     assert everyone.returncode == 0, everyone.stdout
 

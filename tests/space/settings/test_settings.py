@@ -1,0 +1,120 @@
+"""What holds for every setting."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import autotune.space.settings
+from autotune.space.settings import SETTINGS, Setting
+from tests.makers import cpu, gpu, workload
+
+EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+
+
+@EVERY
+def test_a_setting_stands_in_the_file_of_its_name(setting: Setting) -> None:
+    folder = Path(autotune.space.settings.__file__).parent
+    assert (folder / f"{setting.name}.py").is_file()
+    assert SETTINGS[setting.name] is setting
+
+
+def test_every_file_is_a_setting_and_every_setting_has_its_test() -> None:
+    folder = Path(autotune.space.settings.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__", "setting"} == set(SETTINGS)
+    assert {f"test_{name}.py" for name in SETTINGS} <= {path.name for path in Path(__file__).parent.iterdir()}
+
+
+@EVERY
+def test_its_summary_is_one_sentence(setting: Setting) -> None:
+    assert setting.summary[0].isupper()
+    assert setting.summary.endswith(".")
+    assert ". " not in setting.summary
+
+
+@EVERY
+def test_it_says_what_it_changes(setting: Setting) -> None:
+    assert setting.changes
+    assert setting.changes <= {"speed", "memory", "numerics"}
+
+
+@EVERY
+def test_its_values_are_read_as_they_are_written(setting: Setting) -> None:
+    for value in setting.values:
+        assert setting.read(str(value)) == value
+        assert setting.read(value) == value
+        assert type(setting.read(str(value))) is type(value)
+
+
+@EVERY
+@pytest.mark.parametrize("text", ["", "nonsense", "off", [], 1.5])
+def test_what_is_no_value_is_refused(setting: Setting, text: object) -> None:
+    with pytest.raises(ValueError, match=r"is (no|neither)"):
+        setting.read(text)
+
+
+@EVERY
+def test_a_value_means_itself_once_applied(setting: Setting) -> None:
+    for environment in (cpu(), gpu()):
+        for value in setting.values or (1, 8):
+            settings = setting.apply(value, environment)
+            alone = settings.processes < 2  # what a launcher is told stands in no field
+            if alone and settings.training_arguments and setting.unavailable(value, environment, workload()) is None:
+                assert setting.from_user(settings.training_arguments, environment, workload()) == value
+
+
+@EVERY
+def test_a_value_sets_something_unless_it_is_none(setting: Setting) -> None:
+    for value in setting.values or (1, 8):
+        settings = setting.apply(value, gpu())
+        made = (
+            settings.training_arguments,
+            settings.model_arguments,
+            settings.environment,
+            settings.host,
+            settings.processes,
+            settings.data_arguments,
+            settings.adapter,
+            settings.switches,
+        )
+        assert any(made) or value in ("none", "auto")
+
+
+@EVERY
+def test_what_it_needs_is_a_setting_that_needs_none_and_comes_before_it(setting: Setting) -> None:
+    if setting.active_if is not None:
+        other = SETTINGS[setting.active_if[0]]
+        assert other.active_if is None
+        assert list(SETTINGS).index(other.name) < list(SETTINGS).index(setting.name)
+        assert {setting.active_if[1](value) for value in other.values} == {True, False}
+
+
+@EVERY
+def test_its_default_has_a_meaning_and_can_be_had_on_a_card(setting: Setting) -> None:
+    own = setting.from_user({}, gpu(), workload())
+    assert setting.read(str(own)) == own
+    assert setting.unavailable(own, gpu(), workload()) is None
+
+
+@EVERY
+def test_hungrier_is_a_partial_order(setting: Setting) -> None:
+    values = setting.values or (1, 2, 4, 8)
+    for one in values:
+        assert setting.needs_at_least_as_much(one, one)
+    for one, two in product(values, repeat=2):
+        assert one == two or not (setting.needs_at_least_as_much(one, two) and setting.needs_at_least_as_much(two, one))
+    for one, two, three in product(values, repeat=3):
+        if setting.needs_at_least_as_much(one, two) and setting.needs_at_least_as_much(two, three):
+            assert setting.needs_at_least_as_much(one, three)
+
+
+@EVERY
+def test_the_values_of_an_ordered_setting_are_numbers_that_ascend(setting: Setting) -> None:
+    if setting.ordered:
+        assert all(isinstance(value, int) for value in setting.values)
+        assert list(setting.values) == sorted(setting.values)  # type: ignore[type-var]
+
+
+@EVERY
+def test_no_value_is_called_off(setting: Setting) -> None:
+    assert "off" not in [str(value) for value in setting.values]
