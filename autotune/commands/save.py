@@ -91,7 +91,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "memory_limit_bytes": record["memory_limit_bytes"],
             "allowed_bytes": record["allowed_bytes"],
             "space_size": record["space_size"],
-            "ruled_out": [RuledOut(**one) for one in record["ruled_out"]],
+            "ruled_out": [_ruled_out(row) for row in record["ruled_out"]],
             "notes": record["notes"],
             "study_warnings": tuple(record.get("warnings", record.get("doubts", ()))),
             "identity": record["identity"],
@@ -133,3 +133,8 @@ def _with_its_code(workload: Workload, folder: Path) -> Workload:
             order = read_json(probe_folder(folder, 0) / ORDER)
             return replace(workload, source=str(order["workload"]["source"]))
     return workload
+
+
+def _ruled_out(data: dict[str, Any]) -> RuledOut:
+    """Of this version's files and of earlier ones, which call a setting a lever."""
+    return RuledOut(data.get("setting") or data["lever"], data["value"], data["reason"])
