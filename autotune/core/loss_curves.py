@@ -137,9 +137,10 @@ class Numerics:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Numerics":
+        renamed = {"reference_levers": "reference_settings"}  # as it was written before
         return cls(
             **{
-                **data,
+                **{renamed.get(name, name): value for name, value in data.items()},
                 "references": tuple(Curve.from_dict(one) for one in data["references"]),
                 "curves": {int(number): Curve.from_dict(one) for number, one in data["curves"].items()},
             }

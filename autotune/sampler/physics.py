@@ -83,7 +83,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        chosen = self.choose(study, trial.number).configuration or self.space.baseline
+        chosen = self.propose(study, trial.number).configuration or self.space.baseline
         return {name: value for name, value in parameters(self.space, chosen).items() if name in search_space}
 
     def sample_independent(

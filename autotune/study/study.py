@@ -75,7 +75,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.choose(study.optuna, trials=study.trials)
+        choice = sampler.propose(study.optuna, trials=study.trials)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain_if_fits, choice.max_gain, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)

@@ -50,7 +50,7 @@ def decision_times() -> tuple[int, list[float]]:
     times: list[float] = []
     for number in range(41):
         begun = time.perf_counter()
-        chosen = sampler.choose(study).configuration
+        chosen = sampler.propose(study).configuration
         times.append(time.perf_counter() - begun)
         assert chosen is not None
         study.sampler = fixed_sampler(parameters(space, chosen), sampler)

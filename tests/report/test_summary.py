@@ -91,7 +91,7 @@ def test_an_answer_that_was_not_confirmed_says_so_and_warnings_are_told() -> Non
     facts = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST, observed_warnings=("throttled",))]).facts()
     told = "\n".join(answer_lines(facts))
     assert "not confirmed" in told
-    assert "warning     throttled" in told
+    assert "warning   throttled" in told
 
 
 def test_one_card_of_several_is_named_with_how_to_start_on_it() -> None:
@@ -153,7 +153,7 @@ def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
     odd = "a *b* <img> [x](y) `c` | d\n# e\n```"
     crashed = Trial(2, SLOW, ended(Outcome.CRASHED, reason=odd))
     facts = result([trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 40.0, of=FAST), crashed]).facts()
-    said = {"name": odd, "model": odd, "statement": odd, "speedup_reason": odd, "notes": [odd], "ruled_out": [odd]}
+    said = {"name": odd, "model": odd, "stop_reason": odd, "speedup_reason": odd, "notes": [odd], "ruled_out": [odd]}
     page = summary(replace(facts, speedup=None, **said))
     outside = "".join(re.split("^```.*$", page, flags=re.MULTILINE)[::2])
     assert outside.count(r"a \*b\* &lt;img&gt; \[x\](y) \`c\` \| d # e \`\`\`") == 7

@@ -142,7 +142,7 @@ def test_a_large_space_is_searched_too(probes: int) -> None:
     sampler = PhysicsSampler(among, KNOWLEDGE)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     tried = [step(study, among) for _ in range(probes)]
-    choice = sampler.choose(study)
+    choice = sampler.propose(study)
     assert choice.configuration in among
     assert choice.configuration not in tried
     assert choice.untried <= POOL

@@ -86,7 +86,7 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
         direction="maximize", sampler=(sampler := PhysicsSampler(huge, WarmStart(ALLOWED, estimate)))
     )
     tried = [step(study, huge) for _ in range(3)]
-    choice = sampler.choose(study)
+    choice = sampler.propose(study)
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL

@@ -638,7 +638,7 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
         study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
         stop_reason = search(study, world)
         assert "probe" in kinds[kinds.index("round") :]
-        asked = study.optuna.sampler.choose(study.optuna, trials=study.trials)
+        asked = study.optuna.sampler.propose(study.optuna, trials=study.trials)
         assert stop_reason == nothing_to_win(study.plan, study.trials, asked, study.space.size)
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None

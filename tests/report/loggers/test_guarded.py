@@ -141,7 +141,7 @@ def test_without_loggers_the_watch_is_the_caller_s_own_and_nothing_is_written(tm
 
 
 def test_a_missing_library_is_named_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.report.loggers.find_spec", lambda name: None if name == "wandb" else object())
+    monkeypatch.setattr("autotune.core.request.find_spec", lambda name: None if name == "wandb" else object())
     check_installed(("tensorboard",))
     with pytest.raises(InvalidRequest, match=r"pip install 'hf-autotune\[wandb\]'"):
         check_installed(("tensorboard", "wandb"))
