@@ -13,7 +13,6 @@ import autotune
 from autotune.cli import app
 from autotune.commands.compare.columns import COMPARED
 from autotune.commands.estimate.table import FORECAST
-from autotune.commands.search_result import Found
 from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied
 from autotune.core import errors
 from autotune.core.configuration import Configuration, word
@@ -28,9 +27,10 @@ from autotune.space.file import describe_space, named_spaces, read_space
 from autotune.space.search_space import RuledOut
 from autotune.space.settings import SETTINGS, Setting
 from autotune.study.plan import Progress
+from autotune.study.result import SearchResult
 
 PACKAGE = Path(autotune.__file__).parent
-NOUNS = (Found, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
+NOUNS = (SearchResult, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
 WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning)

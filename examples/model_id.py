@@ -29,7 +29,7 @@ result = autotune.search(
 )
 
 print(result.to_frame()[["number", "outcome", "micro_batch_size", "precision", "samples_per_second"]])
-print(f"{result.speedup:.2f} times as fast as the Trainer's defaults; why it ended: {result.statement}")
+print(f"{result.speedup:.2f} times as fast as the Trainer's defaults; why it ended: {result.stop_reason}")
 
 # The answer, ready for your own Trainer. Everything that is not about speed is yours to say.
 arguments = result.training_arguments(output_dir="output", learning_rate=1e-4)

@@ -216,3 +216,10 @@ def space_file(folder: Path, text: str) -> str:
 def values_of(space: SearchSpace, setting: str) -> Mapping[Value, None]:
     """The values that can be proposed for a setting, in their order."""
     return dict.fromkeys(space.values[setting])
+
+
+def with_setup(result: TuningResult, **parts: Any) -> TuningResult:
+    """The same result with these parts of the recommended trial's setup."""
+    changed = replace(result)
+    vars(changed)["best_setup"] = replace(result.best_setup, **parts)  # where the cached property keeps it
+    return changed

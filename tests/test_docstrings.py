@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.commands.search_result import Found
+from autotune.study.result import SearchResult
 from tests.docs.pages import generator
 
 MADE = generator()
@@ -155,7 +155,7 @@ def used_here(of: type | None, function: Any, node: ast.AST) -> Any:
 
 
 def test_the_search_for_what_is_raised_finds_it() -> None:
-    assert "NothingFits" in raised(Found, Found.speedup.fget)
-    assert {"NothingFits", "InvalidRequest"} <= raised(Found, Found.speedup.fget)
+    assert "NothingFits" in raised(SearchResult, SearchResult.speedup.fget)
+    assert {"NothingFits", "InvalidRequest"} <= raised(SearchResult, SearchResult.speedup.fget)
     assert "InvalidRequest" in raised(None, autotune.search)
     assert not named("NothingFits", "It raises no NothingUnderstood.")

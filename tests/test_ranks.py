@@ -67,7 +67,7 @@ def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult,
     fields = json.loads((result.folder / "best_training_arguments.json").read_text())
     assert (fields["ddp_backend"], fields["use_cpu"]) == ("gloo", True)
     sizes = fields["per_device_train_batch_size"] * fields["gradient_accumulation_steps"]
-    assert sizes * result.processes() == 8
+    assert sizes * result.setup.processes == 8
 
 
 def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, str]) -> None:

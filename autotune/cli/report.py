@@ -39,7 +39,7 @@ def studies(
         for folder in folders:
             try:
                 result = TuningResult.load(folder)
-                said = f"{len(result.trials)} trial(s). {headline(result.facts())}"
+                said = f"{len(result.trials)} trial(s). {headline(result)}"
                 known.append({"name": folder.name} | result.to_dict())
             except AutotuneError as error:
                 said = str(error)
@@ -103,7 +103,7 @@ def report(
         elif kind == "json":
             _text(json.dumps(result.to_dict(), indent=1) + "\n", output)
         else:
-            _text(summary(result.facts()) + "\n", output)
+            _text(summary(result) + "\n", output)
         _tell(result, names, folder)
 
 
@@ -161,9 +161,8 @@ def _tell(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
     """Tell loggers of a study afterwards; exits with 1 where one of them failed."""
     from autotune.report.loggers.guarded import LoggerGroup
 
-    facts = result.facts()
     loggers = LoggerGroup(names, result.request.objective, folder)
-    loggers.start(result.request, facts)
-    loggers.finish(facts, result.complete)
+    loggers.start(result.request, result)
+    loggers.finish(result, result.complete)
     if loggers.problems:
         raise typer.Exit(AutotuneError.exit_code)

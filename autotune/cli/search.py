@@ -227,8 +227,7 @@ def _print_result(result: "TuningResult") -> None:
 
     folder = shown(result.folder)
     print()
-    facts = result.facts()
-    print("\n".join(answer_lines(facts)))
+    print("\n".join(answer_lines(result)))
     print("\nPaste this:\n")
-    print("\n".join(f"    {line}" for line in paste_lines(folder, facts)))
+    print("\n".join(f"    {line}" for line in paste_lines(folder, result)))
     print(f"\nReport: {folder}/{PAGE} (in short: summary.md)")

@@ -1,37 +1,7 @@
 """The facts about a device, for people."""
 
 from autotune.core.environment import Environment
-from autotune.core.paths import named
-from autotune.core.units import format_bytes
-from autotune.space.variables import PRELOAD, settings_of
-
-
-def device_parts(environment: Environment) -> list[tuple[str, str]]:
-    """What is known of a device beside its name, as (label, text): memory at the start, cores, of a card its driver and
-    neighbours, and the caller's own variables that decide memory; no place of the machine.
-    """
-    free, total = format_bytes(environment.free_memory_bytes), format_bytes(environment.total_memory_bytes)
-    parts = [
-        ("memory", f"{free} free of {total}"),
-        ("cores", f"{environment.cpu_count}, {environment.threads} compute threads"),
-    ]
-    if not environment.is_cpu:
-        capability = environment.compute_capability
-        compute = f"; compute capability {capability[0]}.{capability[1]}" if capability else ""
-        parts += [
-            ("driver", f"{environment.driver or 'unknown'}{compute}"),
-            ("context", f"{format_bytes(environment.context_bytes)} ({environment.context_source})"),
-            ("topology", f"{environment.device_count} GPU(s) visible; {environment.topology or 'slot unknown'}"),
-            ("others", ", ".join(environment.others) or "nobody else is on the device"),
-        ]
-    if environment.variables:
-        parts.append(("variables", " ".join(f"{name}={_told(name, v)}" for name, v in environment.variables.items())))
-    return parts
-
-
-def _told(name: str, value: str) -> str:
-    """A variable's value; of libraries that are loaded first their names alone."""
-    return ":".join(named(one) for one in settings_of(name, value)) if name == PRELOAD else value
+from autotune.report.device import device_parts
 
 
 def doctor_lines(environment: Environment) -> list[str]:

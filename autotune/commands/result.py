@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from autotune.commands.facts import facts_of, utilizations
 from autotune.commands.save import fields_of_saved, save
-from autotune.commands.search_result import Found
 from autotune.core.errors import InvalidRequest, LossWarning
+from autotune.core.loss_curves import LOSSES
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
-from autotune.report.evidence import numerics_lines, rehearsal_lines
-from autotune.report.facts import Facts
+from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.plain import launch_lines, plain_trial, speedup_fields
 from autotune.report.summary import headline, speed_line, warnings
 from autotune.study.objective import best_trial
+from autotune.study.result import SearchResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TuningResult(Found):
-    """The answer of a search: `Found`, with the doors that people use; plain data, loaded without unpickling."""
+class TuningResult(SearchResult):
+    """The answer of a search, and what can be done with it; plain data, loaded without unpickling."""
 
     def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
         """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
@@ -67,6 +66,14 @@ class TuningResult(Found):
         self._warn_of_losses()
         return applied(self, trainer)
 
+    @property
+    def loss_warning(self) -> str:
+        """That the recommended trial does not learn as fp32 does, or that it is not known; else empty."""
+        why_none = "" if self.complete else "the search did not come to its end"
+        return loss_warning(
+            self.numerics, self.best_trial, "there was no time" if LOSSES in self.left_out else why_none
+        )
+
     def _warn_of_losses(self) -> None:
         if warning := self.loss_warning:
             warn(in_python(f"{warning[:1].upper()}{warning[1:]}."), LossWarning, stacklevel=3)
@@ -74,8 +81,8 @@ class TuningResult(Found):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What speaks against trusting the answer, as the summary has it: warnings of the study, the best trial and the
-        baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `facts` does."""
-        return tuple(dict.fromkeys(filter(None, (*warnings(self.facts()), self.loss_warning))))
+        baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `setup` does."""
+        return tuple(dict.fromkeys(filter(None, (*warnings(self), self.loss_warning))))
 
     def verify(
         self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
@@ -107,27 +114,27 @@ class TuningResult(Found):
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data: what `--json` prints. Speeds are samples / second, peaks bytes.
 
-        Raises InvalidRequest as `facts` does.
+        Raises InvalidRequest as `setup` does.
         """
-        facts = self.facts()
+        setup = self.best_setup
         return {
-            "headline": headline(facts),
+            "headline": headline(self),
             "statement": self.stop_reason,
-            "best": plain_trial(facts.best),
-            "baseline": plain_trial(facts.baseline),
-            **speedup_fields(facts),
+            "best": plain_trial(self.best_trial),
+            "baseline": plain_trial(self.baseline_trial),
+            **speedup_fields(self),
             "warnings": list(self.warnings),
-            "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in facts.disqualified],
-            "losses": numerics_lines(self.numerics, facts.best),
+            "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in self.disqualified],
+            "losses": numerics_lines(self.numerics, self.best_trial),
             "also_checked": rehearsal_lines(self.rehearsal),
-            "training_arguments": facts.answer,
-            "model_arguments": facts.model_answer,
-            "environment_variables": facts.variables,
-            "processes": facts.processes,
-            "launch": launch_lines(facts),
-            "data_arguments": facts.data_answer,
-            "adapter": facts.adapter,
-            "torch_switches": facts.switches,
+            "training_arguments": setup.training_arguments,
+            "model_arguments": setup.model_arguments,
+            "environment_variables": setup.variables,
+            "processes": setup.processes,
+            "launch": launch_lines(self),
+            "data_arguments": setup.data_arguments,
+            "adapter": setup.adapter,
+            "torch_switches": setup.switches,
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
@@ -138,7 +145,7 @@ class TuningResult(Found):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials, utilizations(self))
+        return frame(self.trials, self.utilizations)
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
@@ -161,7 +168,7 @@ class TuningResult(Found):
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""
         try:
-            return notebook_html(self.facts())
+            return notebook_html(self)
         except Exception:  # a cell must show something
             return f"<pre>{escape(repr(self))}</pre>"
 
@@ -169,20 +176,13 @@ class TuningResult(Found):
         """The section of a Hub model card that says how the training configuration was found, in Markdown.
 
         card: the text of a README.md; then the whole of it, with the section in place of an earlier one or at its end,
-        and every other character as it was. Raises InvalidRequest as `facts` does.
+        and every other character as it was. Raises InvalidRequest as `setup` does.
         """
-        section = model_card_section(self.facts())
+        section = model_card_section(self)
         return section if card is None else with_section(card, section)
 
-    def facts(self) -> Facts:
-        """What reports tell of this result, as plain values.
-
-        Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
-        """
-        return facts_of(self)
-
     def save(self, folder: str | Path) -> Path:
-        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts`."""
+        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `setup`."""
         return save(self, folder)
 
     @classmethod

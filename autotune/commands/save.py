@@ -5,8 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.facts import facts_of
-from autotune.commands.search_result import Found
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest
 from autotune.core.io import read_json
@@ -19,10 +17,11 @@ from autotune.probe.order import ORDER
 from autotune.report.plain import launch_lines, speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
+from autotune.study.result import SearchResult
 from autotune.study.store import REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
 
 
-def begin(result: Found, folder: str | Path) -> None:
+def begin(result: SearchResult, folder: str | Path) -> None:
     """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
     from autotune.report.files import write_question  # loads pandas, which reading a study does without
 
@@ -33,8 +32,8 @@ def begin(result: Found, folder: str | Path) -> None:
         "memory_limit_bytes": result.memory_limit_bytes,
         "allowed_bytes": result.allowed_bytes,
         "space_size": result.space_size,
-        "ruled_out": [asdict(one) | {"reason": scrubbed(one.reason)} for one in result.ruled_out],
-        "notes": [scrubbed(one) for one in result.notes],
+        "ruled_out": [asdict(value) for value in result.ruled_out],
+        "notes": list(result.notes),
         "warnings": list(result.study_warnings),
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
@@ -42,17 +41,17 @@ def begin(result: Found, folder: str | Path) -> None:
     write_question(Path(folder), record, result.environment.to_dict())
 
 
-def save(result: Found, folder: str | Path) -> Path:
-    """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `facts_of`."""
+def save(result: SearchResult, folder: str | Path) -> Path:
+    """Write the whole report folder; returns it. Raises StorageFailed, and InvalidRequest as `result.setup`."""
     from autotune.report.files import write_report
 
-    facts = facts_of(result)
+    best, _ = result.best_trial, result.best_setup  # raises before anything is written
     ended = {
         "statement": result.stop_reason,
         "complete": result.complete,
-        "best": facts.best and facts.best.number,
-        **speedup_fields(facts),
-        "launch": launch_lines(facts),
+        "best": best and best.number,
+        **speedup_fields(result),
+        "launch": launch_lines(result),
         "answered_at_once": result.duplicate_proposals,
         "left_out": list(result.left_out),
         "barred": {
@@ -62,7 +61,7 @@ def save(result: Found, folder: str | Path) -> Path:
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
     }
     begin(result, folder)
-    return write_report(Path(folder), facts, ended)
+    return write_report(Path(folder), result, ended)
 
 
 def fields_of_saved(folder: str | Path) -> dict[str, Any]:

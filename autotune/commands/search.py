@@ -235,33 +235,42 @@ def _search(
         device_used=device.usage_of(card),
     )
     loggers = LoggerGroup(request.report_to, request.objective, folder)
-    known: dict[str, Any] = {}
-    with graceful_interrupt(study.wish, lambda said: watch(progress(study, "stopping", message=said))):
+    result = unmeasured
+    with graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))):
         try:
-            loggers.start(request, unmeasured.facts())
+            loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
-            known["stop_reason"] = run_study(study, probe, watch)
+            result = dataclasses.replace(result, stop_reason=run_study(study, probe, watch))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
-            weights = _weights_text(workload)
-            known["numerics"], known["rehearsal"] = finish(
-                study, probe, probe.train, weights, watch, request.require_parity, request.allow_loss_difference
+            numerics, rehearsal = finish(
+                study,
+                probe,
+                probe.train,
+                _weights_text(workload),
+                watch,
+                request.require_parity,
+                request.allow_loss_difference,
             )
-            known["complete"] = True
+            result = dataclasses.replace(result, numerics=numerics, rehearsal=rehearsal, complete=True)
         except BaseException as error:
-            known["stop_reason"] = stop_reason_of(error)
+            result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
             raise
         finally:
             with study.wish.held_back():
-                known |= {"trials": tuple(study.trials), "duplicate_proposals": study.duplicate_proposals}
-                known |= {"left_out": tuple(study.left_out)}
-                known |= {"notes": (*unmeasured.notes, *crash_notes(study.trials), *loggers.problems)}
-                known |= {"finished": fingerprint if known.get("complete") and not study.left_out else ""}
-                known |= {"prospects": read_prospects(folder), "estimated_peaks": read_peaks(folder)}
-                result = dataclasses.replace(unmeasured, **known)
+                result = dataclasses.replace(
+                    result,
+                    trials=tuple(study.trials),
+                    duplicate_proposals=study.duplicate_proposals,
+                    left_out=tuple(study.left_out),
+                    notes=(*unmeasured.notes, *crash_notes(study.trials), *loggers.problems),
+                    finished=fingerprint if result.complete and not study.left_out else "",
+                    prospects=read_prospects(folder),
+                    estimated_peaks=read_peaks(folder),
+                )
                 if result.complete and (warning := result.loss_warning):
                     result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
                 result.save(folder)
-            loggers.finish(result.facts(), result.complete)
+            loggers.finish(result, result.complete)
     return result
 
 

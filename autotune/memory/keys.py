@@ -9,7 +9,7 @@ from autotune.core.configuration import RANKS, Configuration
 from autotune.core.environment import Environment
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.optimizer import user_optimizer
-from autotune.space.setup import adapter_arguments, model_arguments, training_arguments
+from autotune.space.setup import training_setup
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
 """Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
@@ -63,11 +63,8 @@ def wanted_traces(
         if step in steps and update in updates:
             continue
         alone = on_one_rank(configuration)
-        fields = {
-            "training_arguments": training_arguments(alone, environment, base),
-            "model_arguments": model_arguments(alone, environment),
-            "adapter": adapter_arguments(alone, environment, task),
-        }
+        setup = training_setup(alone, environment, base, task)
+        fields = {name: getattr(setup, name) for name in ("training_arguments", "model_arguments", "adapter")}
         steps.setdefault(step, fields)
         updates.setdefault(update, fields)
     return Wanted(steps, updates, not environment.is_cpu)
@@ -108,7 +105,7 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
 def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
     """The name of the configuration's optimizer, the dtype of the weights that it steps, and the adapter that has them."""
     own = configuration.values.get("optimizer")
-    dtype = str(model_arguments(configuration, environment)["dtype"])
-    adapter = adapter_arguments(configuration, environment, "")
+    setup = training_setup(configuration, environment, base)
     name = str(own if own is not None else user_optimizer(base))
-    return UpdateKey(name, dtype, json.dumps(adapter, sort_keys=True) if adapter else "")
+    adapter = json.dumps(setup.adapter, sort_keys=True) if setup.adapter else ""
+    return UpdateKey(name, str(setup.model_arguments["dtype"]), adapter)

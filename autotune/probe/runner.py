@@ -17,15 +17,7 @@ from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings import SETTINGS
-from autotune.space.setup import (
-    adapter_arguments,
-    data_arguments,
-    host_environment,
-    model_arguments,
-    process_environment,
-    torch_switches,
-    training_arguments,
-)
+from autotune.space.setup import training_setup
 
 MICRO_STEPS = 3
 """Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
@@ -72,19 +64,14 @@ class LiveProbe:
 
     def order(self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any) -> Order:
         """An order to train this configuration, with these further fields; all micro-steps unless they say otherwise."""
+        setup = training_setup(configuration, self.environment, self.base, self.workload.task)
         return Order(
             **{
                 "kind": kind,
                 "folder": str(folder.absolute()),
                 "deadline_s": deadline_s,
                 "configuration": configuration,
-                "training_arguments": training_arguments(configuration, self.environment, self.base),
-                "model_arguments": model_arguments(configuration, self.environment),
-                "process_environment": process_environment(configuration, self.environment),
-                "host_environment": host_environment(configuration, self.environment),
-                "data_arguments": data_arguments(configuration, self.environment),
-                "switches": torch_switches(configuration, self.environment),
-                "adapter": adapter_arguments(configuration, self.environment, self.workload.task),
+                **{name: value for name, value in vars(setup).items() if name != "processes"},
                 "workload": self.workload,
                 "environment": self.environment,
                 "accumulation_steps_run": configuration.gradient_accumulation_steps,
@@ -124,7 +111,7 @@ class LiveProbe:
 
         They fill their queues while the model is built: steps that draw on these would look faster than they stay.
         """
-        fields = training_arguments(configuration, self.environment, self.base)
+        fields = training_setup(configuration, self.environment, self.base).training_arguments
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
         timing, least = own[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)

@@ -13,13 +13,13 @@ from autotune.core.io import write_json
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Trial
 from autotune.probe.order import ANSWER, ORDER
-from autotune.report.exports import EXPORTS, exports
-from autotune.report.facts import Facts
+from autotune.report.exports import EXPORTS, answer_of, exports
 from autotune.report.formats import format_of, made
 from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
+from autotune.study.result import SearchResult
 from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder
 
 
@@ -31,29 +31,35 @@ def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping
         write_json(folder / "environment.json", environment)
 
 
-def write_report(folder: Path, facts: Facts, ended: Mapping[str, Any]) -> Path:
+def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> Path:
     """Write every other file of the report; the answer's only where there is one.
 
     ended: what result.json holds. Raises StorageFailed.
     """
     with storage_errors(folder):
         write_json(folder / "result.json", ended)
-        answers = {"training_arguments": facts.answer, "model_arguments": facts.model_answer}
-        answers |= {"environment_variables": facts.variables, "data_arguments": facts.data_answer}
-        for name, answer in (answers | {"adapter": facts.adapter}).items():
+        answers = {
+            "training_arguments": result.best_setup.training_arguments,
+            "model_arguments": result.best_setup.model_arguments,
+        }
+        answers |= {
+            "environment_variables": result.best_setup.variables,
+            "data_arguments": result.best_setup.data_arguments,
+        }
+        for name, answer in (answers | {"adapter": result.best_setup.adapter}).items():
             path = folder / f"best_{name}.json"
-            if facts.best is not None:
+            if result.best_trial is not None:
                 write_json(path, answer)
             else:
                 path.unlink(missing_ok=True)  # an answer that was none
-        _write_texts(folder, dict.fromkeys(EXPORTS) | exports(facts.elsewhere))
-        table = frame(facts.trials, facts.utilization)
+        _write_texts(folder, dict.fromkeys(EXPORTS) | exports(answer_of(result)))
+        table = frame(result.trials, result.utilizations)
         for name in ("trials.csv", "trials.parquet"):
             write_table(folder / name, table)
-        write_whole(folder / "summary.md", lambda path: path.write_text(summary(facts), encoding="utf-8"))
-        write_whole(folder / "report.html", lambda path: path.write_text(page(facts), encoding="utf-8"))
-        _write_texts(folder, picture_files(facts))
-        _write_probes(folder, facts)
+        write_whole(folder / "summary.md", lambda path: path.write_text(summary(result), encoding="utf-8"))
+        write_whole(folder / "report.html", lambda path: path.write_text(page(result), encoding="utf-8"))
+        _write_texts(folder, picture_files(result))
+        _write_probes(folder, result)
     return folder
 
 
@@ -98,16 +104,16 @@ def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _write_probes(folder: Path, facts: Facts) -> None:
+def _write_probes(folder: Path, result: SearchResult) -> None:
     """Orders, measurements, estimated peaks and what was still to win, where the search did not leave them here itself."""
-    for trial in facts.trials:
+    for trial in result.trials:
         for place, measurement in _measurements(folder, trial):
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
                 write_json(place / ANSWER, measurement.to_dict())
-    keep_peaks(folder, facts.estimated_peaks)
-    for number, prospect in facts.prospects.items():
+    keep_peaks(folder, result.estimated_peaks)
+    for number, prospect in result.prospects.items():
         if not (probe_folder(folder, number) / PROSPECT).exists():
             keep_prospect(folder, number, prospect)
 

@@ -14,12 +14,14 @@ from autotune.core.configuration import RANKS, word
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
-from autotune.report.exports import YAML_FILE, exports
-from autotune.report.facts import Facts
+from autotune.report.device import device_parts
+from autotune.report.exports import YAML_FILE, answer_of, exports
+from autotune.report.logs import log_tails
 from autotune.report.page_table import Table, table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import pastes
 from autotune.report.summary import answer_parts, evidence_lines, headline, outcome_text, speed_text, warnings
+from autotune.study.result import SearchResult
 
 ROOM_FOR_LOGS = 400_000
 """Bytes of all logs together, as they stand in the page: one with hundreds of failed trials stays small, and says where
@@ -58,32 +60,34 @@ class Failure:
     elsewhere: str = ""
 
 
-def page(facts: Facts) -> str:
+def page(result: SearchResult) -> str:
     """report.html, whole: style and script are inside, and its policy lets nothing else run or load.
 
     Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
     """
-    table = table_of(facts.trials, facts.utilization)
-    against = _against(facts)
+    table = table_of(result.trials, result.utilizations)
+    against = _against(result)
     script = _text("page.js")
     shown = {
-        "facts": facts,
-        "headline": headline(facts),
+        "result": result,
+        "ruled_out": list(map(str, result.ruled_out)),
+        "surroundings": device_parts(result.environment),
+        "headline": headline(result),
         "against": against,
         "rows": _comparison(against, table),
         "same": _same(against),
-        "parts": _parts(facts),
-        "pastes": pastes(facts),
-        "exports": {name: text for name, text in exports(facts.elsewhere).items() if name != YAML_FILE},
-        "pictures": pictures(facts),
-        "evidence": evidence_lines(facts, facts.best) if facts.best is not None else [],
-        "warnings": warnings(facts),
+        "parts": _parts(result),
+        "pastes": pastes(result),
+        "exports": {name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE},
+        "pictures": pictures(result),
+        "evidence": evidence_lines(result, result.best_trial) if result.best_trial is not None else [],
+        "warnings": warnings(result),
         "table": table,
-        "failures": _failures(facts),
-        "failed": {trial.number for trial in facts.trials if trial.final.outcome is not Outcome.COMPLETED},
-        "outcomes": sorted({trial.final.outcome.value for trial in facts.trials}),
-        "limit": format_bytes(facts.limit_bytes),
-        "allowed": format_bytes(facts.allowed_bytes),
+        "failures": _failures(result),
+        "failed": {trial.number for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED},
+        "outcomes": sorted({trial.final.outcome.value for trial in result.trials}),
+        "limit": format_bytes(result.memory_limit_bytes),
+        "allowed": format_bytes(result.allowed_bytes),
         "policy": _policy(script),
         "style": Markup(_text("page.css")),
         "script": Markup(script),
@@ -112,11 +116,13 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
 
-def _against(facts: Facts) -> list[tuple[str, Trial]]:
+def _against(result: SearchResult) -> list[tuple[str, Trial]]:
     """The trials to set against each other: the best, and the baseline where it is another."""
-    sides = [] if facts.best is None else [("best", facts.best)]
-    if facts.baseline is not None and (facts.best is None or facts.baseline.number != facts.best.number):
-        sides.append(("baseline", facts.baseline))
+    sides = [] if result.best_trial is None else [("best", result.best_trial)]
+    if result.baseline_trial is not None and (
+        result.best_trial is None or result.baseline_trial.number != result.best_trial.number
+    ):
+        sides.append(("baseline", result.baseline_trial))
     return sides
 
 
@@ -167,25 +173,26 @@ def _same(against: Sequence[tuple[str, Trial]]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in best.items() if base.get(name) == value)
 
 
-def _parts(facts: Facts) -> dict[str, list[str]]:
+def _parts(result: SearchResult) -> dict[str, list[str]]:
     """Label -> its lines, of the answer's parts that are told as lines."""
     told: dict[str, list[str]] = {}
-    for label, text in answer_parts(facts):
+    for label, text in answer_parts(result):
         if label not in IN_TABLE:
             told.setdefault(label, []).append(text)
     return told
 
 
-def _failures(facts: Facts) -> list[Failure]:
+def _failures(result: SearchResult) -> list[Failure]:
     """Trials that did not complete, with the logs of the first for which there is room."""
-    room, told = ROOM_FOR_LOGS, []
-    for trial in facts.trials:
+    room, failures = ROOM_FOR_LOGS, []
+    logs = log_tails(result.trials, result.folder)
+    for trial in result.trials:
         if trial.final.outcome is Outcome.COMPLETED:
             continue
-        log = escape(facts.logs.get(trial.number, ""))
+        log = escape(logs.get(trial.number, ""))
         size = len(log.encode())
         fits = size <= room
         room -= size if fits else 0
         elsewhere = "" if fits else f"probes/{trial.number:04d}/log.txt"
-        told.append(Failure(trial, outcome_text(trial), log if fits else "", elsewhere))
-    return told
+        failures.append(Failure(trial, outcome_text(trial), log if fits else "", elsewhere))
+    return failures

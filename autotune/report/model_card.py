@@ -4,9 +4,9 @@ import re
 
 from autotune.core.units import format_bytes
 from autotune.report.evidence import numerics_lines
-from autotune.report.facts import Facts
 from autotune.report.markdown import markdown_text
 from autotune.report.summary import changed_learning, headline, speed_text, warnings
+from autotune.study.result import SearchResult
 
 BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"
 """Marks around the section: what stands between them is replaced, everything else is left as it is."""
@@ -18,17 +18,17 @@ SAID = (
 )
 
 
-def model_card_section(facts: Facts) -> str:
+def model_card_section(result: SearchResult) -> str:
     """The section in Markdown, between its marks, without a newline at the end; every name and text is escaped."""
-    lines = [BEGIN, TITLE, "", SAID, "", markdown_text(headline(facts))]
-    if facts.best is not None:
+    lines = [BEGIN, TITLE, "", SAID, "", markdown_text(headline(result))]
+    if result.best_trial is not None:
         lines += [
             "",
             "| | |",
             "|---|---|",
-            *(f"| {name} | {markdown_text(value)} |" for name, value in _table(facts).items()),
+            *(f"| {name} | {markdown_text(value)} |" for name, value in _table(result).items()),
         ]
-    if told := warnings(facts):
+    if told := warnings(result):
         lines += ["", *(f"- Warning: {markdown_text(warning)}" for warning in told)]
     return "\n".join([*lines, END])
 
@@ -47,28 +47,28 @@ def with_section(card: str, section: str) -> str:
     return f"{card}{gap}{section}{newline}"
 
 
-def _table(facts: Facts) -> dict[str, str]:
+def _table(result: SearchResult) -> dict[str, str]:
     """What a reader of the card asks, by name."""
-    best, baseline = facts.best, facts.baseline
+    best, baseline = result.best_trial, result.baseline_trial
     assert best is not None
-    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())
     told = {
-        "Model": f"{facts.model}, {facts.task}",
-        "Data": facts.data,
-        "Device": facts.device,
+        "Model": f"{result.model_text}, {result.workload.task}",
+        "Data": result.data_text,
+        "Device": result.device_text,
         "Global batch size": str(best.configuration.global_batch_size),
         "Configuration": str(best.configuration),
         "Speed": f"{speed_text(best)} samples/s{'' if best.confirmed else ' (not confirmed)'}",
-        "Peak memory": f"{format_bytes(best.peak_bytes)} of {format_bytes(facts.allowed_bytes)} allowed",
+        "Peak memory": f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed",
     }
     if baseline is not None and baseline.number != best.number:
         told["Before"] = (
             f"{baseline.configuration}: {speed_text(baseline)} samples/s, {format_bytes(baseline.peak_bytes)}"
         )
-    if facts.speedup is not None:
-        told["Speed-up"] = f"{facts.speedup:.2f}x (95 % interval {facts.speedup.low:.2f} to {facts.speedup.high:.2f})"
-    if learned := changed_learning(facts):
+    if (speedup := result.measured_speedup) is not None:
+        told["Speed-up"] = f"{speedup:.2f}x (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+    if learned := changed_learning(result):
         told["Learns differently"] = learned
-    if losses := numerics_lines(facts.numerics, best):
+    if losses := numerics_lines(result.numerics, best):
         told["Losses"] = "; ".join(losses)
-    return told | {"Search": f"{len(facts.trials)} trials; {facts.stop_reason}", "Versions": versions}
+    return told | {"Search": f"{len(result.trials)} trials; {result.stop_reason}", "Versions": versions}

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.report.facts import Facts
 from autotune.report.figures import (
     bars,
     heat_map,
@@ -15,8 +14,9 @@ from autotune.report.figures import (
     step_time,
 )
 from autotune.report.figures.canvas import Drawing, file_svg, manner, page_svg
+from autotune.study.result import SearchResult
 
-Draw = Callable[[Facts], Drawing | None]
+Draw = Callable[[SearchResult], Drawing | None]
 
 IN_TURN: tuple[Draw, ...] = (
     speed_against_memory.draw,
@@ -50,15 +50,15 @@ class Picture:
     svg: str
 
 
-def pictures(facts: Facts) -> list[Picture]:
+def pictures(result: SearchResult) -> list[Picture]:
     """The figures that these facts allow, in the order in which they are read."""
     with manner():
-        drawn = [draw(facts) for draw in IN_TURN]
+        drawn = [draw(result) for draw in IN_TURN]
         return [Picture(one.name, one.title, one.caption, page_svg(one)) for one in drawn if one is not None]
 
 
-def picture_files(facts: Facts) -> dict[str, str | None]:
+def picture_files(result: SearchResult) -> dict[str, str | None]:
     """File name -> a whole SVG file with the study's name above it; None where the facts do not allow it."""
     with manner():
-        drawn = {name: draw(facts) for name, draw in FILES.items()}
-        return {name: None if one is None else file_svg(one, facts.name) for name, one in drawn.items()}
+        drawn = {name: draw(result) for name, draw in FILES.items()}
+        return {name: None if one is None else file_svg(one, result.name) for name, one in drawn.items()}

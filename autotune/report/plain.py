@@ -4,8 +4,8 @@ from typing import Any
 
 from autotune.core.trial import Trial
 from autotune.core.units import finite
-from autotune.report.facts import Facts
 from autotune.space.launch import accelerate_line, launch_line
+from autotune.study.result import SearchResult
 
 
 def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
@@ -28,20 +28,23 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
     }
 
 
-def speedup_fields(facts: Facts) -> dict[str, Any]:
+def speedup_fields(result: SearchResult) -> dict[str, Any]:
     """The speed-up with its interval, or why there is none."""
-    speedup = facts.speedup
+    speedup = result.measured_speedup
     return {
         "speedup": finite(speedup),
         "speedup_low": finite(speedup and speedup.low),
         "speedup_high": finite(speedup and speedup.high),
-        "speedup_reason": facts.speedup_reason,
+        "speedup_reason": result.speedup_reason,
     }
 
 
-def launch_lines(facts: Facts) -> list[str]:
+def launch_lines(result: SearchResult) -> list[str]:
     """The lines that start the training as it was measured, any of them; none where nothing was found."""
-    if facts.best is None:
+    if result.best_trial is None:
         return []
-    lines = (launch_line(facts.processes, facts.variables), accelerate_line(facts.processes, facts.variables))
+    lines = (
+        launch_line(result.best_setup.processes, result.best_setup.variables),
+        accelerate_line(result.best_setup.processes, result.best_setup.variables),
+    )
     return [line for line in lines if line]

@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.report.exports import switch_lines
-from autotune.report.facts import Facts
+from autotune.report.exports import answer_of, switch_lines
 from autotune.space.settings import attention_mask
+from autotune.study.result import SearchResult
 
 WIDTH = 76
 """Letters of a line: indented, it fits a terminal's 80."""
@@ -72,18 +72,18 @@ def _call(begun: str, arguments: Sequence[str]) -> list[str]:
     return [whole] if len(whole) <= WIDTH else [f"{begun}(", *(f"    {one}," for one in arguments), ")"]
 
 
-def _model_lines(facts: Facts) -> list[str]:
+def _model_lines(result: SearchResult) -> list[str]:
     """The model as it was measured; of one that no name loads a comment, where it is not simply what its config makes."""
-    if (elsewhere := facts.elsewhere) and elsewhere.auto_class and facts.model_answer:
-        return model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)
-    asked = {name: value for name, value in facts.model_answer.items() if value is not None}
+    if (answer := answer_of(result)) and answer.auto_class and answer.model_arguments:
+        return model_lines(answer.auto_class, answer.model, answer.model_arguments)
+    asked = {name: value for name, value in result.best_setup.model_arguments.items() if value is not None}
     if asked in ({}, PLAIN_MODEL):
         return []
     told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
     return textwrap.wrap(f"# your model, made with {told}", WIDTH, subsequent_indent="# ", break_long_words=False)
 
 
-def paste_lines(where: str, facts: Facts) -> list[str]:
+def paste_lines(where: str, result: SearchResult) -> list[str]:
     """What to paste into a training script, from the files in `where`."""
     lines = [
         "import json",
@@ -91,14 +91,14 @@ def paste_lines(where: str, facts: Facts) -> list[str]:
         f'tuned = json.load(open("{where}/best_training_arguments.json"))',
         'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
-    lines += _model_lines(facts)
-    if facts.switches:
-        lines += ["import torch", *switch_lines(facts.switches)]
-    if facts.adapter:
+    lines += _model_lines(result)
+    if result.best_setup.switches:
+        lines += ["import torch", *switch_lines(result.best_setup.switches)]
+    if result.best_setup.adapter:
         lines += [
             "from peft import LoraConfig, get_peft_model",
             f'model = get_peft_model(model, LoraConfig(**json.load(open("{where}/best_adapter.json"))))',
         ]
-    if collator := collator_text(facts.task, facts.data_answer):
+    if collator := collator_text(result.workload.task, result.best_setup.data_arguments):
         lines += [f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
-    return [*lines, *mask_lines(facts.data_answer)]
+    return [*lines, *mask_lines(result.best_setup.data_arguments)]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.exports import YAML_FILE, switch_lines
+from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
-from autotune.report.facts import Facts
 from autotune.report.plain import launch_lines
 from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, model_lines
+from autotune.study.result import SearchResult
 
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
@@ -29,24 +29,24 @@ class Paste:
     note: str = ""
 
 
-def pastes(facts: Facts) -> list[Paste]:
+def pastes(result: SearchResult) -> list[Paste]:
     """The answer in every form, the usual one first; empty where nothing fits.
 
     JSON and YAML hold the fields of `TrainingArguments` alone, as `HfArgumentParser` reads them from a file.
     """
-    if facts.best is None:
+    if result.best_trial is None:
         return []
-    fields, besides = dict(facts.answer), _besides(facts)
-    note = _note([*besides, *_start(facts)])
-    unmade = [] if _has_name(facts) else _model_text(facts)
+    fields, besides = dict(result.best_setup.training_arguments), _besides(result)
+    note = _note([*besides, *_start(result)])
+    unmade = [] if _has_name(result) else _model_text(result)
     flags, unsaid = _flags(fields)
     left_out = f" No flag takes {', '.join(unsaid)}: set it in the script." if unsaid else ""
     return [
-        Paste("python", "Python", _python(facts), _note([*unmade, *_start(facts)])),
+        Paste("python", "Python", _python(result), _note([*unmade, *_start(result)])),
         Paste(
             "command",
             "Command line",
-            "\n\n".join(_command(line, flags) for line in launch_lines(facts)),
+            "\n\n".join(_command(line, flags) for line in launch_lines(result)),
             f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {_note(besides)}".strip(),
         ),
         Paste("json", "JSON", json.dumps(fields, indent=1), f"best_training_arguments.json. {note}".strip()),
@@ -54,20 +54,24 @@ def pastes(facts: Facts) -> list[Paste]:
     ]
 
 
-def _python(facts: Facts) -> str:
+def _python(result: SearchResult) -> str:
     lines = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
-    lines += ["    output_dir='output',", *(f"    {name}={value!r}," for name, value in facts.answer.items()), ")"]
-    if (elsewhere := facts.elsewhere) and elsewhere.auto_class and facts.model_answer:
-        lines += ["", *model_lines(elsewhere.auto_class, elsewhere.model, facts.model_answer)]
-    if facts.adapter:
+    lines += [
+        "    output_dir='output',",
+        *(f"    {name}={value!r}," for name, value in result.best_setup.training_arguments.items()),
+        ")",
+    ]
+    if (answer := answer_of(result)) and answer.auto_class and answer.model_arguments:
+        lines += ["", *model_lines(answer.auto_class, answer.model, answer.model_arguments)]
+    if result.best_setup.adapter:
         lines += ["", "from peft import LoraConfig, get_peft_model"]
-        lines += [f"model = get_peft_model(model, {adapter_text(facts.adapter)})"]
-    if collator := collator_text(facts.task, facts.data_answer):
+        lines += [f"model = get_peft_model(model, {adapter_text(result.best_setup.adapter)})"]
+    if collator := collator_text(result.workload.task, result.best_setup.data_arguments):
         lines += ["", f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
-    if masked := mask_lines(facts.data_answer):
+    if masked := mask_lines(result.best_setup.data_arguments):
         lines += ["", *masked]
-    if facts.switches:
-        lines += ["", "import torch", *switch_lines(facts.switches)]
+    if result.best_setup.switches:
+        lines += ["", "import torch", *switch_lines(result.best_setup.switches)]
     return "\n".join(lines)
 
 
@@ -75,31 +79,31 @@ def _note(said: list[str]) -> str:
     return f"What no training argument holds: {'; '.join(said)}." if said else ""
 
 
-def _has_name(facts: Facts) -> bool:
+def _has_name(result: SearchResult) -> bool:
     """Whether a name loads the model."""
-    return facts.elsewhere is not None and bool(facts.elsewhere.auto_class)
+    return bool((answer := answer_of(result)) and answer.auto_class)
 
 
-def _model_text(facts: Facts) -> list[str]:
+def _model_text(result: SearchResult) -> list[str]:
     """What the model is made with."""
-    told = ", ".join(f"{name}={value!r}" for name, value in facts.model_answer.items())
-    return [f"from_pretrained(name, {told})" if _has_name(facts) else f"your model with {told}"] if told else []
+    told = ", ".join(f"{name}={value!r}" for name, value in result.best_setup.model_arguments.items())
+    return [f"from_pretrained(name, {told})" if _has_name(result) else f"your model with {told}"] if told else []
 
 
-def _start(facts: Facts) -> list[str]:
+def _start(result: SearchResult) -> list[str]:
     """How it is started, where that is not with Python alone."""
-    return launch_lines(facts)[:1] if facts.variables or facts.processes > 1 else []
+    return launch_lines(result)[:1] if result.best_setup.variables or result.best_setup.processes > 1 else []
 
 
-def _besides(facts: Facts) -> list[str]:
+def _besides(result: SearchResult) -> list[str]:
     """What the answer holds beside training arguments, each in a few words."""
-    collator = collator_text(facts.task, facts.data_answer)
+    collator = collator_text(result.workload.task, result.best_setup.data_arguments)
     return [
-        *_model_text(facts),
-        *([f"get_peft_model(model, {adapter_text(facts.adapter)})"] if facts.adapter else []),
+        *_model_text(result),
+        *([f"get_peft_model(model, {adapter_text(result.best_setup.adapter)})"] if result.best_setup.adapter else []),
         *([f"data_collator={collator}"] if collator else []),
-        *([f"batches {WITHOUT_MASK}"] if mask_lines(facts.data_answer) else []),
-        *switch_lines(facts.switches),
+        *([f"batches {WITHOUT_MASK}"] if mask_lines(result.best_setup.data_arguments) else []),
+        *switch_lines(result.best_setup.switches),
     ]
 
 

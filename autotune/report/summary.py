@@ -9,6 +9,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.no_answer import why_no_answer
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
+from autotune.report.device import device_parts
 from autotune.report.evidence import (
     input_bound_text,
     measurement_lines,
@@ -17,43 +18,45 @@ from autotune.report.evidence import (
     utilization_lines,
     verification_lines,
 )
-from autotune.report.exports import YAML_FILE, exports, switch_lines
-from autotune.report.facts import Facts
+from autotune.report.exports import YAML_FILE, answer_of, exports, switch_lines
 from autotune.report.markdown import markdown_text, one_line
 from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
 from autotune.space.launch import accelerate_line, launch_line
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import is_open, pays_from, speed_up
+from autotune.study.result import SearchResult
 
 SHORT = 8
 """Settings that one line can tell."""
 
 
-def headline(facts: Facts) -> str:
+def headline(result: SearchResult) -> str:
     """One sentence: the answer against the baseline."""
-    if facts.best is None:
-        error = why_no_answer(facts.trials, facts.allowed_bytes)
+    if result.best_trial is None:
+        error = why_no_answer(result.trials, result.allowed_bytes)
         if not isinstance(error, NothingFits):
             return error.message
-        return f"Nothing fits: none of {len(facts.trials)} trial(s) stayed within {format_bytes(facts.allowed_bytes)}."
-    if facts.speedup is None:
-        return f"Your own settings cannot be compared: {facts.speedup_reason}."
-    if facts.baseline is not None and facts.best.number == facts.baseline.number:
-        if not facts.disqualified:
+        return (
+            f"Nothing fits: none of {len(result.trials)} trial(s) stayed within {format_bytes(result.allowed_bytes)}."
+        )
+    if result.measured_speedup is None:
+        return f"Your own settings cannot be compared: {result.speedup_reason}."
+    if result.baseline_trial is not None and result.best_trial.number == result.baseline_trial.number:
+        if not result.disqualified:
             return "Your own settings are the best that was found."
-        if any(trial.disqualified_reason for trial, _ in facts.disqualified):
+        if any(trial.disqualified_reason for trial, _ in result.disqualified):
             return "Your own settings are kept: what beats them does not learn as fp32 does."
         return "Your own settings are kept: cannot tell whether another configuration is faster."
-    if facts.objective == "memory":
-        before = format_bytes(facts.baseline.peak_bytes if facts.baseline else None)
-        now = format_bytes(facts.best.peak_bytes)
-        return f"{now} instead of {before}, {facts.speedup:.2f}x the speed of your settings."
-    if is_open(facts.speedup):
-        return f"Cannot tell whether this is faster than your settings ({gain_range(facts.speedup)})."
-    if facts.speedup.low <= 1:
-        return f"As fast as your settings ({gain_range(facts.speedup)})."
-    digits = 1 if facts.speedup >= 1.1 else 2
-    return f"{facts.speedup:.{digits}f}x faster than your settings (95 % interval {_range(facts.speedup)})."
+    if result.request.objective == "memory":
+        before = format_bytes(result.baseline_trial.peak_bytes if result.baseline_trial else None)
+        now = format_bytes(result.best_trial.peak_bytes)
+        return f"{now} instead of {before}, {result.measured_speedup:.2f}x the speed of your settings."
+    if is_open(result.measured_speedup):
+        return f"Cannot tell whether this is faster than your settings ({gain_range(result.measured_speedup)})."
+    if result.measured_speedup.low <= 1:
+        return f"As fast as your settings ({gain_range(result.measured_speedup)})."
+    digits = 1 if result.measured_speedup >= 1.1 else 2
+    return f"{result.measured_speedup:.{digits}f}x faster than your settings (95 % interval {_range(result.measured_speedup)})."
 
 
 def _best_text(best: Trial, baseline: Trial | None) -> str:
@@ -98,72 +101,76 @@ def speed_text(trial: Trial) -> str:
     return format_interval(speed, speed.low, speed.high) if speed is not None else "-"
 
 
-def answer_lines(facts: Facts) -> list[str]:
+def answer_lines(result: SearchResult) -> list[str]:
     """The end of a search for a terminal: headline, both configurations, warnings."""
-    told = [f"  {label:<10}{text}" for label, text in answer_parts(facts)]
-    return [headline(facts), *told, f"Why it ended: {facts.stop_reason}."]
+    told = [f"  {label:<10}{text}" for label, text in answer_parts(result)]
+    return [headline(result), *told, f"Why it ended: {result.stop_reason}."]
 
 
-def answer_parts(facts: Facts) -> list[tuple[str, str]]:
+def answer_parts(result: SearchResult) -> list[tuple[str, str]]:
     """What is said under the headline, as (label, text); without a label it goes on from the one before."""
     parts: list[tuple[str, str]] = []
-    if facts.best is not None:
+    if result.best_trial is not None:
         parts += [
-            ("best", _best_text(facts.best, facts.baseline)),
+            ("best", _best_text(result.best_trial, result.baseline_trial)),
             (
                 "",
-                f"{speed_text(facts.best)} samples/s, peak {format_bytes(facts.best.peak_bytes)} "
-                f"of {format_bytes(facts.allowed_bytes)} allowed{'' if facts.best.confirmed else '; not confirmed'}",
+                f"{speed_text(result.best_trial)} samples/s, peak {format_bytes(result.best_trial.peak_bytes)} "
+                f"of {format_bytes(result.allowed_bytes)} allowed{'' if result.best_trial.confirmed else '; not confirmed'}",
             ),
         ]
-    if facts.best is not None and (use := facts.utilization.get(facts.best.number)) and use.mfu is not None:
+    if (
+        result.best_trial is not None
+        and (use := result.utilizations.get(result.best_trial.number))
+        and use.mfu is not None
+    ):
         parts.append(("uses", use.text))
-    if facts.baseline is not None:
-        how = f"{speed_text(facts.baseline)} samples/s, peak {format_bytes(facts.baseline.peak_bytes)}"
-        if not facts.baseline.feasible:
-            how = f"{facts.baseline.final.outcome}: {facts.baseline.final.reason}"
-        parts += [("baseline", _baseline_text(facts.best, facts.baseline)), ("", how)]
-    parts += [("not used", line) for line in disqualified_lines(facts)]
-    if facts.speedup is not None and facts.speedup_reason:
-        parts.append(("speed-up", facts.speedup_reason))
-    if facts.variables or facts.processes > 1:
-        parts.append(("with", launch_line(facts.processes, facts.variables)))
-    if facts.processes > 1:
-        parts.append(("or with", accelerate_line(facts.processes, facts.variables)))
-    if facts.best is not None and facts.best.measurement.compile_s:
-        parts.append(("compiling", compiling_text(facts.best, facts.trials)))
-    if collator := collator_text(facts.task, facts.data_answer):
+    if result.baseline_trial is not None:
+        how = f"{speed_text(result.baseline_trial)} samples/s, peak {format_bytes(result.baseline_trial.peak_bytes)}"
+        if not result.baseline_trial.feasible:
+            how = f"{result.baseline_trial.final.outcome}: {result.baseline_trial.final.reason}"
+        parts += [("baseline", _baseline_text(result.best_trial, result.baseline_trial)), ("", how)]
+    parts += [("not used", line) for line in disqualified_lines(result)]
+    if result.measured_speedup is not None and result.speedup_reason:
+        parts.append(("speed-up", result.speedup_reason))
+    if result.best_setup.variables or result.best_setup.processes > 1:
+        parts.append(("with", launch_line(result.best_setup.processes, result.best_setup.variables)))
+    if result.best_setup.processes > 1:
+        parts.append(("or with", accelerate_line(result.best_setup.processes, result.best_setup.variables)))
+    if result.best_trial is not None and result.best_trial.measurement.compile_s:
+        parts.append(("compiling", compiling_text(result.best_trial, result.trials)))
+    if collator := collator_text(result.workload.task, result.best_setup.data_arguments):
         parts.append(("batches", f"data_collator={collator}"))
-    if mask_lines(facts.data_answer):
+    if mask_lines(result.best_setup.data_arguments):
         parts.append(("batches", WITHOUT_MASK))
-    if facts.switches:
-        parts.append(("switches", ", ".join(switch_lines(facts.switches))))
-    if facts.adapter:
-        parts.append(("adapter", adapter_text(facts.adapter)))
-    if facts.best is not None and facts.best.final.input_bound:
-        parts.append(("data", input_bound_text(facts.best.final)))
-    losses = numerics_lines(facts.numerics, facts.best)
-    parts += [("losses", line) for line in losses if f"losses {line}" not in facts.warnings]
-    parts += [("also", line) for line in rehearsal_lines(facts.rehearsal)]
-    parts += [("warning", warning) for warning in warnings(facts)]
-    if facts.left_out:
-        parts.append(("left out", f"{', '.join(facts.left_out)}: no time left; the same command goes on with it"))
-    if learned := changed_learning(facts):
+    if result.best_setup.switches:
+        parts.append(("switches", ", ".join(switch_lines(result.best_setup.switches))))
+    if result.best_setup.adapter:
+        parts.append(("adapter", adapter_text(result.best_setup.adapter)))
+    if result.best_trial is not None and result.best_trial.final.input_bound:
+        parts.append(("data", input_bound_text(result.best_trial.final)))
+    losses = numerics_lines(result.numerics, result.best_trial)
+    parts += [("losses", line) for line in losses if f"losses {line}" not in result.study_warnings]
+    parts += [("also", line) for line in rehearsal_lines(result.rehearsal)]
+    parts += [("warning", warning) for warning in warnings(result)]
+    if result.left_out:
+        parts.append(("left out", f"{', '.join(result.left_out)}: no time left; the same command goes on with it"))
+    if learned := changed_learning(result):
         parts.append(("note", f"learns differently from your settings: {learned}"))
-    if facts.device_note:
-        parts.append(("note", facts.device_note))
+    if result.device_note:
+        parts.append(("note", result.device_note))
     return parts
 
 
-def disqualified_lines(facts: Facts) -> list[str]:
+def disqualified_lines(result: SearchResult) -> list[str]:
     """The fastest trial that could not win although it was faster than the answer, why, and how many more there are."""
-    if not facts.disqualified:
+    if not result.disqualified:
         return []
-    (trial, reason), more = facts.disqualified[0], len(facts.disqualified) - 1
-    base = facts.baseline
-    gain = speed_up(trial, base, facts.objective)[0] if base is not None else None
+    (trial, reason), more = result.disqualified[0], len(result.disqualified) - 1
+    base = result.baseline_trial
+    gain = speed_up(trial, base, result.request.objective)[0] if base is not None else None
     how_fast = f", {gain_range(gain)}" if gain is not None else ""
-    told = f"trial {trial.number} ({_told(trial, facts)}){how_fast}: {reason}"
+    told = f"trial {trial.number} ({_told(trial, result)}){how_fast}: {reason}"
     others = [f"{more} more that {'was' if more == 1 else 'were'} faster: see the trials"] if more else []
     accept = ["--allow-loss-difference lets it win"] if trial.disqualified_reason else []
     return [told, *accept, *others]
@@ -179,75 +186,83 @@ def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
     return f"{said}; it pays from {steps} steps on" if steps else said
 
 
-def warnings(facts: Facts) -> list[str]:
+def warnings(result: SearchResult) -> list[str]:
     """What speaks against trusting the result: the study's warnings, the best trial's, then the baseline's, each once.
 
     What is said of both is said once, with the range of its numbers."""
-    told = [*facts.warnings, *(facts.best.final.warnings if facts.best else ())]
-    if facts.baseline and facts.best and facts.baseline.number != facts.best.number:
+    told = [*result.study_warnings, *(result.best_trial.final.warnings if result.best_trial else ())]
+    if result.baseline_trial and result.best_trial and result.baseline_trial.number != result.best_trial.number:
         known = set(map(without_numbers, told))
         told += [
             warning if without_numbers(warning) in known else f"baseline: {warning}"
-            for warning in facts.baseline.final.warnings
+            for warning in result.baseline_trial.final.warnings
         ]
     return list(in_ranges(told))
 
 
-def changed_learning(facts: Facts) -> str:
+def changed_learning(result: SearchResult) -> str:
     """The settings that change numerics and differ between the answer and the baseline, and in what they learn differently."""
-    if facts.best is None or facts.baseline is None:
+    if result.best_trial is None or result.baseline_trial is None:
         return ""
-    best, base = facts.best.configuration.values, facts.baseline.configuration.values
+    best, base = result.best_trial.configuration.values, result.baseline_trial.configuration.values
     return ", ".join(
         f"{name} {best[name]} instead of {base[name]}"
         + (f" ({how})" if (how := SETTINGS[name].differs(best[name])) else "")
-        for name in learning_differences(facts.best.configuration, facts.baseline.configuration)
+        for name in learning_differences(result.best_trial.configuration, result.baseline_trial.configuration)
     )
 
 
-def summary(facts: Facts) -> str:
+def summary(result: SearchResult) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
     parts = [
-        f"# {markdown_text(facts.name)}",
+        f"# {markdown_text(result.name)}",
         "",
-        markdown_text(headline(facts)),
+        markdown_text(headline(result)),
         "",
         "With pictures, for a browser: [report.html](report.html).",
         "",
     ]
-    if facts.best is not None:
-        told = [" ".join(line.splitlines()) for line in answer_lines(facts)[1:]]
+    if result.best_trial is not None:
+        told = [" ".join(line.splitlines()) for line in answer_lines(result)[1:]]
         parts += ["```", *told, "```", "", "## What to paste", "", "```python"]
-        parts += [*paste_lines(".", facts), "```", "", "```json", json.dumps(dict(facts.answer), indent=1), "```", ""]
+        parts += [
+            *paste_lines(".", result),
+            "```",
+            "",
+            "```json",
+            json.dumps(dict(result.best_setup.training_arguments), indent=1),
+            "```",
+            "",
+        ]
         parts += [
             "Model: `from_pretrained(name, **arguments)` with",
             "",
             "```json",
-            json.dumps(dict(facts.model_answer)),
+            json.dumps(dict(result.best_setup.model_arguments)),
             "```",
             "",
         ]
-    if facts.elsewhere is not None:
-        files = ", ".join(f"[{name}]({name})" for name in exports(facts.elsewhere) if name != YAML_FILE)
+    if (answer := answer_of(result)) is not None:
+        files = ", ".join(f"[{name}]({name})" for name in exports(answer) if name != YAML_FILE)
         parts += [f"For other tools: {files}.", ""]
-    if facts.best is not None:
-        parts += ["## How it was measured", "", *_list(evidence_lines(facts, facts.best)), ""]
-        if facts.numerics and facts.numerics.has_losses:
+    if result.best_trial is not None:
+        parts += ["## How it was measured", "", *_list(evidence_lines(result, result.best_trial)), ""]
+        if result.numerics and result.numerics.has_losses:
             parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
-    parts += ["## Trials", "", *_trials_table(facts), ""]
-    ended = f"Why it ended: {facts.stop_reason}. Proposals answered by earlier trials: {facts.duplicate_proposals}."
+    parts += ["## Trials", "", *_trials_table(result), ""]
+    ended = f"Why it ended: {result.stop_reason}. Proposals answered by earlier trials: {result.duplicate_proposals}."
     parts += [markdown_text(ended), ""]
-    if facts.ruled_out:
-        parts += ["## Ruled out before the search", "", *_list(facts.ruled_out), ""]
-    if facts.notes:
-        parts += ["## Notes", "", *_list(facts.notes), ""]
+    if result.ruled_out:
+        parts += ["## Ruled out before the search", "", *_list(map(str, result.ruled_out)), ""]
+    if result.all_notes:
+        parts += ["## Notes", "", *_list(result.all_notes), ""]
     where = [
-        f"model: {facts.model}, task {facts.task}",
-        f"data: {facts.data}",
-        f"device: {facts.device}",
-        f"limit: {format_bytes(facts.limit_bytes)} of memory, {format_bytes(facts.allowed_bytes)} allowed",
-        *(f"{label}: {text}" for label, text in facts.surroundings),
-        f"versions: {', '.join(f'{name} {version}' for name, version in facts.versions.items())}",
+        f"model: {result.model_text}, task {result.workload.task}",
+        f"data: {result.data_text}",
+        f"device: {result.device_text}",
+        f"limit: {format_bytes(result.memory_limit_bytes)} of memory, {format_bytes(result.allowed_bytes)} allowed",
+        *(f"{label}: {text}" for label, text in device_parts(result.environment)),
+        f"versions: {', '.join(f'{name} {version}' for name, version in result.environment.versions.items())}",
     ]
     return "\n".join([*parts, "## Where and what", "", *_list(where)]) + "\n"
 
@@ -256,39 +271,39 @@ def _list(texts: Iterable[str]) -> list[str]:
     return [f"- {markdown_text(text)}" for text in texts]
 
 
-def evidence_lines(facts: Facts, best: Trial) -> list[str]:
+def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
     """What the best trial's numbers stand on: steps, memory, losses, evaluation, a verification."""
     return [
         *measurement_lines(best),
-        *utilization_lines(facts.utilization.get(best.number)),
-        *(f"losses: {line}" for line in numerics_lines(facts.numerics, best)),
-        *rehearsal_lines(facts.rehearsal),
-        *verification_lines(facts.verification),
+        *utilization_lines(result.utilizations.get(best.number)),
+        *(f"losses: {line}" for line in numerics_lines(result.numerics, best)),
+        *rehearsal_lines(result.rehearsal),
+        *verification_lines(result.verification),
     ]
 
 
-def _trials_table(facts: Facts) -> list[str]:
-    known = any(use.mfu is not None for use in facts.utilization.values())
+def _trials_table(result: SearchResult) -> list[str]:
+    known = any(use.mfu is not None for use in result.utilizations.values())
     header = f"| trial | configuration | outcome | samples/s |{' MFU |' if known else ''} data wait | peak | probe | warnings |"
     rows = [
-        f"| {trial.number}{' (best)' if facts.best and trial.number == facts.best.number else ''} "
-        f"| {_cell(_told(trial, facts))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
-        f"{f'| {mfu_text(trial, facts)} ' if known else ''}| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} "
+        f"| {trial.number}{' (best)' if result.best_trial and trial.number == result.best_trial.number else ''} "
+        f"| {_cell(_told(trial, result))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
+        f"{f'| {mfu_text(trial, result)} ' if known else ''}| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} "
         f"| {format_seconds(trial.probe_seconds)} | {_cell(warnings_text(trial))} |"
-        for trial in facts.trials
+        for trial in result.trials
     ]
     return [header, "|---" * (header.count("|") - 1) + "|", *rows]
 
 
-def mfu_text(trial: Trial, facts: Facts) -> str:
+def mfu_text(trial: Trial, result: SearchResult) -> str:
     """`45.2%`, or a dash."""
-    use = facts.utilization.get(trial.number)
+    use = result.utilizations.get(trial.number)
     return "-" if use is None or use.mfu is None else f"{use.mfu:.1%}"
 
 
-def _told(trial: Trial, facts: Facts) -> str:
+def _told(trial: Trial, result: SearchResult) -> str:
     """The configuration: the baseline's whole, of the others what differs from it."""
-    base = facts.baseline
+    base = result.baseline_trial
     return trial.configuration.unlike(None if base is None or base.number == trial.number else base.configuration)
 
 

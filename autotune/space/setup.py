@@ -1,6 +1,7 @@
-"""Configuration -> Hugging Face's names: the same for what a probe runs and for the answer."""
+"""Training setup: a configuration in Hugging Face's names."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.configuration import Configuration, Value, word
@@ -37,27 +38,65 @@ LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 """Variables that torchrun and the like set for each rank."""
 
 
-def training_arguments(
-    configuration: Configuration, environment: Environment, base: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Fields for `TrainingArguments(output_dir=..., **fields)`.
+@dataclass(frozen=True)
+class TrainingSetup:
+    """All that a training with a configuration is started with, in Hugging Face's names; empty: nothing but the defaults."""
 
-    Holds micro-batch size, accumulation and every field of every setting, at its default or not, `use_cpu` on a CPU, and
-    what else the user set in `base` (fields that differ from the defaults).
+    training_arguments: Mapping[str, Any] = field(default_factory=dict)  # TrainingArguments(output_dir=..., **fields)
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)  # AutoModelForX.from_pretrained(name, **fields)
+    data_arguments: Mapping[str, Any] = field(default_factory=dict)  # how samples become a batch: see `Effect`
+    adapter: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # peft.LoraConfig(**fields); empty: all weights are trained
+    switches: Mapping[str, bool] = field(default_factory=dict)  # functions of torch.backends.cuda -> their argument
+    process_environment: Mapping[str, str] = field(default_factory=dict)  # variables of the training process
+    host_environment: Mapping[str, str] = field(default_factory=dict)  # those that it must be started with
+    processes: int = 1  # that the launcher must start, one a rank
 
-    Raises InvalidRequest, as everything here does that is asked of a configuration, where it holds a setting or a value that
-    this version does not know.
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables to set before the training starts; mostly none."""
+        return {**self.host_environment, **self.process_environment}
+
+
+def training_setup(
+    configuration: Configuration, environment: Environment, base: Mapping[str, Any], task: str = ""
+) -> TrainingSetup:
+    """The setup of a configuration: the same for what a probe runs and for the answer.
+
+    Its training arguments hold micro-batch size, accumulation and every field of every setting, at its default or not, `use_cpu`
+    on a CPU, and what else the user set in `base` (fields that differ from the defaults). The user's own values in a variable
+    are kept; those variables that the launcher of several ranks sets for each are left out.
+
+    Raises InvalidRequest where the configuration holds a setting or a value that this version does not know.
     """
-    settings = _settings(configuration, environment)
+    effect = _effect(configuration, environment)
+    left_out = LAUNCHERS if effect.processes > 1 else ()
+    variables = {name: value for name, value in effect.environment.items() if name not in left_out}
+    return TrainingSetup(
+        training_arguments=_training_arguments(configuration, effect, environment, base),
+        model_arguments={"dtype": "float32", **effect.model_arguments},
+        data_arguments=effect.data_arguments,
+        adapter=_adapter(effect, task),
+        switches=effect.switches,
+        process_environment=_with_own(variables, environment),
+        host_environment=_with_own(effect.host, environment),
+        processes=max(1, effect.processes),
+    )
+
+
+def _training_arguments(
+    configuration: Configuration, effect: Effect, environment: Environment, base: Mapping[str, Any]
+) -> dict[str, Any]:
     left_out = {*PRIVATE, FINDER, *_aliases(environment)}
     fields = {name: value for name, value in base.items() if name not in left_out}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
-    for name, value in settings.training_arguments.items():
+    for name, value in effect.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else _joined(fields.get(name), value)
-    for name in settings.contradicts:
+    for name in effect.contradicts:
         fields.pop(name, None)
-    for name, value in settings.defaults.items():
+    for name, value in effect.defaults.items():
         if fields.get(name) is None:
             fields[name] = value
     if environment.is_cpu:
@@ -65,75 +104,37 @@ def training_arguments(
     return fields
 
 
-def model_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
-    """Fields for `AutoModelForX.from_pretrained(name, **fields)`."""
-    return {"dtype": "float32", **_settings(configuration, environment).model_arguments}
+def _with_own(variables: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    return joined({name: value for name, value in environment.variables.items() if name in variables}, variables)
 
 
-def process_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
-    """Environment variables that the training process needs, the user's own settings in them kept.
-
-    Without those that the launcher of several ranks sets for each.
-    """
-    settings = _settings(configuration, environment)
-    left_out = LAUNCHERS if settings.processes > 1 else ()
-    asked = {name: value for name, value in settings.environment.items() if name not in left_out}
-    return _with_own(asked, environment)
-
-
-def host_environment(configuration: Configuration, environment: Environment) -> dict[str, str]:
-    """Those that it must be started with."""
-    return _with_own(_settings(configuration, environment).host, environment)
-
-
-def _with_own(asked: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    return joined({name: value for name, value in environment.variables.items() if name in asked}, asked)
-
-
-def processes(configuration: Configuration, environment: Environment) -> int:
-    """How many processes the launcher must start, one a rank."""
-    return max(1, _settings(configuration, environment).processes)
-
-
-def data_arguments(configuration: Configuration, environment: Environment) -> dict[str, Any]:
-    """How samples become a batch, where settings say so: see `Settings.data_arguments`."""
-    return dict(_settings(configuration, environment).data_arguments)
-
-
-def torch_switches(configuration: Configuration, environment: Environment) -> dict[str, bool]:
-    """Functions of `torch.backends.cuda` -> what to call them with before the training."""
-    return dict(_settings(configuration, environment).switches)
-
-
-def adapter_arguments(configuration: Configuration, environment: Environment, task: str) -> dict[str, Any]:
-    """Fields for PEFT's `LoraConfig`; empty where all weights are trained."""
-    fields = dict(_settings(configuration, environment).adapter)
-    if not fields.get("r"):
+def _adapter(effect: Effect, task: str) -> dict[str, Any]:
+    if not effect.adapter.get("r"):
         return {}
-    named = {"task_type": TASK_TYPES[task]} if task in TASK_TYPES else {}
-    return {"target_modules": ALL_LINEAR, **fields, **named}
+    task_type = {"task_type": TASK_TYPES[task]} if task in TASK_TYPES else {}
+    return {"target_modules": ALL_LINEAR, **effect.adapter, **task_type}
 
 
-def _settings(configuration: Configuration, environment: Environment) -> Effect:
+def _effect(configuration: Configuration, environment: Environment) -> Effect:
     values = configuration.values
     # In the order of SETTINGS, however a space lists them: later ones may overrule what earlier ones set by the way.
-    every = [
+    effects = [
         _applied(name, values[name], environment) for name in (*SETTINGS, *values.keys() - SETTINGS) if name in values
     ]
     fields: dict[str, Any] = {}
-    for one in every:
-        fields |= {name: _joined(fields.get(name), value) for name, value in one.training_arguments.items()}
+    for effect in effects:
+        fields |= {name: _joined(fields.get(name), value) for name, value in effect.training_arguments.items()}
     return Effect(
         training_arguments=fields,
-        model_arguments=_all_of([one.model_arguments for one in every]),
-        environment=joined(*(one.environment for one in every)),
-        contradicts=tuple(name for one in every for name in one.contradicts),
-        defaults=_all_of([one.defaults for one in every]),
-        processes=max(one.processes for one in every),
-        host=joined(*(one.host for one in every)),
-        data_arguments=_all_of([one.data_arguments for one in every]),
-        adapter=_all_of([one.adapter for one in every]),
-        switches=_all_of([one.switches for one in every]),
+        model_arguments=_all_of([effect.model_arguments for effect in effects]),
+        environment=joined(*(effect.environment for effect in effects)),
+        contradicts=tuple(name for effect in effects for name in effect.contradicts),
+        defaults=_all_of([effect.defaults for effect in effects]),
+        processes=max(effect.processes for effect in effects),
+        host=joined(*(effect.host for effect in effects)),
+        data_arguments=_all_of([effect.data_arguments for effect in effects]),
+        adapter=_all_of([effect.adapter for effect in effects]),
+        switches=_all_of([effect.switches for effect in effects]),
     )
 
 
@@ -149,12 +150,12 @@ def _applied(name: str, value: Value, environment: Environment) -> Effect:
 
 
 def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for one in several for name, value in one.items()}
+    return {name: value for fields in several for name, value in fields.items()}
 
 
-def _joined(known: Any, value: Any) -> Any:
+def _joined(present: Any, value: Any) -> Any:
     """A dict joins the one that is there already; any other value takes its place."""
-    return {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return {**present, **value} if isinstance(present, Mapping) and isinstance(value, Mapping) else value
 
 
 def _aliases(environment: Environment) -> set[str]:

@@ -18,7 +18,7 @@ from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.precision import ALIKE
-from autotune.space.setup import adapter_arguments, model_arguments
+from autotune.space.setup import training_setup
 
 OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 """What bitsandbytes computes packed weights' products in -> the precision."""
@@ -85,7 +85,7 @@ class Utilization:
 
 def adapter_key(configuration: Configuration, environment: Environment, task: str) -> str:
     """What tells adapters apart; empty where all weights are trained."""
-    adapter = adapter_arguments(configuration, environment, task)
+    adapter = training_setup(configuration, environment, {}, task).adapter
     return json.dumps(adapter, sort_keys=True) if adapter else ""
 
 
@@ -121,7 +121,7 @@ def _precision(
     configuration: Configuration, environment: Environment, workload: Workload, base: Mapping[str, Any]
 ) -> str:
     """The number format of the factors of its products."""
-    packed = model_arguments(configuration, environment).get("quantization_config") or {}
+    packed = training_setup(configuration, environment, base).model_arguments.get("quantization_config") or {}
     own = configuration.values.get("precision")
     value = str(own if own is not None else SETTINGS["precision"].from_user(base, environment, workload))
     return OF_FOUR_BITS.get(packed.get("bnb_4bit_compute_dtype", ""), ALIKE.get(value, value))

@@ -29,7 +29,7 @@ from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
-from autotune.space.setup import model_arguments, training_arguments  # noqa: E402
+from autotune.space.setup import training_setup  # noqa: E402
 
 MODELS = {"bert-mini": 64, "gpt2-mini": 64, "llama-mini": 32, "t5-mini": 32, "vit-mini": None}
 GLOBAL_BATCH = 8
@@ -114,9 +114,11 @@ class PlainScript:
 def write_answer(folder: Path, environment: Environment, workload: Workload, configuration: Configuration) -> None:
     """The files that the plain script reads."""
     (folder / "request.json").write_text(json.dumps({"workload": workload.to_dict()}))
-    answer = training_arguments(configuration, environment, {})
+    answer = training_setup(configuration, environment, {}).training_arguments
     (folder / "best_training_arguments.json").write_text(json.dumps(answer))
-    (folder / "best_model_arguments.json").write_text(json.dumps(model_arguments(configuration, environment)))
+    (folder / "best_model_arguments.json").write_text(
+        json.dumps(training_setup(configuration, environment, {}).model_arguments)
+    )
 
 
 def workload_of(host: ProbeHost, model: str, cache: Path) -> Workload:

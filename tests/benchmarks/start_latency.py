@@ -22,7 +22,7 @@ from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
 from autotune.probe.process.answers import read_answer  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
-from autotune.space.setup import training_arguments  # noqa: E402
+from autotune.space.setup import training_setup  # noqa: E402
 
 TARGET_S = 0.1
 SETTINGS = {
@@ -65,7 +65,7 @@ def measure(host: ProbeHost, folder: Path, probes: int) -> tuple[Environment, li
             deadline_s=120,
             number=number,
             configuration=configuration,
-            training_arguments=training_arguments(configuration, environment, {}),
+            training_arguments=training_setup(configuration, environment, {}).training_arguments,
             workload=workload,
             environment=environment,
             timing=Timing(untimed_least=1, untimed_most=1, timed_least=1, timed_most=1),

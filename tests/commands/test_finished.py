@@ -115,7 +115,7 @@ def test_what_there_was_no_time_for_is_done_by_the_same_command(
 def _parts(result: TuningResult) -> list[tuple[str, str]]:
     from autotune.report.summary import answer_parts
 
-    return answer_parts(result.facts())
+    return answer_parts(result)
 
 
 def _leaving_out(finish: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
+from autotune.report.exports import answer_of
 from autotune.report.summary import answer_lines, warnings
 from autotune.space.search_space import RuledOut
 from autotune.space.user_arguments import read_training_args
@@ -151,10 +152,10 @@ def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
         assert made.best.number == best
         told = made.to_dict()
         assert "annot tell whether" in told["headline"]
-        assert told["speedup_reason"] == made.speedup_reason == made.facts().speedup_reason
+        assert told["speedup_reason"] == made.speedup_reason == made.speedup_reason
         assert "cannot tell whether trial 1 is faster" in made.speedup_reason
         assert json.loads((made.save(tmp_path) / "result.json").read_text())["speedup_reason"] == made.speedup_reason
-        lines = "\n".join(answer_lines(made.facts()))
+        lines = "\n".join(answer_lines(made))
         assert "1.31x, 95 % interval" in lines
         assert made.speedup_reason in lines
         for name in ("summary.md", "report.html"):
@@ -221,7 +222,7 @@ def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_
 
 def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
     found = result(rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
-    assert "per_device_eval_batch_size" not in found.training_argument_fields()
+    assert "per_device_eval_batch_size" not in found.setup.training_arguments
     assert found.training_arguments().per_device_eval_batch_size == 8
 
 
@@ -238,7 +239,7 @@ def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
 
 
 def test_the_model_s_arguments_are_keywords() -> None:
-    assert result().model_arguments() == {"dtype": "float32"}
+    assert result().setup.model_arguments == {"dtype": "float32"}
 
 
 def test_the_frame_has_a_row_for_each_trial() -> None:
@@ -279,8 +280,8 @@ def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tm
     made = result(prospects=prospects, estimated_peaks={0: peak, 1: replace(peak, reserved_bytes=30)})
     first = made.save(tmp_path / "first")
     again = TuningResult.load(TuningResult.load(first).save(tmp_path / "second"))
-    assert again.prospects == made.prospects == again.facts().prospects
-    assert again.estimated_peaks == made.estimated_peaks == again.facts().estimated_peaks
+    assert again.prospects == made.prospects == again.prospects
+    assert again.estimated_peaks == made.estimated_peaks == again.estimated_peaks
     (first / "result.json").unlink()
     killed = TuningResult.load(first)
     assert killed.estimated_peaks == made.estimated_peaks, "a search that was killed has written no result.json"
@@ -373,7 +374,7 @@ def test_a_report_names_no_place_of_the_machine_and_no_token(tmp_path: Path) -> 
             text = path.read_text(encoding="utf-8")
             assert "/home/ann" not in text, path.name
             assert token not in text, path.name
-    assert "mine (GPT2LMHeadModel" in made.facts().model
+    assert "mine (GPT2LMHeadModel" in made.model_text
     assert "/home/ann" not in made.model_card()
     again = TuningResult.load(tmp_path)
     assert (again.workload.name, again.identity) == ("mine", made.identity)
@@ -389,15 +390,15 @@ def test_code_of_a_model_s_own_is_opened_from_where_the_search_had_it(tmp_path: 
 
 
 def test_a_study_that_was_named_bears_its_name() -> None:
-    assert result().facts().name == "gpt2-mini-causal-lm-gb48-cpu"
-    assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).facts().name == "nightly"
+    assert result().name == "gpt2-mini-causal-lm-gb48-cpu"
+    assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).name == "nightly"
 
 
 def test_warnings_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
-    folder = result(warnings=("others held memory",)).save(tmp_path)
+    folder = result(study_warnings=("others held memory",)).save(tmp_path)
     again = TuningResult.load(folder)
     assert again.warnings == ("others held memory",)
-    assert "others held memory" in warnings(again.facts())
+    assert "others held memory" in warnings(again)
     assert "others held memory" in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -413,7 +414,9 @@ def test_warnings_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
     ids=["hub", "folder", "built in", "config file", "the caller's own"],
 )
 def test_only_a_model_that_a_name_loads_has_a_class_for_it(facts: dict[str, Any], loaded_by: str) -> None:
-    assert result(workload=workload(**facts)).for_other_tools().auto_class == loaded_by
+    answer = answer_of(result(workload=workload(**facts)))
+    assert answer is not None
+    assert answer.auto_class == loaded_by
 
 
 def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_once() -> None:
@@ -424,14 +427,14 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
             trial(1, 40.0, of=configuration(16), observed_warnings=("a busy machine", "others held memory")),
             trial(2, 30.0, of=configuration(4), observed_warnings=("of no interest",)),
         ],
-        warnings=("others held memory",),
+        study_warnings=("others held memory",),
         numerics=Numerics(tuple(Curve((level,) * 30) for level in (2.0, 2.1, 2.2)), curves),
     )
     *others, losses = made.warnings
     assert others == ["others held memory", "a busy machine", "baseline: throttled"]
     assert losses == made.loss_warning
     assert made.numerics.flag(1) in losses
-    assert made.warnings == ("others held memory",)
+    assert made.study_warnings == ("others held memory",)
     assert made.to_dict()["warnings"] == list(made.warnings)
     assert result().warnings == ()
 

@@ -115,7 +115,7 @@ def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -
     made = searched.training_arguments(output_dir="unused", learning_rate=1e-3)
     assert made.learning_rate == 1e-3
     assert made.per_device_train_batch_size == loaded.per_device_train_batch_size
-    assert searched.model_arguments()["dtype"] == "float32"
+    assert searched.setup.model_arguments["dtype"] == "float32"
 
 
 def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult) -> None:
@@ -253,7 +253,7 @@ def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
     assert result.best.configuration.global_batch_size == 8
     assert result.training_arguments().learning_rate == 3e-4
     assert result.training_arguments().output_dir == "unused"
-    assert "output_dir" not in result.training_argument_fields()
+    assert "output_dir" not in result.setup.training_arguments
     assert result.workload.architecture == "BertForSequenceClassification"
 
 

@@ -73,6 +73,6 @@ def test_before_any_trial_and_where_all_are_barred_it_is_said_so() -> None:
 
 def test_the_report_s_headline_and_the_result_say_the_same() -> None:
     late = result([Trial(0, configuration(), ended(Outcome.TIMED_OUT, reason="not done after 60 s"))])
-    assert "timed out: not done after 60 s" in headline(late.facts())
+    assert "timed out: not done after 60 s" in headline(late)
     with pytest.raises(SearchFailed, match="not done after 60 s"):
         late.best  # noqa: B018

@@ -10,15 +10,7 @@ from autotune.core.workload import Workload
 from autotune.probe.order import Order, Timing
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.setup import (
-    adapter_arguments,
-    data_arguments,
-    host_environment,
-    model_arguments,
-    process_environment,
-    torch_switches,
-    training_arguments,
-)
+from autotune.space.setup import training_setup
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
 """The fewest steps that make a measurement: what is tested is not how fast they are."""
@@ -45,24 +37,20 @@ def make_order(
     """An order of `asked` (by default 4 samples a step); `behaviour` is what the caller's objects are to do."""
     asked = asked or configuration()
     workload = fields.pop("workload", CALLERS)
+    setup = training_setup(asked, environment, base or {}, workload.task)
     return Order(
         **{
             "kind": "probe",
             "folder": str(folder),
             "deadline_s": 60.0,
             "configuration": asked,
-            "training_arguments": training_arguments(asked, environment, base or {}),
-            "model_arguments": model_arguments(asked, environment),
+            **{name: value for name, value in vars(setup).items() if name != "processes"},
             "process_environment": {
-                **process_environment(asked, environment),
+                **setup.process_environment,
                 "BEHAVIOUR": behaviour,
                 "BEHAVIOUR_FOLDER": str(folder),
                 **(variables or {}),
             },
-            "host_environment": host_environment(asked, environment),
-            "data_arguments": data_arguments(asked, environment),
-            "switches": torch_switches(asked, environment),
-            "adapter": adapter_arguments(asked, environment, workload.task),
             "workload": workload,
             "environment": environment,
             "accumulation_steps_run": asked.gradient_accumulation_steps,

@@ -2,13 +2,13 @@
 
 import pytest
 
-from autotune.report.facts import Facts
 from autotune.report.html import page
+from autotune.study.result import SearchResult
 from tests.report.studies import hostile, large
 
 
 @pytest.fixture(scope="session")
-def large_facts() -> Facts:
+def large_facts() -> SearchResult:
     """Of 500 trials."""
     return large()
 

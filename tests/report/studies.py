@@ -4,16 +4,18 @@ import itertools
 from dataclasses import replace
 
 from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
-from autotune.report.exports import Answer
-from autotune.report.facts import Facts
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial
+from autotune.space.search_space import RuledOut
+from autotune.space.setup import TrainingSetup
+from autotune.study.result import SearchResult
+from tests.makers import MIB, completed, configuration, cpu, ended, out_of_memory, result, trial, workload
 
 HOSTILE = "</script><script>document.title='ran'</script>{{ 7*7 }}{% if %}&amp;\"'<img src=x onerror=\"document.title='ran'\">"
 """Text that does something wherever it is not text."""
 
 
-def large(trials: int = 500) -> Facts:
+def large(trials: int = 500) -> SearchResult:
     """The facts of a search of so many trials; every sixth ran out of memory, every twentieth crashed with a long log."""
     values = itertools.product((1, 2, 3, 4, 6, 8, 12, 16), ("none", "full"), ("fp32", "bf16"), (0, 2, 4), range(9))
     made: list[Trial] = []
@@ -27,13 +29,13 @@ def large(trials: int = 500) -> Facts:
             speed = 10 + micro + number % 7 + turn / 9
             confirmed = speed if number in (0, 1, 7) else None
             made.append(trial(number, speed, (100 + 40 * micro) * MIB, of=of, confirmed=confirmed))
-    return result(made).facts()
+    return result(made)
 
 
 LOG = "\n".join(f'  File "trainer.py", line {line}, in training_step: a line of a traceback' for line in range(60))
 
 
-def hostile() -> Facts:
+def hostile() -> SearchResult:
     """The facts of a search of five trials that are full of markup, template and script."""
     slow, fast = configuration(8, optimizer=HOSTILE), configuration(16, precision=HOSTILE)
     trials = [
@@ -43,28 +45,21 @@ def hostile() -> Facts:
         Trial(3, slow, ended(Outcome.UNSUPPORTED, reason=HOSTILE * 5)),
         trial(4, 5.0, of=slow, repeated_because=(HOSTILE,)),
     ]
-    facts = result([trial(0), trial(1, 40.0, of=configuration(16))]).facts()
-    return replace(
-        facts,
-        name=HOSTILE,
-        trials=[replace(one, disqualified_reason=HOSTILE) if one.number == 4 else one for one in trials],
-        best=trials[1],
-        baseline=trials[0],
+    study = result(
+        trials[:4] + [replace(trials[4], disqualified_reason=HOSTILE)],
+        request=tuning_request("gpt2-mini", 48, device="cpu", study_name=None),
+        workload=workload(name=HOSTILE, architecture=HOSTILE, text_source=HOSTILE),
+        environment=cpu(device_name=HOSTILE, versions={HOSTILE: HOSTILE}),
         stop_reason=HOSTILE,
-        answer={"per_device_train_batch_size": 16, "run_name": HOSTILE, HOSTILE: {HOSTILE: [HOSTILE]}},
-        model_answer={"dtype": HOSTILE},
-        variables={"NAME": HOSTILE},
-        model=HOSTILE,
-        task=HOSTILE,
-        device=HOSTILE,
-        versions={HOSTILE: HOSTILE},
-        data=HOSTILE,
-        ruled_out=[HOSTILE],
-        notes=[HOSTILE],
-        device_note=HOSTILE,
-        logs={2: HOSTILE},
-        elsewhere=Answer({"run_name": HOSTILE}, {"dtype": HOSTILE}, model=HOSTILE),
+        ruled_out=(RuledOut("precision", HOSTILE, HOSTILE),),
+        notes=(HOSTILE,),
+    )
+    study = replace(study, request=replace(study.request, study_name=HOSTILE))
+    vars(study)["best_setup"] = TrainingSetup(
+        training_arguments={"per_device_train_batch_size": 16, "run_name": HOSTILE, HOSTILE: {HOSTILE: [HOSTILE]}},
+        model_arguments={"dtype": HOSTILE},
         adapter={"r": HOSTILE},
         switches={HOSTILE: True},
-        surroundings=[(HOSTILE, HOSTILE)],
+        process_environment={"NAME": HOSTILE},
     )
+    return study

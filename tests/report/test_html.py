@@ -17,10 +17,11 @@ from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report import html
-from autotune.report.facts import Facts
+from autotune.report.device import device_parts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
 from autotune.report.summary import answer_parts, evidence_lines, headline, warnings
+from autotune.study.result import SearchResult
 from tests.makers import configuration, ended, out_of_memory, result, trial
 from tests.report.studies import HOSTILE
 
@@ -86,7 +87,7 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 
 def test_the_page_lies_in_the_report_s_folder_whole(tmp_path: Path) -> None:
     made = result()
-    assert (made.save(tmp_path) / "report.html").read_text() == page(made.facts())
+    assert (made.save(tmp_path) / "report.html").read_text() == page(made)
     assert "[report.html](report.html)" in (tmp_path / "summary.md").read_text()
 
 
@@ -119,22 +120,29 @@ def test_each_number_of_the_answer_is_the_csv_s_rounded(tmp_path: Path) -> None:
 
 
 def test_what_is_said_is_what_the_summary_says() -> None:
-    facts = result().facts()
+    facts = result()
     read = Read(page(facts))
     assert read.named("h1")[0][1] == headline(facts)
-    assert facts.best is not None
+    assert facts.best_trial is not None
     said = [text for label, text in answer_parts(facts) if label not in ("best", "baseline", "", "warning")]
-    for text in (*said, *warnings(facts), *evidence_lines(facts, facts.best), *facts.notes, *facts.ruled_out):
+    for text in (
+        *said,
+        *warnings(facts),
+        *evidence_lines(facts, facts.best_trial),
+        *facts.all_notes,
+        *map(str, facts.ruled_out),
+    ):
         assert text in read.text
-    assert set(facts.surroundings) == {("memory", "6.00 GiB free of 8.00 GiB"), ("cores", "2, 2 compute threads")}
-    for pair in facts.surroundings:
+    parts = device_parts(facts.environment)
+    assert set(parts) == {("memory", "6.00 GiB free of 8.00 GiB"), ("cores", "2, 2 compute threads")}
+    for pair in parts:
         assert all(one in [text for _, text in read.named(tag)] for one, tag in zip(pair, ("dt", "dd"), strict=True))
     assert f"Why it ended: {facts.stop_reason}." in read.text
 
 
 def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE])
-    read = Read(page(replace(result().facts(), logs={2: "the end"})))
+    read = Read(page(with_logs(result(), "the end")))
     told = [text for _, text in read.named("h1", "h2")][1:]
     assert told == [
         *("What to paste", "Speed-up", "Pictures", "How it was measured", "Warnings"),
@@ -150,7 +158,7 @@ def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytes
 
 def test_pictures_stand_there_with_title_and_caption(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE, replace(FIGURE, name="second")])
-    read = Read(page(result().facts()))
+    read = Read(page(result()))
     assert [text for _, text in read.named("figcaption")] == ["A caption & more"] * 2
     assert len(read.named("svg")) == len(read.named("circle")) == 2
     assert "A <title>" in read.text
@@ -174,7 +182,7 @@ def test_markup_in_names_reasons_and_logs_is_text(hostile_page: str) -> None:
     assert len(read.named("script")) == 1
     assert not read.named("img")
     assert "49" not in re.sub(r"\d\.\d+", "", read.text), "a template inside a name is not run"
-    for place in ("title", "dt", "dd", "li", "pre", "summary", "td", "p"):
+    for place in ("title", "dd", "li", "pre", "summary", "td", "p"):
         assert any(HOSTILE in text or HOSTILE[:100] in text for _, text in read.named(place)), place
     assert not any(name.startswith("on") for _, attributes, _ in read.elements for name in attributes)
 
@@ -194,7 +202,7 @@ def test_the_policy_lets_this_script_run_and_nothing_load(hostile_page: str) -> 
 
 def test_where_nothing_fits_the_page_says_so_and_has_nothing_to_paste() -> None:
     of = configuration()
-    facts = result([Trial(0, of, out_of_memory(of))]).facts()
+    facts = result([Trial(0, of, out_of_memory(of))])
     read = Read(page(facts))
     assert read.named("h1")[0][1] == headline(facts)
     assert not [text for _, text in read.named("h2") if text in ("What to paste", "Speed-up", "How it was measured")]
@@ -203,37 +211,43 @@ def test_where_nothing_fits_the_page_says_so_and_has_nothing_to_paste() -> None:
 
 @pytest.mark.parametrize("trials", [[], [trial(0)], [trial(0, 20.0), trial(1, 5.0)]], ids=["none", "one", "own best"])
 def test_any_study_makes_a_page(trials: list[Trial]) -> None:
-    facts = (
-        replace(result([trial(0)]).facts(), trials=[], best=None, baseline=None)
-        if not trials
-        else result(trials).facts()
-    )
+    facts = replace(result([trial(0)]), trials=trials)
     assert Read(page(facts)).named("h1")
 
 
-def test_failed_trials_show_the_end_of_their_log(large_facts: Facts) -> None:
+def with_logs(study: SearchResult, text: str) -> SearchResult:
+    """The study with this at the end of the log of every trial that failed."""
+    return replace(
+        study,
+        trials=[
+            replace(trial, measurement=replace(trial.measurement, log_tail=text))
+            if trial.final.outcome.value != "completed"
+            else trial
+            for trial in study.trials
+        ],
+    )
+
+
+def test_failed_trials_show_the_end_of_their_log(large_facts: SearchResult) -> None:
     read = Read(page(large_facts))
     failed = [one for one in large_facts.trials if one.final.outcome.value != "completed"]
     assert sum("id" in a and a["id"].startswith("trial-") for a, _ in read.named("details")) == len(failed)
     assert "line 59, in training_step" in read.text
 
 
-def test_logs_without_end_leave_the_page_small(large_facts: Facts) -> None:
-    logs = {one.number: "<" * 4000 for one in large_facts.trials}
-    text = page(replace(large_facts, logs=logs))
+def test_logs_without_end_leave_the_page_small(large_facts: SearchResult) -> None:
+    text = page(with_logs(large_facts, "<" * 3900))
     assert len(text.encode()) < 2_000_000
     assert "/log.txt: there is no room for all of them here" in text
 
 
-def test_the_room_for_logs_is_counted_in_bytes(large_facts: Facts) -> None:
-    wide = "€" * 4000
-    size = len(wide.encode())
-    assert size == 12_000
-    text = page(replace(large_facts, logs={one.number: wide for one in large_facts.trials}))
-    assert text.count(wide) == html.ROOM_FOR_LOGS // size
+def test_the_room_for_logs_is_counted_in_bytes(large_facts: SearchResult) -> None:
+    text = page(with_logs(large_facts, "<€" * 900))
+    shown = "&lt;€" * 900
+    assert text.count(shown) == html.ROOM_FOR_LOGS // len(shown.encode())
 
 
-def test_five_hundred_trials_are_all_there_in_less_than_two_megabytes(large_facts: Facts) -> None:
+def test_five_hundred_trials_are_all_there_in_less_than_two_megabytes(large_facts: SearchResult) -> None:
     text = page(large_facts)
     assert len(table_of(Read(text))) == 500
     assert len(text.encode()) < 2_000_000
@@ -243,7 +257,7 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
     of = configuration()
     log = f'File "{tmp_path}/script.py", line 3\n{tmp_path}/deep/er/data.txt is missing'
     crashed = Trial(1, of, ended(Outcome.CRASHED, log_tail=log))
-    text = page(result([trial(0), crashed], request=tuning_request(str(tmp_path), 48)).facts())
+    text = page(result([trial(0), crashed], request=tuning_request(str(tmp_path), 48)))
     assert str(tmp_path) not in text
     assert "…/script.py" in text
 

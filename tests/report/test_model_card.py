@@ -26,7 +26,7 @@ Some *text* with trailing spaces.{3 * " "}
 
 def test_the_section_says_where_what_and_how_much_faster() -> None:
     made = result()
-    section = model_card_section(made.facts())
+    section = model_card_section(made)
     assert section.startswith(BEGIN)
     assert section.endswith(END)
     for said in (

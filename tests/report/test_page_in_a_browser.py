@@ -16,9 +16,9 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from autotune.commands.result import TuningResult
 from autotune.report import html
-from autotune.report.facts import Facts
 from autotune.report.html import page
 from autotune.report.pictures import Picture
+from autotune.study.result import SearchResult
 from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE
 
@@ -53,7 +53,7 @@ def opened(browser: WebDriver, real_page: Path) -> WebDriver:
 
 
 @pytest.fixture
-def large_page(browser: WebDriver, tmp_path: Path, large_facts: Facts) -> WebDriver:
+def large_page(browser: WebDriver, tmp_path: Path, large_facts: SearchResult) -> WebDriver:
     path = tmp_path / "large.html"
     path.write_text(page(large_facts), encoding="utf-8")
     browser.get(path.as_uri())
@@ -221,7 +221,7 @@ def test_dark_and_light_follow_the_system_until_the_reader_chooses(opened: WebDr
 
 @pytest.mark.parametrize("width", [320, 375])
 def test_on_a_phone_the_page_does_not_scroll_sideways(
-    browser: WebDriver, tmp_path: Path, large_facts: Facts, monkeypatch: pytest.MonkeyPatch, width: int
+    browser: WebDriver, tmp_path: Path, large_facts: SearchResult, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     wide = Picture("wide", "Wide", "A caption", '<svg viewBox="0 0 900 300"><rect width="900" height="300"/></svg>')
     monkeypatch.setattr(html, "pictures", lambda facts: [wide])

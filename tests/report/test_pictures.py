@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from autotune.core.configuration import Configuration
+from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report.figures.canvas import ROLES
 from autotune.report.pictures import FILES, Picture, picture_files, pictures
@@ -79,9 +80,7 @@ def test_names_full_of_markup_and_mathematics_stay_text() -> None:
 
     facts = many(20)
     trials = [strange(one) for one in facts.trials]
-    at = {one.number: one for one in trials}
-    assert facts.best
-    facts = replace(facts, trials=trials, best=at[facts.best.number], baseline=at[0], name=odd)
+    facts = replace(facts, trials=trials, request=replace(facts.request, study_name=odd))
     made = pictures(facts)
     assert [one.name for one in made] == EVERY
     shown = " ".join(text for one in made for text in texts(one.svg))
@@ -98,9 +97,9 @@ def _sizes(one: Trial) -> tuple[int, int, int]:
 
 
 def test_what_is_not_known_has_no_figure() -> None:
-    facts = result().facts()
+    facts = result()
     assert [one.name for one in pictures(facts)] == [*EVERY[:3], "search-progress"]
-    assert not pictures(replace(facts, trials=[], best=None, baseline=None))
+    assert not pictures(replace(facts, trials=[]))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_what_is_not_known_has_no_figure() -> None:
 )
 @pytest.mark.parametrize("objective", ["samples_per_second", "tokens_per_second", "memory"])
 def test_no_trials_are_too_strange_to_draw(trials: list[Trial], objective: str) -> None:
-    for one in pictures(replace(result(trials).facts(), objective=objective)):
+    for one in pictures(result(trials, request=tuning_request("m", 48, objective=objective))):
         ElementTree.fromstring(one.svg)
 
 
@@ -139,7 +138,7 @@ def test_files_of_their_own_have_real_colours_and_the_study_s_name() -> None:
 def test_a_person_s_own_settings_of_matplotlib_change_nothing() -> None:
     import matplotlib as mpl
 
-    facts = result().facts()
+    facts = result()
     before = pictures(facts)
     with mpl.rc_context({"axes.facecolor": "black", "svg.fonttype": "path", "font.size": 30, "lines.linewidth": 9}):
         assert pictures(facts) == before

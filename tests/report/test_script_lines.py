@@ -16,7 +16,7 @@ BUILT_IN = workload()
 def pasted(of: Workload, **settings: str) -> list[str]:
     """What is pasted for an answer of these settings, without the lines that read the arguments."""
     trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **settings))]
-    lines = paste_lines("reports/one", result(trials, workload=of).facts())
+    lines = paste_lines("reports/one", result(trials, workload=of))
     ast.parse("\n".join(lines))
     return lines[4:]
 

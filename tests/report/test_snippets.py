@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.report.facts import Facts
 from autotune.report.snippets import Paste, pastes
-from tests.makers import configuration, out_of_memory, result, trial, workload
+from autotune.study.result import SearchResult
+from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import FULL, PLAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
@@ -35,11 +34,11 @@ ANSWERS = pytest.mark.parametrize("answer", EVERY.values(), ids=EVERY)
 NAMED = workload(name="org/gpt2", source="org/gpt2")
 
 
-def facts_with(answer: dict[str, Any], **facts: Any) -> Facts:
-    return replace(result(workload=NAMED).facts(), answer=answer, **facts)
+def facts_with(answer: dict[str, Any], **parts: Any) -> SearchResult:
+    return with_setup(result(workload=NAMED), training_arguments=answer, **parts)
 
 
-def form(facts: Facts, name: str) -> Paste:
+def form(facts: SearchResult, name: str) -> Paste:
     return next(one for one in pastes(facts) if one.name == name)
 
 
@@ -69,7 +68,7 @@ def test_python_makes_the_same_arguments(answer: dict[str, Any]) -> None:
 def test_a_shell_hands_hf_argument_parser_the_same_arguments(answer: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "your_script.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    pasted = form(facts_with(answer, variables={"NAME": "a value"}), "command")
+    pasted = form(facts_with(answer, process_environment={"NAME": "a value"}), "command")
     told = subprocess.run(
         ["bash", "-c", pasted.text], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, check=True
     )
@@ -92,8 +91,8 @@ def test_hf_argument_parser_reads_the_json_and_the_yaml(answer: dict[str, Any], 
 def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
     slow = configuration(8, lora="none", padding="none", packing="none")
     fast = configuration(16, lora="8", padding="64", packing="none")
-    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)], workload=NAMED).facts()
-    facts = replace(facts, switches={"enable_cudnn_sdp": False})
+    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)], workload=NAMED)
+    facts = with_setup(facts, switches={"enable_cudnn_sdp": False})
     python = form(facts, "python").text
     ast.parse(python)
     for line in (
@@ -109,7 +108,7 @@ def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
 
 
 def test_four_bits_are_said_by_their_own_class() -> None:
-    facts = facts_with(PLAIN, model_answer={"quantization_config": {"load_in_4bit": True}})
+    facts = facts_with(PLAIN, model_arguments={"quantization_config": {"load_in_4bit": True}})
     text = form(facts, "python").text
     assert "from transformers import AutoModelForCausalLM\nfrom transformers import BitsAndBytesConfig\n" in text
     assert "quantization = BitsAndBytesConfig(load_in_4bit=True)\n" in text
@@ -122,7 +121,7 @@ def test_four_bits_are_said_by_their_own_class() -> None:
     ids=["built in", "own"],
 )
 def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
-    facts = result(workload=of).facts()
+    facts = result(workload=of)
     for form_of_it in pastes(facts):
         assert "from_pretrained" not in form_of_it.text + form_of_it.note
         assert "your model with dtype='float32'" in form_of_it.note
@@ -130,7 +129,7 @@ def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> No
 
 
 def test_variables_and_ranks_are_told_beside_what_holds_none() -> None:
-    facts = facts_with(PLAIN, processes=2, variables={"NAME": "a value"})
+    facts = facts_with(PLAIN, processes=2, process_environment={"NAME": "a value"})
     for name in ("python", "json", "yaml"):
         assert "NAME='a value' torchrun --nproc-per-node 2 your_script.py" in form(facts, name).note
     assert "torchrun" not in form(facts, "command").note  # its text is that line
@@ -146,4 +145,4 @@ def test_several_ranks_are_started_by_either_launcher() -> None:
 
 def test_without_an_answer_nothing_can_be_pasted() -> None:
     of = configuration()
-    assert pastes(result([Trial(0, of, out_of_memory(of))]).facts()) == []
+    assert pastes(result([Trial(0, of, out_of_memory(of))])) == []

@@ -12,7 +12,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.request import tuning_request
 from autotune.space.build import build_space
 from autotune.space.settings import SETTINGS
-from autotune.space.setup import baseline_sizes, check_fields, model_arguments, process_environment, training_arguments
+from autotune.space.setup import baseline_sizes, check_fields, training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 
 REAL_FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init)
@@ -28,7 +28,7 @@ def refusal(base: dict[str, Any], global_batch_size: int = 48) -> str:
 
 
 def test_the_answer_holds_sizes_and_every_setting_s_fields_and_nothing_else() -> None:
-    assert training_arguments(configuration(8, precision="bf16", workers=2), cpu(), {}) == {
+    assert training_setup(configuration(8, precision="bf16", workers=2), cpu(), {}).training_arguments == {
         "per_device_train_batch_size": 8,
         "gradient_accumulation_steps": 6,
         "activation_checkpointing": False,
@@ -43,18 +43,18 @@ def test_the_answer_holds_sizes_and_every_setting_s_fields_and_nothing_else() ->
 
 
 def test_use_cpu_is_said_on_a_cpu_only() -> None:
-    assert training_arguments(configuration(), cpu(), {})["use_cpu"] is True
-    assert "use_cpu" not in training_arguments(configuration(), gpu(), {})
+    assert training_setup(configuration(), cpu(), {}).training_arguments["use_cpu"] is True
+    assert "use_cpu" not in training_setup(configuration(), gpu(), {}).training_arguments
 
 
 @pytest.mark.parametrize("name", ["output_dir", "hub_token", "push_to_hub_token", "auto_find_batch_size", "local_rank"])
 def test_folders_secrets_and_batch_finders_never_travel(name: str) -> None:
-    assert name not in training_arguments(configuration(), cpu(), {name: "anything"})
+    assert name not in training_setup(configuration(), cpu(), {name: "anything"}).training_arguments
 
 
 def test_what_the_user_set_is_kept_and_what_is_tuned_is_overwritten() -> None:
     base = {"learning_rate": 1e-3, "per_device_train_batch_size": 99, "bf16": True, "optim": "sgd", "warmup_steps": 5}
-    made = training_arguments(configuration(8), cpu(), base)
+    made = training_setup(configuration(8), cpu(), base).training_arguments
     assert (made["learning_rate"], made["warmup_steps"]) == (1e-3, 5)
     assert (made["per_device_train_batch_size"], made["bf16"], made["optim"]) == (8, False, "adamw_torch_fused")
 
@@ -62,27 +62,29 @@ def test_what_the_user_set_is_kept_and_what_is_tuned_is_overwritten() -> None:
 def test_under_mixed_precision_tf32_stays_as_the_user_has_it() -> None:
     for own in (True, False, None):
         base = {} if own is None else {"tf32": own}
-        assert training_arguments(configuration(precision="bf16"), gpu(), base)["tf32"] is own
-    assert training_arguments(configuration(precision="tf32"), gpu(), {"tf32": False})["tf32"] is True
-    assert training_arguments(configuration(precision="fp32"), gpu(), {"tf32": True})["tf32"] is False
+        assert training_setup(configuration(precision="bf16"), gpu(), base).training_arguments["tf32"] is own
+    assert training_setup(configuration(precision="tf32"), gpu(), {"tf32": False}).training_arguments["tf32"] is True
+    assert training_setup(configuration(precision="fp32"), gpu(), {"tf32": True}).training_arguments["tf32"] is False
 
 
 @pytest.mark.parametrize(("fields", "name"), [(FIELDS, "activation_checkpointing"), (OLDER, "gradient_checkpointing")])
 def test_checkpointing_has_the_name_that_this_transformers_knows(fields: tuple[str, ...], name: str) -> None:
     environment = cpu(training_argument_fields=fields)
-    made = training_arguments(configuration(checkpointing="full"), environment, {"gradient_checkpointing": False})
+    made = training_setup(
+        configuration(checkpointing="full"), environment, {"gradient_checkpointing": False}
+    ).training_arguments
     assert made[name] is True
     assert {"activation_checkpointing", "gradient_checkpointing"} & set(made) == {name}
 
 
 def test_the_answer_is_plain_data() -> None:
-    made = training_arguments(configuration(8, precision="bf16"), cpu(), {"learning_rate": 1e-3})
+    made = training_setup(configuration(8, precision="bf16"), cpu(), {"learning_rate": 1e-3}).training_arguments
     assert json.loads(json.dumps(made)) == made
 
 
 def test_the_model_is_trained_in_float32_weights_and_needs_no_variables() -> None:
-    assert model_arguments(configuration(precision="bf16"), cpu()) == {"dtype": "float32"}
-    assert process_environment(configuration(), cpu()) == {}
+    assert training_setup(configuration(precision="bf16"), cpu(), {}).model_arguments == {"dtype": "float32"}
+    assert training_setup(configuration(), cpu(), {}).process_environment == {}
 
 
 def test_every_configuration_of_the_default_space_makes_real_training_arguments(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_every_configuration_of_the_default_space_makes_real_training_arguments(
     space = build_space(tuning_request("m", 6), environment, workload(), {})
     assert space.size >= 4 * 2 * 2 * 4
     for one in space:
-        fields = training_arguments(one, environment, {"learning_rate": 1e-3})
+        fields = training_setup(one, environment, {"learning_rate": 1e-3}).training_arguments
         real = TrainingArguments(output_dir=str(tmp_path), **fields)
         assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 6
         assert {name: SETTINGS[name].from_user(fields, environment, workload()) for name, _ in one.settings} == dict(
@@ -163,12 +165,12 @@ def test_known_fields_pass() -> None:
 
 def test_without_workers_the_user_s_prefetching_is_left_out() -> None:
     base = {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True}
-    with_workers = training_arguments(configuration(8, workers=2), cpu(), base)
-    alone = training_arguments(configuration(8, workers=0), cpu(), base)
+    with_workers = training_setup(configuration(8, workers=2), cpu(), base).training_arguments
+    alone = training_setup(configuration(8, workers=0), cpu(), base).training_arguments
     assert with_workers["dataloader_prefetch_factor"] == 4
     assert not {"dataloader_prefetch_factor", "dataloader_persistent_workers"} & set(alone)
 
 
 def test_the_device_is_not_the_user_s_arguments_to_say() -> None:
-    fields = training_arguments(configuration(8), gpu(), {"use_cpu": True})
+    fields = training_setup(configuration(8), gpu(), {"use_cpu": True}).training_arguments
     assert "use_cpu" not in fields

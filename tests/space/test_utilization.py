@@ -143,7 +143,7 @@ def test_samples_of_many_lengths_count_as_they_were_trained_padding_included() -
 
 def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tmp_path: Path) -> None:
     study = found()
-    facts = study.facts()
+    facts = study
     assert any(line.startswith("  uses      45.") for line in answer_lines(facts))
     text = summary(facts)
     assert "| samples/s | MFU | data wait |" in text
@@ -153,7 +153,7 @@ def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tm
     assert frame.loc[1, "mfu"] == pytest.approx(0.455, abs=0.005)
     assert frame.loc[0, "mfu"] == pytest.approx(40 / 67, abs=0.005)
     assert frame.loc[1, "measured_product_share"] == pytest.approx(450 / 780, abs=0.01)
-    table = table_of(facts.trials, facts.utilization)
+    table = table_of(facts.trials, facts.utilizations)
     assert table.cell(1, "mfu").text.startswith("45.")
     assert "mfu" in [column.name for column in table.columns if column.usual]
     assert "TFLOP/s in bf16 (MFU)" in page(facts)
@@ -162,12 +162,12 @@ def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tm
 
 
 def test_nothing_is_said_of_it_where_it_is_not_known() -> None:
-    facts = result().facts()
+    facts = result()
     assert "MFU" not in summary(facts)
     assert "(MFU)" not in page(facts)
     assert "mfu" not in [column.name for column in table_of(facts.trials).columns if column.usual]
     assert result().to_frame()["mfu"].isna().all()
-    on_cpu = found(environment=cpu()).facts()
+    on_cpu = found(environment=cpu())
     assert on_cpu.best is not None
     assert not any("uses" in line[:8] for line in answer_lines(on_cpu))
     assert any("58% of the fastest product" in line for line in evidence_lines(on_cpu, on_cpu.best))

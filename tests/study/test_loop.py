@@ -435,7 +435,7 @@ def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs
     assert sorted(again) == [trial.number for trial in study.trials]
     assert [again[number] for number in (0, 1)] == [first[number] for number in (0, 1)]
     if stop_reason.startswith("the budget"):
-        assert f"at most {again[4].any_could_win:.{1 if again[4].max_gain < 0.1 else 0}%}" in stop_reason
+        assert f"at most {again[4].max_gain:.{1 if again[4].max_gain < 0.1 else 0}%}" in stop_reason
     remove_study(tmp_path, [])
     assert not read_prospects(tmp_path)
 

@@ -71,7 +71,7 @@ def compare(
 
 def _names(results: Sequence[TuningResult]) -> list[str]:
     """The folders' names; of those that are alike with the folder above, and at last with a number."""
-    alone = [one.folder.absolute().name if one.folder else one.facts().name for one in results]
+    alone = [one.folder.absolute().name if one.folder else one.name for one in results]
     names = [
         "/".join(one.folder.absolute().parts[-2:]) if one.folder and alone.count(name) > 1 else name
         for name, one in zip(alone, results, strict=True)
@@ -101,8 +101,8 @@ def _price(text: float | str) -> Price:
 
 
 def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]:
-    facts, workload, environment = result.facts(), result.workload, result.environment
-    best, baseline = facts.best, facts.baseline
+    workload, environment = result.workload, result.environment
+    best, baseline = result.best_trial, result.baseline_trial
     every = [one for trial in result.trials for one in (trial.measurement, *trial.confirmations)]
     versions = {one: environment.versions[one] for one in DECIDE_SPEED if one in environment.versions}
     versions |= {"driver": environment.driver} if environment.driver else {}
@@ -122,17 +122,17 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "probe_seconds": sum(trial.probe_seconds for trial in result.trials),
         "allowed_bytes": result.allowed_bytes,
         "baseline_configuration": str(baseline.configuration) if baseline else "",
-        **_speed("baseline", baseline, price, facts.utilization),
+        **_speed("baseline", baseline, price, result.utilizations),
         "best_trial": best and best.number,
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
-        **_speed("best", best, price, facts.utilization),
+        **_speed("best", best, price, result.utilizations),
         "confirmed": best is not None and best.confirmed,
-        **_interval("speedup", facts.speedup),
-        "why_no_speedup": facts.speedup_reason,
+        **_interval("speedup", result.measured_speedup),
+        "why_no_speedup": result.speedup_reason,
         "price_per_hour": price and price[0],
         "currency": price[1] if price else "",
-        "warnings": "; ".join(warnings(facts)),
+        "warnings": "; ".join(warnings(result)),
     }
 
 

@@ -84,7 +84,7 @@ class Explanation:
 
     @property
     def together(self) -> Interval | None:
-        """What is gained only with several settings together: see `attribution.only_together`."""
+        """What is gained only with several settings together: see `path.interaction`."""
         return interaction(self.retraced.total, self.retraced.backs, self.objective) if self.retraced else None
 
     @property

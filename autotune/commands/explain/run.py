@@ -14,7 +14,6 @@ from autotune.commands.explain.reasons import alternatives, bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, retrace
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
-from autotune.commands.search_result import Found
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
@@ -30,6 +29,7 @@ from autotune.report.files import storage_errors, write_whole
 from autotune.report.live.views import saying
 from autotune.study.objective import speed_up
 from autotune.study.plan import Plan
+from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
 
 Dissect = Callable[[Mapping[str, Configuration]], MemoryBreakdown]
@@ -51,7 +51,7 @@ def explain(
     folder = Path(folder)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
         raise InvalidRequest(f"The rounds must be a whole number from 1 to {MOST_ROUNDS}, not {rounds!r}.", "Try 3.")
-    result = Found(**fields_of_saved(folder))
+    result = SearchResult(**fields_of_saved(folder))
     result.best  # noqa: B018  (says now what would otherwise be said after the folder is locked)
     place = folder / EXPLANATION
     with locked(folder), ExitStack() as stack:
@@ -63,7 +63,7 @@ def explain(
 
 
 def explained(
-    result: Found,
+    result: SearchResult,
     probe: Probe,
     place: Path,
     rounds: int = CONFIRMATION_ROUNDS,
@@ -100,7 +100,7 @@ def explained(
     )
 
 
-def _plan(result: Found) -> Plan:
+def _plan(result: SearchResult) -> Plan:
     request = result.request
     return Plan(
         n_trials=request.n_trials,
@@ -112,7 +112,7 @@ def _plan(result: Found) -> Plan:
     )
 
 
-def _notes(result: Found, place: Path, retraced: Remeasured | None) -> tuple[str, ...]:
+def _notes(result: SearchResult, place: Path, retraced: Remeasured | None) -> tuple[str, ...]:
     notes = []
     if (place / "environment.json").exists():
         here = Environment.from_dict(read_json(place / "environment.json"))
@@ -125,7 +125,7 @@ def _notes(result: Found, place: Path, retraced: Remeasured | None) -> tuple[str
     return tuple(notes)
 
 
-def _begin(place: Path, result: Found, fresh: bool) -> None:
+def _begin(place: Path, result: SearchResult, fresh: bool) -> None:
     """Remove what was measured for another answer, or all where it is to be measured anew."""
     question = {
         "baseline": result.baseline.configuration.to_dict(),
@@ -146,7 +146,7 @@ def _begin(place: Path, result: Found, fresh: bool) -> None:
 class _Live:
     """The study's own probe: the machine is read and processes are started when the first thing must be measured."""
 
-    def __init__(self, result: Found, place: Path, stack: ExitStack) -> None:
+    def __init__(self, result: SearchResult, place: Path, stack: ExitStack) -> None:
         self._result, self._place, self._stack = result, place, stack
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.commands.search_result import Found
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest
 from autotune.probe.train.callbacks import take_callbacks
@@ -20,8 +19,9 @@ from autotune.space.settings.attention_mask import FIELD as MASK
 from autotune.space.settings.compile import REGIONAL
 from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
-from autotune.space.setup import FINDER, PRIVATE, training_arguments, what_differs
+from autotune.space.setup import FINDER, PRIVATE, training_setup, what_differs
 from autotune.space.user_arguments import fields_of
+from autotune.study.result import SearchResult
 from autotune.workload import extract
 
 ALIASES = {
@@ -39,7 +39,7 @@ class BatchSizeChanged(UserWarning):
     """The Trainer's own arguments state another global batch size than the search was asked for."""
 
 
-def applied(found: Found, trainer: Any) -> Any:
+def applied(found: SearchResult, trainer: Any) -> Any:
     """A new Trainer of the same class that trains as the answer says; see `TuningResult.apply`."""
     _refuse(found)
     args = answer_arguments(found, trainer.args, extract.prepared_fields(trainer.args))
@@ -71,7 +71,7 @@ def applied(found: Found, trainer: Any) -> Any:
     for name in extract.prepared_fields(trainer.args):
         setattr(made.args, name, getattr(trainer.args, name))
     _pad(found, made.data_collator)
-    if found.data_arguments().get(MASK):
+    if found.setup.data_arguments.get(MASK):
         made.data_collator = WithoutFullMask(made.data_collator)
     take_callbacks(made, trainer)
     _train_as_answered(found, made)
@@ -80,26 +80,26 @@ def applied(found: Found, trainer: Any) -> Any:
     return made
 
 
-def _refuse(found: Found) -> None:
+def _refuse(found: SearchResult) -> None:
     """Raise InvalidRequest for answers that a built model cannot take."""
-    if adapter := found.adapter_arguments():
+    if adapter := found.setup.adapter:
         raise InvalidRequest(
             "The answer trains an adapter, which a built Trainer has no place for.",
             f"Build it with get_peft_model(model, LoraConfig(**{adapter})) and result.training_arguments().",
         )
-    if four_bits := found.model_arguments().get("quantization_config"):
+    if four_bits := found.setup.model_arguments.get("quantization_config"):
         raise InvalidRequest(
             "The answer has weights of four bits, which a built model cannot become.",
             f"Load it with from_pretrained(..., quantization_config=BitsAndBytesConfig(**{four_bits})).",
         )
-    if found.data_arguments().get("packing"):
+    if found.setup.data_arguments.get("packing"):
         raise InvalidRequest(
             "The answer packs samples, which needs another collator than the Trainer's.",
             "Build the Trainer with data_collator=DataCollatorWithFlattening().",
         )
 
 
-def answer_arguments(found: Found, user: Any, overrides: Mapping[str, Any]) -> Any:
+def answer_arguments(found: SearchResult, user: Any, overrides: Mapping[str, Any]) -> Any:
     """The user's own arguments, of their own class, with the answer's fields, then these; a copy.
 
     user: a `TrainingArguments`; or, where none is at hand, fields that are private to the user's run, or None: then plain
@@ -117,15 +117,15 @@ def answer_arguments(found: Found, user: Any, overrides: Mapping[str, Any]) -> A
         if kind is not TrainingArguments or isinstance(user, kind):
             return dataclasses.replace(user, **{**_changed(found, user), **overrides})
         private = {name: value for name, value in (user or {}).items() if name in names}
-        fields = {"output_dir": "output", **private, **found.training_argument_fields()}
+        fields = {"output_dir": "output", **private, **found.setup.training_arguments}
         return kind(**{**fields, **overrides})
 
 
-def _changed(found: Found, args: Any) -> dict[str, Any]:
+def _changed(found: SearchResult, args: Any) -> dict[str, Any]:
     """The fields in which the answer differs from these arguments."""
     base = what_differs(fields_of(args)[0], found.environment)
     best = found.best.configuration
-    fields = training_arguments(best, found.environment, base)
+    fields = training_setup(best, found.environment, base).training_arguments
     names = {one.name: one for one in dataclasses.fields(args) if one.init}
     changed = {name: value for name, value in fields.items() if name in names and _differs(getattr(args, name), value)}
     gone = [name for name in base if name not in fields and name not in (*PRIVATE, *ALIASES)]
@@ -155,14 +155,14 @@ def _default(environment: Environment, name: str) -> Any:
     return defaults.get(name, False if name == FINDER else None)
 
 
-def _collator(found: Found, trainer: Any) -> Any:
+def _collator(found: SearchResult, trainer: Any) -> Any:
     """A copy where the answer pads otherwise: the user's own is not changed."""
     own = extract.collator_of(trainer)
-    return copy.copy(own) if "pad_to_multiple_of" in found.data_arguments() else own
+    return copy.copy(own) if "pad_to_multiple_of" in found.setup.data_arguments else own
 
 
-def _pad(found: Found, collator: Any) -> None:
-    asked = found.data_arguments()
+def _pad(found: SearchResult, collator: Any) -> None:
+    asked = found.setup.data_arguments
     if "pad_to_multiple_of" in asked:
         if hasattr(collator, "pad_to_multiple_of"):
             collator.pad_to_multiple_of = asked["pad_to_multiple_of"]
@@ -170,7 +170,7 @@ def _pad(found: Found, collator: Any) -> None:
             _warn(f"your collator has no pad_to_multiple_of; the answer pads to {asked['pad_to_multiple_of']}")
 
 
-def _say_batch(found: Found, args: Any) -> None:
+def _say_batch(found: SearchResult, args: Any) -> None:
     """Say it where the Trainer's arguments state another global batch, and the search was not asked to leave just those."""
     own = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
     ranks = args.world_size * max(1, args.n_gpu)
@@ -184,7 +184,7 @@ def _say_batch(found: Found, args: Any) -> None:
         )
 
 
-def _searched_from(found: Found) -> int | None:
+def _searched_from(found: SearchResult) -> int | None:
     """Samples a step and rank that the arguments given to the search state; None where they state none."""
     user = found.user_arguments
     base = found.request.training_args if user is None or isinstance(user, Mapping) else vars(user)
@@ -192,7 +192,7 @@ def _searched_from(found: Found) -> int | None:
     return None if micro is None and accumulation is None else int(micro or 8) * int(accumulation or 1)
 
 
-def _say_evaluation(found: Found, made: Any) -> None:
+def _say_evaluation(found: SearchResult, made: Any) -> None:
     """Say it where the size of the evaluation's batch is one that was checked and did not fit: it stays the user's."""
     size, checked = made.args.per_device_eval_batch_size, found.rehearsal
     fits = checked and checked.eval_batch_size
@@ -200,7 +200,7 @@ def _say_evaluation(found: Found, made: Any) -> None:
         _warn(f"an evaluation batch of {size} ran out of memory, {fits} fits: set per_device_eval_batch_size={fits}")
 
 
-def _say_optimizer(found: Found, own: Any) -> None:
+def _say_optimizer(found: SearchResult, own: Any) -> None:
     """Say it where an optimizer of the user's own stays, though the answer was measured with another one."""
     usual = OWN if found.workload.own_optimizer else user_optimizer(found.request.training_args)
     chosen = found.best.configuration.values.get("optimizer", usual)
@@ -210,11 +210,11 @@ def _say_optimizer(found: Found, own: Any) -> None:
         )
 
 
-def _without_checkpointing(found: Found) -> bool:
+def _without_checkpointing(found: SearchResult) -> bool:
     return found.best.configuration.values.get(checkpointing.SETTING.name) == "none"
 
 
-def _train_as_answered(found: Found, trainer: Any) -> None:
+def _train_as_answered(found: SearchResult, trainer: Any) -> None:
     """Begin each training with the answer's precision and checkpointing: another Trainer may have trained the shared model."""
     train = trainer.train
 
@@ -228,7 +228,7 @@ def _train_as_answered(found: Found, trainer: Any) -> None:
     trainer.train = prepared
 
 
-def _prepared_init(found: Found, model_init: Any) -> Any:
+def _prepared_init(found: SearchResult, model_init: Any) -> Any:
     """A `model_init` that makes the same models, each with what the answer sets on a built one; None for None."""
     if model_init is None:
         return None
@@ -242,13 +242,13 @@ def _prepared_init(found: Found, model_init: Any) -> Any:
     return prepared
 
 
-def _prepare_model(found: Found, model: Any) -> None:
+def _prepare_model(found: SearchResult, model: Any) -> None:
     """Set on the model what can be set on a built one, and say the rest; attention and weights of `tune`'s are as measured."""
     if _without_checkpointing(found):
         checkpointing.switch_off(model)
     if found.workload.user_objects:
         return
-    asked = found.model_arguments()
+    asked = found.setup.model_arguments
     for name, setter in (
         ("attn_implementation", "set_attn_implementation"),
         ("experts_implementation", "set_experts_implementation"),
@@ -264,9 +264,9 @@ def _prepare_model(found: Found, model: Any) -> None:
 
 
 @contextlib.contextmanager
-def _compiled_as_asked(found: Found) -> Iterator[None]:
+def _compiled_as_asked(found: SearchResult) -> Iterator[None]:
     """A Trainer takes up how much is compiled at once when it is built, from a variable alone."""
-    own, asked = os.environ.pop(REGIONAL, None), found.environment_variables().get(REGIONAL)
+    own, asked = os.environ.pop(REGIONAL, None), found.setup.variables.get(REGIONAL)
     if asked is not None:
         os.environ[REGIONAL] = asked
     try:
@@ -277,19 +277,19 @@ def _compiled_as_asked(found: Found) -> Iterator[None]:
             os.environ[REGIONAL] = own
 
 
-def _set_process(found: Found, ranks: int) -> None:
+def _set_process(found: SearchResult, ranks: int) -> None:
     """Set in this process what can still be set, and say what it has to be started with."""
     import torch
 
-    for name, allowed in found.torch_switches().items():
+    for name, allowed in found.setup.switches.items():
         getattr(torch.backends.cuda, name)(allowed)
-    variables = found.environment_variables()
+    variables = found.setup.variables
     variables.pop(REGIONAL, None)
     if threads := variables.pop(THREADS, None):
         torch.set_num_threads(int(threads))
     missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}
-    if missing or found.processes() != ranks:
-        _warn(f"the answer was measured in a process that starts so: {launch_line(found.processes(), missing)}")
+    if missing or found.setup.processes != ranks:
+        _warn(f"the answer was measured in a process that starts so: {launch_line(found.setup.processes, missing)}")
 
 
 def _warn(said: str, category: type[UserWarning] = NotApplied) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.save import fields_of_saved
-from autotune.commands.search_result import Found
 from autotune.commands.verify.result import Verification, wrapped
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest
@@ -26,6 +25,7 @@ from autotune.probe.runner import LiveProbe
 from autotune.probe.survey_query import read_device
 from autotune.report.live.views import saying
 from autotune.space.launch import launch_line
+from autotune.study.result import SearchResult
 from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage
 
 MOST_STEPS = 100_000
@@ -49,7 +49,7 @@ def verify(
     """
     folder = Path(folder)
     _check_length(steps, seconds)
-    result = Found(**fields_of_saved(folder))
+    result = SearchResult(**fields_of_saved(folder))
     best = result.best
     _check_one_process(result)
     check_trainable(result)
@@ -79,15 +79,15 @@ def _check_length(steps: int, seconds: float | None) -> None:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
 
 
-def _check_one_process(result: Found) -> None:
-    if (ranks := result.processes()) > 1:
+def _check_one_process(result: SearchResult) -> None:
+    if (ranks := result.setup.processes) > 1:
         raise InvalidRequest(
             f"The answer of this study trains on {ranks} ranks, and verify starts a single process.",
-            f"Start your own training with {launch_line(ranks, result.environment_variables())} and watch its speed.",
+            f"Start your own training with {launch_line(ranks, result.setup.variables)} and watch its speed.",
         )
 
 
-def check_trainable(result: Found, verb: str = "Verify") -> None:
+def check_trainable(result: SearchResult, verb: str = "Verify") -> None:
     """Raise InvalidRequest where model or data of the study are not at hand. verb: what is to be done with it."""
     if result.workload.user_objects:
         raise InvalidRequest(
@@ -119,7 +119,7 @@ def _announcement(best: Trial, steps: int, predicted: float) -> str:
     )
 
 
-def _notes(result: Found, here: Environment) -> tuple[str, ...]:
+def _notes(result: SearchResult, here: Environment) -> tuple[str, ...]:
     best = result.best
     notes = []
     if differing := differing_facts(result.environment.identity(), here.identity()):
@@ -145,7 +145,7 @@ def differing_facts(measured: dict[str, Any], here: dict[str, Any]) -> list[str]
 
 
 def _trained(
-    host: ProbeHost, result: Found, here: Environment, request: dict[str, Any], deadline_s: float
+    host: ProbeHost, result: SearchResult, here: Environment, request: dict[str, Any], deadline_s: float
 ) -> Measurement:
     """The plain training of the answer, with exactly the arguments that the study hands out."""
     assert result.folder is not None
@@ -160,8 +160,8 @@ def _trained(
         place,
         deadline_s,
         number=result.best.number,
-        training_arguments=result.training_argument_fields(),
-        model_arguments=result.model_arguments(),
+        training_arguments=result.setup.training_arguments,
+        model_arguments=result.setup.model_arguments,
         device_used_bytes=used,
         request=request,
     )

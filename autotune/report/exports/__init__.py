@@ -4,7 +4,7 @@ import json
 
 from autotune.report.exports.accelerate_config import accelerate_yaml
 from autotune.report.exports.accelerate_loop import accelerate_loop
-from autotune.report.exports.answer import Answer, auto_class, switch_lines
+from autotune.report.exports.answer import Answer, answer_of, auto_class, switch_lines
 from autotune.report.exports.axolotl import axolotl_yaml
 from autotune.report.exports.llama_factory import llama_factory_yaml
 from autotune.report.exports.training_arguments_file import training_arguments_yaml
@@ -37,4 +37,4 @@ def exports(answer: Answer | None) -> dict[str, str]:
     return made
 
 
-__all__ = ["EXPORTS", "YAML_FILE", "Answer", "auto_class", "exports", "switch_lines"]
+__all__ = ["EXPORTS", "YAML_FILE", "Answer", "answer_of", "auto_class", "exports", "switch_lines"]

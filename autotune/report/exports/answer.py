@@ -5,7 +5,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.core.paths import named
 from autotune.report.exports.deepspeed import resolved
+from autotune.study.result import SearchResult
+from autotune.workload.model.builtin import BUILT_IN
 
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 """Transformers' newer name and the one that every other tool reads."""
@@ -150,4 +153,31 @@ def auto_class(task: str) -> str:
         "AutoModelFor" + "".join(words.get(word, word.capitalize()) for word in task.split("-"))
         if task
         else "AutoModel"
+    )
+
+
+def answer_of(result: SearchResult) -> Answer | None:
+    """The answer of a search for other tools; None where there is none.
+
+    Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
+    """
+    best, setup, workload = result.best_trial, result.best_setup, result.workload
+    if best is None:
+        return None
+    hidden_size = workload.model_config.get("hidden_size")
+    # The caller's own model, a built-in shape and a config file have no name that loads them.
+    is_nameless = workload.user_objects or workload.source in BUILT_IN or workload.source.endswith(".json")
+    return Answer(
+        training_arguments=setup.training_arguments,
+        model_arguments=setup.model_arguments,
+        variables=setup.variables,
+        adapter=setup.adapter,
+        data_arguments=setup.data_arguments,
+        switches=setup.switches,
+        data_parallel_size=best.configuration.data_parallel_size,
+        model=named(workload.name),
+        auto_class="" if is_nameless else auto_class(workload.task),
+        sequence_length=workload.sequence_length,
+        threads=result.environment.threads,
+        hidden_size=hidden_size if isinstance(hidden_size, int) else None,
     )

@@ -1,6 +1,6 @@
 """How every figure is drawn: one manner, colours by what they mean, and matplotlib's SVG made fit for a page.
 
-draw(facts) ──matplotlib, placeholder colours──> SVG ──┬──> page: colours are the page's CSS variables
+draw(result) ──matplotlib, placeholder colours──> SVG ──┬──> page: colours are the page's CSS variables
                                                        └──> file of its own: real colours, its name above it
 """
 

@@ -8,9 +8,9 @@ from autotune.core.configuration import Value, word
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import three_digits
-from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BAD, GRID, INK, MUTED, SMALL, WIDTH, Drawing, new_figure
 from autotune.report.figures.words import listed, speed_value
+from autotune.study.result import SearchResult
 
 MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
 """Settings, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
@@ -44,12 +44,12 @@ class _Panel:
     out_of_memory: Collection[Place]
 
 
-def draw(facts: Facts) -> Drawing | None:
+def draw(result: SearchResult) -> Drawing | None:
     """The best speed seen with each setting's value at each micro-batch size, and what ran out of memory.
 
     None where no setting took two values, or nothing did either.
     """
-    tried = sorted(((speed_value(one), one) for one in facts.trials), key=lambda pair: -pair[0])
+    tried = sorted(((speed_value(one), one) for one in result.trials), key=lambda pair: -pair[0])
     every = _settings(tried)
     panels = [_panel(name, tried) for name in every[:MOST_PANELS]]
     if not any(panel.out_of_memory or any(panel.cells.values()) for panel in panels):

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from autotune.core.configuration import Value
 from autotune.core.trial import Trial
-from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, SMALL, Drawing, new_figure
 from autotune.study.objective import speed
+from autotune.study.result import SearchResult
 
 LEAST = 8
 """Trials that fit from which on anything is said."""
@@ -19,15 +19,15 @@ MOST = 12
 """Settings that are shown."""
 
 
-def draw(facts: Facts) -> Drawing | None:
+def draw(result: SearchResult) -> Drawing | None:
     """PED-ANOVA's importance of the micro-batch size and each setting; None where too few trials fit or nothing differs."""
-    values = {one.number: _value(one, facts.objective) for one in facts.trials if one.feasible}
-    able = [one for one in facts.trials if values.get(one.number)]
+    values = {one.number: _value(one, result.request.objective) for one in result.trials if one.feasible}
+    able = [one for one in result.trials if values.get(one.number)]
     names = _varied(able)
     if len(able) < LEAST or len(names) < 1:
         return None
     share = min(HALF, max(TENTH, LEAST_ABOVE / len(able)))
-    found = importances(able, names, values, facts.objective == "memory", share)
+    found = importances(able, names, values, result.request.objective == "memory", share)
     if not found:
         return None
     shown = list(found.items())[:MOST]
@@ -40,7 +40,7 @@ def draw(facts: Facts) -> Drawing | None:
     axes.set_xlim(0, 1.15 * max(value for _, value in shown))
     axes.tick_params(axis="y", length=0)
     axes.spines["bottom"].set_visible(False)
-    what = "leanest" if facts.objective == "memory" else "fastest"
+    what = "leanest" if result.request.objective == "memory" else "fastest"
     said = f"How much each setting decides whether a trial is among the {what} {share:.0%}, by PED-ANOVA on {len(able)} trials "
     said += "that fit. It holds for these trials, and a search makes more of them where it expects to win."
     return Drawing("importance", "Which settings matter", said, figure)

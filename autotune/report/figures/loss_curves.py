@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.loss_curves import DEVIATIONS, JUDGED, Curve, Numerics
-from autotune.report.facts import Facts
 from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
 from autotune.report.figures.words import told
+from autotune.study.result import SearchResult
 
 LETTERS = 58
 """Of a line of the legend."""
 
 
-def draw(facts: Facts) -> Drawing | None:
+def draw(result: SearchResult) -> Drawing | None:
     """Loss over optimizer steps, grey for float32's seeds and a colour for each trial; None where none was compared.
 
     The band over the last steps is what the mean of the losses there may be; a flagged trial is called so. What goes far
     from float32 leaves the picture.
     """
-    numerics = facts.numerics
+    numerics = result.numerics
     if numerics is None or not numerics.has_losses:
         return None
-    names = {trial.number: told(facts, trial) for trial in facts.trials}
+    names = {trial.number: told(result, trial) for trial in result.trials}
     figure = new_figure(3.3 + 0.25 * len(numerics.curves))
     axes = figure.add_subplot()
     _curves(axes, numerics, names)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.core.trial import Trial
-from autotune.report.facts import Facts
 from autotune.report.figures.canvas import ACCENT, BASELINE, BEST
 from autotune.study.objective import pareto_front
+from autotune.study.result import SearchResult
 
 MOST_NAMED = 10
 """Trials that a figure names, of however many: best, baseline, the Pareto front and the fastest others."""
@@ -15,26 +15,26 @@ NO_BASELINE = "baseline: does not fit"
 """What the legend calls a baseline without a speed to compare with."""
 
 
-def told(facts: Facts, trial: Trial) -> str:
+def told(result: SearchResult, trial: Trial) -> str:
     """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline."""
-    base = facts.baseline
-    is_base, is_best = _is(trial, base), _is(trial, facts.best)
+    base = result.baseline_trial
+    is_base, is_best = _is(trial, base), _is(trial, result.best_trial)
     role = ", ".join(["baseline"] * is_base + ["best"] * is_best)
     what = trial.configuration.unlike(None if is_base or base is None else base.configuration)
     return f"{trial.number}{f' ({role})' if role else ''}: {what}"
 
 
-def colour_of(facts: Facts, trial: Trial) -> str:
+def colour_of(result: SearchResult, trial: Trial) -> str:
     """The best's colour, the baseline's, or that of all others."""
-    return BEST if _is(trial, facts.best) else BASELINE if _is(trial, facts.baseline) else ACCENT
+    return BEST if _is(trial, result.best_trial) else BASELINE if _is(trial, result.baseline_trial) else ACCENT
 
 
-def named(facts: Facts) -> list[Trial]:
+def named(result: SearchResult) -> list[Trial]:
     """The trials that a figure has room to name, fastest first, then those without a speed in their order."""
-    speeds = {one.number: speed_value(one) for one in facts.trials}
-    fast = sorted(facts.trials, key=lambda one: -speeds[one.number])
+    speeds = {one.number: speed_value(one) for one in result.trials}
+    fast = sorted(result.trials, key=lambda one: -speeds[one.number])
     if len(fast) > MOST_NAMED:
-        first = [one for one in (facts.best, facts.baseline) if one is not None]
+        first = [one for one in (result.best_trial, result.baseline_trial) if one is not None]
         wanted = [*first, *pareto_front(fast), *(one for one in fast if speeds[one.number])]
         kept = list(dict.fromkeys(one.number for one in wanted))[:MOST_NAMED]
         fast = [one for one in fast if one.number in kept]

@@ -9,10 +9,10 @@ from autotune.core.configuration import Value
 from autotune.core.request import TuningRequest
 from autotune.core.trial import Trial
 from autotune.core.units import finite
-from autotune.report.facts import Facts
 from autotune.report.plain import speedup_fields
 from autotune.report.summary import headline
 from autotune.study.objective import best_trial, speed_up
+from autotune.study.result import SearchResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,13 +63,13 @@ class Ending:
     complete: bool = True
 
 
-def study_facts(request: TuningRequest, facts: Facts) -> dict[str, Value]:
+def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value]:
     """What was asked, of what, and where."""
     told: dict[str, Any] = {
-        "model": facts.model,
-        "task": facts.task,
-        "data": facts.data,
-        "device": facts.device,
+        "model": result.model_text,
+        "task": result.workload.task,
+        "data": result.data_text,
+        "device": result.device_text,
         "global_batch_size": request.global_batch_size,
         "sequence_length": request.sequence_length,
         "objective": request.objective,
@@ -78,9 +78,9 @@ def study_facts(request: TuningRequest, facts: Facts) -> dict[str, Value]:
         "n_trials": request.n_trials,
         "seed": request.seed,
         "training_steps": request.training_steps,
-        "memory_limit_bytes": facts.limit_bytes,
-        "allowed_bytes": facts.allowed_bytes,
-        **{f"version_{name}": version for name, version in facts.versions.items()},
+        "memory_limit_bytes": result.memory_limit_bytes,
+        "allowed_bytes": result.allowed_bytes,
+        **{f"version_{name}": version for name, version in result.environment.versions.items()},
     }
     return {name: value for name, value in told.items() if value is not None}
 
@@ -134,14 +134,14 @@ def known(numbers: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, value in numbers.items() if (number := finite(value)) is not None}
 
 
-def ending(facts: Facts, folder: Path, complete: bool) -> Ending:
+def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     """What came of a study whose report lies in this folder."""
     from autotune.report.table import frame
 
-    best, words = facts.best, {"headline": headline(facts), "statement": facts.stop_reason}
-    if facts.baseline is not None:
-        words["baseline"] = str(facts.baseline.configuration)
-    numbers = {name: value for name, value in speedup_fields(facts).items() if name != "speedup_reason"}
+    best, words = result.best_trial, {"headline": headline(result), "statement": result.stop_reason}
+    if result.baseline_trial is not None:
+        words["baseline"] = str(result.baseline_trial.configuration)
+    numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_reason"}
     if best is not None:
         words["best"] = str(best.configuration)
         speed = best.samples_per_second
@@ -156,7 +156,7 @@ def ending(facts: Facts, folder: Path, complete: bool) -> Ending:
         numbers=known(numbers),
         words=words,
         values=configured(best) if best is not None else {},
-        table=frame(facts.trials, facts.utilization),
+        table=frame(result.trials, result.utilizations),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,
     )

@@ -17,10 +17,10 @@ from autotune.core.io import read_json, write_json
 from autotune.core.paths import scrubbed
 from autotune.core.request import TuningRequest
 from autotune.core.trial import Trial
-from autotune.report.facts import Facts
 from autotune.report.loggers import Logger
 from autotune.report.loggers.events import Row, Study, ending, rows, study_facts
 from autotune.study.plan import Progress, Watch
+from autotune.study.result import SearchResult
 from autotune.study.store import RUNS, read_prospects
 
 PATIENCE_S = 60.0
@@ -44,9 +44,9 @@ class LoggerGroup:
         self._max_gain_if_fits = _before_each(folder) if names else {}
         self.problems: list[str] = []
 
-    def start(self, request: TuningRequest, facts: Facts) -> None:
+    def start(self, request: TuningRequest, result: SearchResult) -> None:
         """Begin the run of every logger, or go on with it."""
-        told = study_facts(request, facts)
+        told = study_facts(request, result)
         for name in self._names:
             self._attempt(name, partial(self._started, name, told), partial(self._keep_logger, name))
 
@@ -70,12 +70,12 @@ class LoggerGroup:
                 if name in self._loggers:
                     self._attempt(name, partial(self._loggers[name].log, row), partial(self._keep_row, name, row))
 
-    def finish(self, facts: Facts, complete: bool) -> None:
+    def finish(self, result: SearchResult, complete: bool) -> None:
         """Tell what came of the study, whose report is written."""
         if not self._loggers:
             return
-        self.log(facts.trials)
-        end = ending(facts, self._folder, complete)
+        self.log(result.trials)
+        end = ending(result, self._folder, complete)
         for name, logger in list(self._loggers.items()):
             self._attempt(name, partial(logger.finish, end))
 

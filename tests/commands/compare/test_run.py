@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         ([CARD], None),
         ([NOTHING], "$2"),
         ([NOTHING, ONE_STEP], None),
-        ([CARD, NOTHING, ONE_STEP], {CARD.facts().name: "$2"}),
+        ([CARD, NOTHING, ONE_STEP], {CARD.name: "$2"}),
     ],
 )
 def test_the_picture_of_any_studies_is_a_picture(studies: list[TuningResult], price: Any, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def parsed(how: str, folder: Path) -> TrainingArguments:
 @pytest.mark.parametrize("how", ["parse_json_file", "parse_yaml_file", "parse_dict", "TrlParser --config"])
 def test_every_field_that_is_parsed_is_ours(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)  # an output folder of their own
-    ours = TuningResult.load(folder).training_argument_fields()
+    ours = TuningResult.load(folder).setup.training_arguments
     assert {name: ours[name] for name in ASKED} == ASKED
     arguments = parsed(how, folder)
     assert {name: getattr(arguments, name) for name in ours} == ours
@@ -69,7 +69,7 @@ def test_every_field_that_is_parsed_is_ours(how: str, folder: Path, monkeypatch:
 
 
 def test_both_files_hold_what_was_found(folder: Path) -> None:
-    ours = TuningResult.load(folder).training_argument_fields()
+    ours = TuningResult.load(folder).setup.training_arguments
     text = (folder / YAML).read_text()
     assert json.loads((folder / JSON).read_text()) == ours
     assert (yaml.safe_load(text), read_yaml(text)) == (ours, ours)
@@ -86,7 +86,7 @@ def test_a_measured_study_s_files_hold_what_was_found(tmp_path: Path) -> None:
     found = TuningResult.load(ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu")
     folder = found.save(tmp_path)
     arguments = parsed("parse_yaml_file", folder)
-    ours = found.training_argument_fields()
+    ours = found.setup.training_arguments
     assert {name: getattr(arguments, name) for name in ours} == ours
 
 

@@ -14,7 +14,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.replay import recorded
-from autotune.report.facts import Facts
+from autotune.study.result import SearchResult
 from tests.makers import ALLOWED, MIB, configuration, ended, result
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96)
@@ -22,7 +22,7 @@ SHARES = {"data_wait_s": 0.06, "forward_s": 0.28, "backward_s": 0.5, "optimizer_
 """Of a step's seconds; the rest is overhead."""
 
 
-def many(number: int) -> Facts:
+def many(number: int) -> SearchResult:
     """A study of so many trials: some out of memory, ended early or not finite, finalists confirmed, bounds, losses, peaks."""
     chance = random.Random(number)
     chosen = {configuration(8, 96): None}
@@ -47,7 +47,7 @@ def many(number: int) -> Facts:
         prospects={at: OptimalityGap(1.2 / (1 + at), 2.0 / (1 + at), number - at) for at in range(number)},
         estimated_peaks={0: peak(500), best: peak(600)},
         numerics=Numerics(tuple(falling), {best: falling[1]}),
-    ).facts()
+    )
 
 
 def _measured(number: int, of: Configuration, chance: random.Random) -> Measurement:

@@ -19,7 +19,7 @@ def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
         Trial(3, configuration(4), ended(Outcome.NON_FINITE_LOSS)),
     ]
     with manner():
-        made = draw(result(trials).facts())
+        made = draw(result(trials))
         assert made
         shown = texts(page_svg(made))
     for words in (
@@ -48,6 +48,6 @@ def test_of_500_trials_ten_are_shown_and_the_caption_says_so() -> None:
 
 
 def test_without_memory_and_speed_there_are_no_bars() -> None:
-    facts = result([Trial(0, configuration(), ended(Outcome.UNSUPPORTED))]).facts()
+    facts = result([Trial(0, configuration(), ended(Outcome.UNSUPPORTED))])
     assert draw(facts) is None
     assert draw(replace(facts, trials=[])) is None

@@ -18,7 +18,7 @@ def test_cells_show_the_best_speed_and_what_ran_out_of_memory() -> None:
         Trial(4, configuration(48, precision="bf16"), ended(Outcome.NON_FINITE_LOSS)),
     ]
     with manner():
-        made = draw(result(trials).facts())
+        made = draw(result(trials))
         assert made
         shown = texts(page_svg(made))
     # checkpointing: none 8 -> 10, none 16 -> 41 (one ran out of memory), none 48 failed, full 16 -> 37;
@@ -39,7 +39,7 @@ def test_cells_show_the_best_speed_and_what_ran_out_of_memory() -> None:
 def test_faster_cells_are_darker_and_untried_ones_empty() -> None:
     trials = [trial(0, 10.0, of=configuration(8)), trial(1, 40.0, of=configuration(16, workers=2))]
     with manner():
-        made = draw(result(trials).facts())
+        made = draw(result(trials))
     assert made
     alphas = sorted(face[3] for one in made.figure.axes[0].collections for face in one.get_facecolors())
     assert alphas[:2] == [0.0, 0.0]
@@ -47,18 +47,18 @@ def test_faster_cells_are_darker_and_untried_ones_empty() -> None:
 
 
 def test_a_setting_of_one_value_has_no_panel_and_none_no_figure() -> None:
-    assert draw(result([trial(0), trial(1, of=configuration(16))]).facts()) is None
+    assert draw(result([trial(0), trial(1, of=configuration(16))])) is None
 
 
 def test_where_nothing_fits_the_cells_that_ran_out_of_memory_are_shown() -> None:
     every = [configuration(8), configuration(16, checkpointing="full")]
     lost = [Trial(number, of, out_of_memory(of)) for number, of in enumerate(every)]
     with manner():
-        made = draw(result(lost).facts())
+        made = draw(result(lost))
         assert made
         assert texts(page_svg(made)).count("OOM") == 2
     failed = [Trial(number, of, ended(Outcome.NON_FINITE_LOSS)) for number, of in enumerate(every)]
-    assert draw(result(failed).facts()) is None
+    assert draw(result(failed)) is None
 
 
 def test_large_studies_keep_to_what_there_is_room_for() -> None:

@@ -26,7 +26,7 @@ def made_trials() -> list[Trial]:
 
 def shares(trials: list[Trial]) -> dict[str, float]:
     with manner():
-        drawn = draw(result(trials).facts())
+        drawn = draw(result(trials))
     if drawn is None:
         return {}
     axes = drawn.figure.axes[0]

@@ -22,7 +22,7 @@ REFERENCES = (falling(8.0), falling(8.02), falling(8.04))
 
 def drawn(numerics: Numerics, trials: list[Trial]) -> list[str]:
     """The texts of the figure; none where there is no figure."""
-    facts = replace(result(trials).facts(), numerics=numerics)
+    facts = replace(result(trials), numerics=numerics)
     with manner():
         made = draw(facts)
         return texts(page_svg(made)) if made else []
@@ -64,7 +64,7 @@ def test_no_losses_are_too_strange_to_draw(numerics: Numerics) -> None:
 def test_one_that_runs_away_does_not_flatten_the_others() -> None:
     runs_away = Numerics(REFERENCES, {1: Curve(tuple(10.0**step for step in range(30)))})
     with manner():
-        made = draw(replace(result().facts(), numerics=runs_away))
+        made = draw(replace(result(), numerics=runs_away))
     assert made
     low, high = made.figure.axes[0].get_ylim()
     assert 6.5 < low < 8.0

@@ -13,7 +13,7 @@ from tests.report.figures.studies import peak, texts
 
 def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> None:
     facts = replace(
-        result([trial(0, 10.0, 480 * MIB), trial(1, 20.0, 610 * MIB)]).facts(),
+        result([trial(0, 10.0, 480 * MIB), trial(1, 20.0, 610 * MIB)]),
         estimated_peaks={0: peak(500), 1: peak(600)},
     )
     with manner():
@@ -33,7 +33,7 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
 
 def test_a_baseline_that_ran_out_of_memory_shows_what_it_would_need() -> None:
     lost = Trial(0, configuration(48), out_of_memory(configuration(48), peak_device_bytes=700 * MIB))
-    facts = replace(result([lost, trial(1)]).facts(), estimated_peaks={0: peak(5000)})
+    facts = replace(result([lost, trial(1)]), estimated_peaks={0: peak(5000)})
     with manner():
         made = draw(facts)
     assert made
@@ -42,4 +42,4 @@ def test_a_baseline_that_ran_out_of_memory_shows_what_it_would_need() -> None:
 
 
 def test_where_nothing_was_traced_there_is_no_figure() -> None:
-    assert draw(result().facts()) is None
+    assert draw(result()) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.prospect import OptimalityGap
+from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report.figures.canvas import manner
 from autotune.report.figures.search_progress import draw
@@ -25,7 +26,7 @@ PROSPECTS = {0: OptimalityGap(math.inf, math.inf, 9), 2: OptimalityGap(0.5, 1.0,
 
 def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
     with manner():
-        made = draw(replace(result(TRIALS).facts(), prospects=PROSPECTS))
+        made = draw(replace(result(TRIALS), prospects=PROSPECTS))
     assert made
     points = drawn_points(made.figure)
     assert points["best so far"] == [(n, pytest.approx(y)) for n, y in enumerate([10.0, 10.0, 30.0, 30.0, 30.0])]
@@ -36,7 +37,7 @@ def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
 
 def test_bounds_are_what_the_best_could_still_be_beaten_by() -> None:
     with manner():
-        made = draw(replace(result(TRIALS).facts(), prospects=PROSPECTS))
+        made = draw(replace(result(TRIALS), prospects=PROSPECTS))
     assert made
     points = drawn_points(made.figure)
     assert points["bound: what is likely to fit"] == [(2.0, pytest.approx(45.0)), (3.0, pytest.approx(33.0))]
@@ -45,7 +46,7 @@ def test_bounds_are_what_the_best_could_still_be_beaten_by() -> None:
 
 
 def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
-    facts = replace(result(TRIALS).facts(), objective="memory", prospects=PROSPECTS)
+    facts = result(TRIALS, request=tuning_request("m", 48, objective="memory"), prospects=PROSPECTS)
     with manner():
         made = draw(facts)
     assert made
@@ -57,8 +58,8 @@ def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
 
 def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> None:
     with manner():
-        plain = draw(result(TRIALS).facts())
-        far = draw(replace(result(TRIALS).facts(), prospects={2: OptimalityGap(50.0, 500.0, 7)}))
+        plain = draw(result(TRIALS))
+        far = draw(replace(result(TRIALS), prospects={2: OptimalityGap(50.0, 500.0, 7)}))
     assert plain
     assert far
     assert not [label for label in drawn_points(plain.figure) if label.startswith("bound")]
@@ -68,7 +69,7 @@ def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> 
 def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     lost = [Trial(number, configuration(8), out_of_memory(configuration(8))) for number in (0, 1)]
     with manner():
-        made = draw(result([*lost, trial(2)]).facts())
+        made = draw(result([*lost, trial(2)]))
     assert made
     points = drawn_points(made.figure)
     assert points["baseline: does not fit"] == [(0.0, 0.0)]
@@ -76,4 +77,4 @@ def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
 
 
 def test_where_nothing_fits_there_is_no_progress() -> None:
-    assert draw(result([TRIALS[1]]).facts()) is None
+    assert draw(result([TRIALS[1]])) is None

@@ -23,7 +23,7 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
         Trial(5, configuration(24), over),
     ]
     with manner():
-        made = draw(result(trials).facts())
+        made = draw(result(trials))
     assert made
     points = {
         label: [(round(x, 3), pytest.approx(y)) for x, y in known] for label, known in drawn_points(made.figure).items()
@@ -41,8 +41,8 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
 
 def test_allowed_and_limit_are_lines_where_they_are_near() -> None:
     with manner():
-        made = draw(result().facts())
-        far = draw(replace(result([trial(0, 10.0, 20 * MIB)]).facts(), limit_bytes=GIB))
+        made = draw(result())
+        far = draw(replace(result([trial(0, 10.0, 20 * MIB)]), memory_limit_bytes=GIB))
     assert made
     assert far
     lines = {line.get_label(): line.get_xdata()[0] for line in made.figure.axes[0].lines}
@@ -58,7 +58,7 @@ def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     lost = Trial(0, first, out_of_memory(first, held_bytes=900 * MIB, refused_bytes=124 * MIB))
     for baseline, place in ((over, (1050 / 1024, 70.0)), (lost, (1.0, 0.0))):
         with manner():
-            made = draw(result([baseline, other, trial(2, 10.0, 500 * MIB)]).facts())
+            made = draw(result([baseline, other, trial(2, 10.0, 500 * MIB)]))
         assert made
         points = drawn_points(made.figure)
         assert points["baseline: does not fit"] == [pytest.approx(place)]
@@ -73,7 +73,7 @@ def test_what_wanted_far_more_stands_at_the_edge() -> None:
         Trial(1, configuration(48), out_of_memory(configuration(48), refused_bytes=2**44)),
     ]
     with manner():
-        made = draw(result(trials).facts())
+        made = draw(result(trials))
     assert made
     [(x, _)] = drawn_points(made.figure)["out of memory (held + refused)"]
     assert x <= made.figure.axes[0].get_xlim()[1]

@@ -23,7 +23,7 @@ def test_the_parts_of_baseline_best_and_finalists_make_up_the_step() -> None:
         of(trial(2, 39.0, confirmed=38.0)),
     ]
     with manner():
-        made = draw(result([*trials, of(trial(3, 5.0))]).facts())
+        made = draw(result([*trials, of(trial(3, 5.0))]))
     assert made
     bars = made.figure.axes[0].patches
     assert len(bars) == 3 * 5, "five parts of three finalists; the fourth trial is none"
@@ -34,4 +34,4 @@ def test_the_parts_of_baseline_best_and_finalists_make_up_the_step() -> None:
 
 
 def test_without_timed_parts_there_is_no_figure() -> None:
-    assert draw(result().facts()) is None
+    assert draw(result()) is None

@@ -6,22 +6,22 @@ from tests.report.figures.studies import many
 
 
 def test_a_trial_is_told_by_what_differs_from_the_baseline() -> None:
-    facts = result().facts()
+    facts = result()
     assert told(facts, facts.trials[1]) == "1 (best): 16 x 3, precision bf16"
     assert told(facts, facts.trials[0]).startswith("0 (baseline): 8 x 6, checkpointing none, precision fp32")
     assert told(facts, facts.trials[2]) == "2: 48 x 1"
 
 
 def test_few_trials_are_all_named_the_fastest_first() -> None:
-    assert [one.number for one in named(result().facts())] == [1, 0, 2]
+    assert [one.number for one in named(result())] == [1, 0, 2]
 
 
 def test_of_many_the_best_the_baseline_and_the_front_are_named() -> None:
     facts = many(100)
     chosen = [one.number for one in named(facts)]
     assert len(chosen) == MOST_NAMED
-    assert facts.best
-    assert {facts.best.number, 0} <= set(chosen)
+    assert facts.best_trial
+    assert {facts.best_trial.number, 0} <= set(chosen)
     speeds = [float(one.samples_per_second or 0) for one in named(facts)]
     assert speeds == sorted(speeds, reverse=True)
 

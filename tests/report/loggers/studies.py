@@ -24,7 +24,7 @@ def begun(made: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
     loggers = LoggerGroup(made.request.report_to, made.request.objective, folder)
-    loggers.start(made.request, replace(made, trials=(), stop_reason="").facts())
+    loggers.start(made.request, replace(made, trials=(), stop_reason=""))
     return loggers
 
 
@@ -40,7 +40,7 @@ def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool =
         watch(Progress("probing", trials[:at], number=number, max_gain_if_fits=0.5 / (1 + number)))
         watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
     made.save(folder)
-    loggers.finish(made.facts(), complete)
+    loggers.finish(made, complete)
     assert not loggers.problems
     return loggers
 

@@ -51,7 +51,7 @@ def test_only_rows_after_the_last_one_told_are_made() -> None:
 def test_facts_say_what_was_asked_and_name_no_folder() -> None:
     made = result()
     request = replace(made.request, space="/home/someone/spaces/mine.yaml", dataset="/home/someone/data.txt")
-    facts = study_facts(request, replace(made, request=request).facts())
+    facts = study_facts(request, replace(made, request=request))
     assert facts["space"] == "mine.yaml"
     assert facts["global_batch_size"] == 48
     assert facts["version_torch"] == "2.13.0"
@@ -60,7 +60,7 @@ def test_facts_say_what_was_asked_and_name_no_folder() -> None:
 
 def test_an_ending_without_an_answer_says_so(tmp_path: Path) -> None:
     failed = configuration(48)
-    told = ending(result(trials=[Trial(0, failed, out_of_memory(failed))]).facts(), tmp_path, complete=True)
+    told = ending(result(trials=[Trial(0, failed, out_of_memory(failed))]), tmp_path, complete=True)
     assert told.words["headline"].startswith("Nothing fits")
     assert told.numbers == {}
     assert told.values == {}
@@ -70,7 +70,7 @@ def test_an_ending_without_an_answer_says_so(tmp_path: Path) -> None:
 def test_an_ending_holds_the_confirmed_answer_and_the_report_s_files(tmp_path: Path) -> None:
     made = result()
     made.save(tmp_path)
-    told = ending(made.facts(), tmp_path, complete=True)
+    told = ending(made, tmp_path, complete=True)
     assert made.speedup == Interval(*(told.numbers[name] for name in ("speedup", "speedup_low", "speedup_high")))
     assert told.numbers["best_trial"] == 1
     assert told.values["precision"] == "bf16"

@@ -61,7 +61,7 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
     loggers = begun(made, tmp_path / "study")
     for count in (1, 2, 3):
         loggers.log(made.trials[:count])
-    loggers.finish(made.facts(), complete=True)
+    loggers.finish(made, complete=True)
     assert [row.number for row in kept.rows] == [0]
     assert kept.endings == []
     (problem,) = loggers.problems
@@ -79,7 +79,7 @@ def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     made = result("wandb")
     loggers = begun(made, tmp_path / "study")
     loggers.log(made.trials)
-    loggers.finish(made.facts(), complete=True)
+    loggers.finish(made, complete=True)
     assert "no answer" in loggers.problems[0]
     assert kept.endings == []
 
@@ -136,7 +136,7 @@ def test_without_loggers_the_watch_is_the_caller_s_own_and_nothing_is_written(tm
 
     loggers = begun(result(), tmp_path / "study")
     assert loggers.watching(watch) is watch
-    loggers.finish(result().facts(), complete=True)
+    loggers.finish(result(), complete=True)
     assert list((tmp_path / "study").iterdir()) == []
 
 
@@ -178,7 +178,7 @@ def test_told_afterwards_a_study_says_too_what_could_still_win(tmp_path: Path, m
     kept = use(monkeypatch, Kept())
     made = replace(result("wandb"), prospects={0: OptimalityGap(0.2, 0.5, 9), 1: OptimalityGap(0.0, float("inf"), 8)})
     made.save(tmp_path / "study")
-    begun(made, tmp_path / "study").finish(made.facts(), complete=True)
+    begun(made, tmp_path / "study").finish(made, complete=True)
     assert [row.numbers.get("untried_could_win") for row in kept.rows] == [None, 0.5, None]
 
 

@@ -41,7 +41,7 @@ def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatc
     assert len(events.Tensors("samples_per_second")) == 2
     assert make_ndarray(events.Tensors("answer/speedup")[-1].tensor_proto).item() == float(result.speedup)
     assert "untried_could_win" in events.Tags()["tensors"]
-    assert result.training_argument_fields()["report_to"] == ["tensorboard", "wandb"]
+    assert result.setup.training_arguments["report_to"] == ["tensorboard", "wandb"]
     elsewhere = [path for path in tmp_path.rglob("events.out*") if folder not in path.parents]
     assert elsewhere == []
     assert not list(tmp_path.rglob("wandb"))

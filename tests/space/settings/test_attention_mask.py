@@ -14,7 +14,7 @@ from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.collators import WithoutFullMask
 from autotune.space.settings.attention_mask import SETTING
-from autotune.space.setup import data_arguments
+from autotune.space.setup import training_setup
 from autotune.workload.data.collate import collated_as_asked
 from autotune.workload.data.synthetic import SyntheticSamples
 from autotune.workload.model.build import build_model
@@ -58,7 +58,7 @@ def test_a_model_computes_the_same_without_it(workload_of: Callable[..., Workloa
 
 def test_it_is_an_argument_of_the_data_and_read_back_from_the_collator() -> None:
     asked = makers.configuration(8, attention_mask="where_needed")
-    assert data_arguments(asked, cpu()) == DROPPED
+    assert training_setup(asked, cpu(), {}).data_arguments == DROPPED
     assert SETTING.from_user({}, cpu(), workload()) == "always"
     assert SETTING.read_back(observed(collator=WithoutFullMask(print))) == "where_needed"
     assert SETTING.read_back(observed(collator=print)) == "always"

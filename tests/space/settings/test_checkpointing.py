@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -69,12 +69,13 @@ def test_a_part_of_the_layers_or_another_place_is_an_option(value: str, options:
 
 def test_without_it_no_options_of_the_user_s_are_left() -> None:
     own = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
-    fields = training_arguments(configuration(8, 8, checkpointing="none"), cpu(), own)
+    fields = training_setup(configuration(8, 8, checkpointing="none"), cpu(), own).training_arguments
     assert fields["activation_checkpointing"] is False
     assert "activation_checkpointing_kwargs" not in fields
     older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
     assert not any(
-        name.startswith("gradient_checkpointing") for name in training_arguments(configuration(8, 8), cpu(), older)
+        name.startswith("gradient_checkpointing")
+        for name in training_setup(configuration(8, 8), cpu(), older).training_arguments
     )
 
 

@@ -18,7 +18,7 @@ from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings.compile import SETTING
-from autotune.space.setup import process_environment, training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.space.settings.fakes import observed
@@ -34,7 +34,9 @@ SMALL = {
 
 
 def fields(environment: Environment, base: dict[str, object] | None = None, **settings: str) -> dict[str, object]:
-    return training_arguments(Configuration(2, 1, settings=tuple(settings.items())), environment, base or {})
+    return training_setup(
+        Configuration(2, 1, settings=tuple(settings.items())), environment, base or {}
+    ).training_arguments
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,9 @@ def test_each_mode_is_one_of_torch_s_and_is_read_back_from_what_was_compiled(val
 def test_regional_is_default_with_a_variable_of_its_process() -> None:
     asked = Configuration(2, 1, settings=(("compile", "regional"),))
     plain = Configuration(2, 1, settings=(("compile", "default"),))
-    assert training_arguments(asked, CARD, {}) == training_arguments(plain, CARD, {})
-    assert process_environment(asked, CARD) == {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
-    assert process_environment(plain, CARD) == {}
+    assert training_setup(asked, CARD, {}).training_arguments == training_setup(plain, CARD, {}).training_arguments
+    assert training_setup(asked, CARD, {}).process_environment == {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
+    assert training_setup(plain, CARD, {}).process_environment == {}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what torch.compile imports
@@ -198,4 +200,6 @@ def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_
 def _without(order: object, environment: Environment) -> SimpleNamespace:
     """The fields of an order that compiles nothing."""
     asked = configuration(2, accumulation=2, compile="none", compile_backend="inductor")
-    return SimpleNamespace(configuration=asked, training_arguments=training_arguments(asked, environment, {}))
+    return SimpleNamespace(
+        configuration=asked, training_arguments=training_setup(asked, environment, {}).training_arguments
+    )

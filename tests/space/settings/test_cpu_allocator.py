@@ -12,7 +12,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings.cpu_allocator import SETTING
-from autotune.space.setup import host_environment, process_environment
+from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.space.settings.fakes import observed
@@ -38,10 +38,10 @@ def test_it_is_what_a_process_is_started_with() -> None:
 def test_what_the_user_preloads_and_tunes_is_kept() -> None:
     own = replace(INSTALLED, variables={"LD_PRELOAD": "libfoo.so", "GLIBC_TUNABLES": "glibc.pthread.rseq=0"})
     asked = configuration(cpu_allocator="jemalloc")
-    assert host_environment(asked, own) == {"LD_PRELOAD": "libfoo.so:libjemalloc.so.2"}
-    made = host_environment(configuration(cpu_allocator="glibc_mmap"), own)
+    assert training_setup(asked, own, {}).host_environment == {"LD_PRELOAD": "libfoo.so:libjemalloc.so.2"}
+    made = training_setup(configuration(cpu_allocator="glibc_mmap"), own, {}).host_environment
     assert made["GLIBC_TUNABLES"] == "glibc.pthread.rseq=0:glibc.malloc.hugetlb=1"
-    assert process_environment(asked, own) == {}
+    assert training_setup(asked, own, {}).process_environment == {}
 
 
 def test_it_is_read_back_from_the_process() -> None:

@@ -8,7 +8,7 @@ import pytest
 from autotune.core.configuration import Configuration
 from autotune.space.settings import Change
 from autotune.space.settings.data_parallel_size import SETTING
-from autotune.space.setup import process_environment, processes, training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -45,12 +45,12 @@ def test_ranks_on_gpus_take_the_backend_that_is_there() -> None:
 def test_the_threads_that_a_space_names_are_each_rank_s_own_wherever_they_stand_in_it() -> None:
     for settings in ({"threads": 3, "data_parallel_size": 2}, {"data_parallel_size": 2, "threads": 3}):
         made = Configuration.exact(8, 4, settings)
-        assert process_environment(made, cpu(threads=8)) == {"OMP_NUM_THREADS": "3"}
-        assert processes(made, cpu(threads=8)) == 2
+        assert training_setup(made, cpu(threads=8), {}).process_environment == {"OMP_NUM_THREADS": "3"}
+        assert training_setup(made, cpu(threads=8), {}).processes == 2
 
 
 def test_the_answer_holds_what_each_rank_does() -> None:
-    fields = training_arguments(Configuration.exact(8, 2, {"data_parallel_size": 2}), cpu(), {})
+    fields = training_setup(Configuration.exact(8, 2, {"data_parallel_size": 2}), cpu(), {}).training_arguments
     assert fields["per_device_train_batch_size"] == 2
     assert fields["gradient_accumulation_steps"] == 2
     assert (fields["ddp_backend"], fields["use_cpu"]) == ("gloo", True)

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.space.settings.empty_cache_steps import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -20,9 +20,9 @@ def test_the_user_s_own_is_none_unless_they_say_how_often() -> None:
 
 def test_none_takes_the_user_s_own_back_and_stands_in_the_answer() -> None:
     asked = Configuration(2, 1, settings=(("empty_cache_steps", "none"),))
-    fields = training_arguments(asked, CARD, {"torch_empty_cache_steps": 4})
+    fields = training_setup(asked, CARD, {"torch_empty_cache_steps": 4}).training_arguments
     assert fields["torch_empty_cache_steps"] is None
-    assert training_arguments(Configuration(2, 1, settings=(("empty_cache_steps", 16),)), CARD, {})[
+    assert training_setup(Configuration(2, 1, settings=(("empty_cache_steps", 16),)), CARD, {}).training_arguments[
         "torch_empty_cache_steps"
     ] == 16  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import Configuration
 from autotune.space.settings.expandable_segments import SETTING
-from autotune.space.setup import process_environment
+from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -18,18 +18,18 @@ def test_the_user_s_own_is_what_their_variable_says() -> None:
 
 def test_both_settings_of_the_allocator_stand_in_one_variable() -> None:
     together = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,garbage_collection_threshold:0.8"}
-    assert process_environment(ASKED, gpu()) == together
+    assert training_setup(ASKED, gpu(), {}).process_environment == together
 
 
 def test_what_else_the_user_s_variable_says_is_kept() -> None:
     own = {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:False"}
-    made = process_environment(ASKED, gpu(variables=own))["PYTORCH_CUDA_ALLOC_CONF"]
+    made = training_setup(ASKED, gpu(variables=own), {}).process_environment["PYTORCH_CUDA_ALLOC_CONF"]
     assert made == "roundup_power2_divisions:[256:1,512:2],expandable_segments:True,garbage_collection_threshold:0.8"
 
 
 def test_a_user_of_the_newer_name_keeps_it() -> None:
     own = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}
-    made = process_environment(ASKED, gpu(variables=own))
+    made = training_setup(ASKED, gpu(variables=own), {}).process_environment
     assert list(made) == ["PYTORCH_ALLOC_CONF"]
     assert made["PYTORCH_ALLOC_CONF"].startswith("max_split_size_mb:128,expandable_segments:True")
 

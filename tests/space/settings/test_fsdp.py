@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.space.settings.fsdp import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -39,7 +39,7 @@ def test_what_is_applied_means_itself(value: str) -> None:
 def test_without_it_nothing_of_the_user_s_remains() -> None:
     base = {"fsdp": "full_shard", "fsdp_config": {"min_num_params": 10}}
     made = Configuration.exact(8, 4, {"data_parallel_size": 2, "fsdp": "none"})
-    fields = training_arguments(made, TWO, base)
+    fields = training_setup(made, TWO, base).training_arguments
     assert fields["fsdp"] == ""
     assert "fsdp_config" not in fields
 

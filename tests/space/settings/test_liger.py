@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autotune.space.settings.liger import LOSS, SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from autotune.workload.model import liger as kernels
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.probe.probes import configuration
@@ -51,7 +51,7 @@ def test_the_user_s_own_tells_whether_the_loss_is_liger_s_too() -> None:
 
 def test_none_takes_the_user_s_choice_of_kernels_back() -> None:
     base = {"use_liger_kernel": True, "liger_kernel_config": {LOSS: False}}
-    made = training_arguments(configuration(2, liger="none"), CARD, base)
+    made = training_setup(configuration(2, liger="none"), CARD, base).training_arguments
     assert made["use_liger_kernel"] is False
     assert made["liger_kernel_config"] is None
 

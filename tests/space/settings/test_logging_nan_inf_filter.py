@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from autotune.space.settings.logging_nan_inf_filter import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -18,7 +18,7 @@ def test_the_user_s_own_is_what_transformers_does_unless_they_say_otherwise(tmp_
 
 def test_both_values_stand_in_the_answer() -> None:
     for value in (True, False):
-        fields = training_arguments(configuration(8, logging_nan_inf_filter=value), gpu(), {})
+        fields = training_setup(configuration(8, logging_nan_inf_filter=value), gpu(), {}).training_arguments
         assert fields["logging_nan_inf_filter"] is value
 
 

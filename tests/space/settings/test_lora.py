@@ -5,7 +5,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from autotune.space.settings.lora import SETTING
-from autotune.space.setup import adapter_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
 
@@ -23,21 +23,23 @@ def model() -> object:
 
 def test_without_a_word_all_weights_are_trained() -> None:
     assert SETTING.from_user({}, cpu(), workload()) == "none"
-    assert adapter_arguments(configuration(8, lora="none"), cpu(), "causal-lm") == {}
-    assert adapter_arguments(configuration(8), cpu(), "causal-lm") == {}
+    assert training_setup(configuration(8, lora="none"), cpu(), {}, "causal-lm").adapter == {}
+    assert training_setup(configuration(8), cpu(), {}, "causal-lm").adapter == {}
 
 
 def test_a_rank_makes_fields_of_peft_s_config() -> None:
-    fields = adapter_arguments(configuration(8, lora="16"), cpu(), "causal-lm")
+    fields = training_setup(configuration(8, lora="16"), cpu(), {}, "causal-lm").adapter
     assert fields == {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     assert LoraConfig(**fields).r == 16
-    assert "task_type" not in adapter_arguments(configuration(8, lora="16"), cpu(), "masked-lm")
+    assert "task_type" not in training_setup(configuration(8, lora="16"), cpu(), {}, "masked-lm").adapter
 
 
 def test_it_is_read_back_from_what_is_trained() -> None:
     plain = model()
     assert SETTING.read_back(observed(model=plain)) == "none"
-    made = get_peft_model(plain, LoraConfig(**adapter_arguments(configuration(8, lora="8"), cpu(), "causal-lm")))
+    made = get_peft_model(
+        plain, LoraConfig(**training_setup(configuration(8, lora="8"), cpu(), {}, "causal-lm").adapter)
+    )
     assert SETTING.read_back(observed(model=made)) == "8"
     made.get_base_model().lm_head.weight.requires_grad = True
     assert SETTING.read_back(observed(model=made)) == "with other weights"

@@ -10,7 +10,7 @@ from autotune.core.failures import from_exception
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.space.settings.lora_targets import SETTING
-from autotune.space.setup import adapter_arguments
+from autotune.space.setup import training_setup
 from autotune.workload.model.adapters import adapted, adapter_targets
 from autotune.workload.model.build import choose_task, model_outline
 from tests.makers import configuration, cpu, workload
@@ -43,11 +43,11 @@ SMALL = {
 def test_it_is_a_field_of_the_adapter_whatever_stands_first() -> None:
     assert SETTING.from_user({}, cpu(), workload()) == "all_linear"
     for settings in ({"lora": "8", "lora_targets": "attention"}, {"lora_targets": "attention", "lora": "8"}):
-        fields = adapter_arguments(configuration(8, **settings), cpu(), "causal-lm")
+        fields = training_setup(configuration(8, **settings), cpu(), {}, "causal-lm").adapter
         assert "q_proj" in fields["target_modules"]
-    fields = adapter_arguments(configuration(8, lora="8", lora_targets="all_linear"), cpu(), "causal-lm")
+    fields = training_setup(configuration(8, lora="8", lora_targets="all_linear"), cpu(), {}, "causal-lm").adapter
     assert fields["target_modules"] == "all-linear"
-    assert adapter_arguments(configuration(8, lora="none", lora_targets="attention"), cpu(), "causal-lm") == {}
+    assert training_setup(configuration(8, lora="none", lora_targets="attention"), cpu(), {}, "causal-lm").adapter == {}
 
 
 @pytest.mark.parametrize("value", ["all_linear", "attention"])
@@ -55,7 +55,7 @@ def test_it_is_a_field_of_the_adapter_whatever_stands_first() -> None:
 def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: str) -> None:
     config = AutoConfig.for_model(kind, **SMALL[kind])
     task = choose_task(config, None)
-    fields = adapter_arguments(configuration(8, lora="2", lora_targets=value), cpu(), task)
+    fields = training_setup(configuration(8, lora="2", lora_targets=value), cpu(), {}, task).adapter
     outline = model_outline(config, task)
     assert SETTING.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
     made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
@@ -68,7 +68,7 @@ def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and
     known = workload(adapter_targets=adapter_targets(outline))
     assert SETTING.unavailable("all_linear", cpu(), known) is None
     assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", cpu(), known) or "")
-    fields = adapter_arguments(configuration(8, lora="2", lora_targets="attention"), cpu(), "masked-lm")
+    fields = training_setup(configuration(8, lora="2", lora_targets="attention"), cpu(), {}, "masked-lm").adapter
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)
     assert from_exception(caught.value, "build").outcome is Outcome.UNSUPPORTED

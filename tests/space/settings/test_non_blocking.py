@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from transformers import TrainingArguments
 
 from autotune.space.settings.non_blocking import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -18,7 +18,9 @@ def test_the_user_s_own_stands_in_the_accelerator_s_config() -> None:
 
 def test_it_joins_what_the_user_s_own_config_says() -> None:
     asked = configuration(8, non_blocking=True)
-    fields = training_arguments(asked, gpu(), {"accelerator_config": {"split_batches": False, "even_batches": False}})
+    fields = training_setup(
+        asked, gpu(), {"accelerator_config": {"split_batches": False, "even_batches": False}}
+    ).training_arguments
     assert fields["accelerator_config"] == {"split_batches": False, "even_batches": False, "non_blocking": True}
 
 

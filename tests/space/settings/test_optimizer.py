@@ -9,7 +9,7 @@ from transformers.training_args import OptimizerNames
 
 from autotune.space.settings import ACCUMULATION, Work
 from autotune.space.settings.optimizer import NAMES, ORDINARY, SETTING, _known_to_transformers
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
@@ -119,10 +119,10 @@ def test_every_name_of_this_transformers_is_known_and_no_other_word() -> None:
 
 def test_low_rank_ones_take_all_linear_layers_where_the_user_names_none() -> None:
     asked = configuration(8, 8, optimizer="galore_adamw")
-    assert training_arguments(asked, cpu(), {})["optim_target_modules"] == "all-linear"
+    assert training_setup(asked, cpu(), {}).training_arguments["optim_target_modules"] == "all-linear"
     own = {"optim_target_modules": ["attn"]}
-    assert training_arguments(asked, cpu(), own)["optim_target_modules"] == ["attn"]
-    assert "optim_target_modules" not in training_arguments(configuration(8, 8), cpu(), {})
+    assert training_setup(asked, cpu(), own).training_arguments["optim_target_modules"] == ["attn"]
+    assert "optim_target_modules" not in training_setup(configuration(8, 8), cpu(), {}).training_arguments
 
 
 @pytest.mark.parametrize("name", ["lomo", "adalomo", "galore_adamw_layerwise", "apollo_adamw_layerwise"])

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from autotune.space.settings.persistent_workers import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
 
@@ -15,7 +15,8 @@ def test_they_end_with_an_epoch_where_nobody_says_otherwise() -> None:
 
 def test_they_are_applied_with_workers_and_left_out_without() -> None:
     with_workers, without = (
-        training_arguments(configuration(8, workers=workers, persistent_workers=True), cpu(), {}) for workers in (2, 0)
+        training_setup(configuration(8, workers=workers, persistent_workers=True), cpu(), {}).training_arguments
+        for workers in (2, 0)
     )
     assert with_workers["dataloader_persistent_workers"] is True
     assert "dataloader_persistent_workers" not in without

@@ -4,7 +4,7 @@ import pytest
 
 from autotune.space.settings.precision import SETTING
 from autotune.space.settings.zero import zero_config
-from autotune.space.setup import model_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import DeepSpeedEngine, observed
 
@@ -96,7 +96,7 @@ def test_it_has_no_order_of_hunger() -> None:
 
 def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is() -> None:
     for value in SETTING.values:
-        told = model_arguments(configuration(8, 8, precision=value), gpu())
+        told = training_setup(configuration(8, 8, precision=value), gpu(), {}).model_arguments
         assert told["dtype"] == ("bfloat16" if value in ("bf16_weights", "bf16_frozen") else "float32")
     assert SETTING.differs("bf16_weights")
     assert not SETTING.differs("bf16")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.space.settings.prefetch_factor import SETTING
-from autotune.space.setup import training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, workload
 from tests.space.settings.fakes import observed
 
@@ -20,7 +20,8 @@ def test_it_is_two_where_nobody_says_otherwise() -> None:
 
 def test_it_is_applied_with_workers_and_left_out_without() -> None:
     with_workers, without = (
-        training_arguments(configuration(8, workers=workers, prefetch_factor=4), cpu(), {}) for workers in (2, 0)
+        training_setup(configuration(8, workers=workers, prefetch_factor=4), cpu(), {}).training_arguments
+        for workers in (2, 0)
     )
     assert with_workers["dataloader_prefetch_factor"] == 4
     assert "dataloader_prefetch_factor" not in without, "the Trainer would refuse it"

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from autotune.space.settings.quantization import SETTING
 from autotune.space.settings.setting import Change
-from autotune.space.setup import model_arguments
+from autotune.space.setup import training_setup
 from autotune.workload.model.adapters import in_four_bits, linear_layers
 from autotune.workload.model.build import count_parameters
 from tests.makers import configuration, cpu, gpu, workload
@@ -18,7 +18,9 @@ VERSIONS = {"peft": "0.21.2", "bitsandbytes": "0.50"}
 
 
 def test_it_is_an_argument_of_the_model() -> None:
-    fields = model_arguments(configuration(8, lora="8", quantization="nf4"), gpu())["quantization_config"]
+    fields = training_setup(configuration(8, lora="8", quantization="nf4"), gpu(), {}).model_arguments[
+        "quantization_config"
+    ]
     assert fields["load_in_4bit"] is True
     assert fields["bnb_4bit_quant_type"] == "nf4"
     assert fields["bnb_4bit_compute_dtype"] == "bfloat16"

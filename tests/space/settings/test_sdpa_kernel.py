@@ -11,7 +11,7 @@ from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings.sdpa_kernel import NAMES, SETTING
-from autotune.space.setup import torch_switches
+from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, space, workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.space.settings.fakes import observed
@@ -19,13 +19,13 @@ from tests.space.settings.fakes import observed
 
 def test_one_kernel_is_allowed_and_all_others_are_not() -> None:
     asked = configuration(4, 1, sdpa_kernel="flash")
-    assert torch_switches(asked, gpu()) == {
+    assert training_setup(asked, gpu(), {}).switches == {
         "enable_flash_sdp": True,
         "enable_mem_efficient_sdp": False,
         "enable_cudnn_sdp": False,
         "enable_math_sdp": False,
     }
-    assert torch_switches(configuration(4, 1, sdpa_kernel="auto"), gpu()) == {}
+    assert training_setup(configuration(4, 1, sdpa_kernel="auto"), gpu(), {}).switches == {}
 
 
 def test_it_is_read_back_from_torch_s_own_switches() -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_hf_deepspeed_config
 
 from autotune.space.settings.zero import NAMES, NVME, SETTING, zero_config
-from autotune.space.setup import process_environment, training_arguments
+from autotune.space.setup import training_setup
 from tests.makers import GIB, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import DeepSpeedEngine, observed
 
@@ -38,7 +38,7 @@ CARD = gpu(versions={"deepspeed": "0.18"}, total_memory_bytes=80 * GIB)
 def test_transformers_fills_its_config_with_exactly_the_batch_that_was_asked_for(
     filled: type[Filled], value: str, tmp_path: Path
 ) -> None:
-    fields = training_arguments(configuration(4, 48, zero=value), CARD, {"learning_rate": 3e-4})
+    fields = training_setup(configuration(4, 48, zero=value), CARD, {"learning_rate": 3e-4}).training_arguments
     config = filled(fields.pop("deepspeed"))
     fields |= {"use_cpu": True, "bf16": True, "tf32": None}
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", **fields)
@@ -80,8 +80,8 @@ def test_its_own_config_is_read_as_the_value_that_made_it(value: str) -> None:
 @pytest.mark.parametrize("own", [{"zero_optimization": {"stage": 2}}, "ds_config.json"])
 def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
     assert SETTING.from_user({"deepspeed": own}, CARD, LARGE) == "own"
-    assert training_arguments(configuration(8, zero="own"), CARD, {"deepspeed": own})["deepspeed"] == own
-    assert "deepspeed" not in training_arguments(configuration(8, zero="none"), CARD, {"deepspeed": own})
+    assert training_setup(configuration(8, zero="own"), CARD, {"deepspeed": own}).training_arguments["deepspeed"] == own
+    assert "deepspeed" not in training_setup(configuration(8, zero="none"), CARD, {"deepspeed": own}).training_arguments
 
 
 @pytest.mark.parametrize("text", ["4", "3_offload_nvme", "3_offload_nvme:", "3_offload_nvme:folder"])
@@ -91,9 +91,9 @@ def test_what_it_is_not_is_refused(text: str) -> None:
 
 
 def test_a_single_process_is_told_that_it_is_alone() -> None:
-    variables = process_environment(configuration(8, zero="3_offload_all"), CARD)
+    variables = training_setup(configuration(8, zero="3_offload_all"), CARD, {}).process_environment
     assert (variables["WORLD_SIZE"], variables["RANK"]) == ("1", "0")
-    assert process_environment(configuration(8, zero="none"), CARD) == {}
+    assert training_setup(configuration(8, zero="none"), CARD, {}).process_environment == {}
 
 
 def test_it_is_read_back_from_deepspeed_s_engine() -> None:

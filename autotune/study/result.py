@@ -1,0 +1,210 @@
+"""Result of a search, and what follows from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest
+from autotune.core.interval import Interval
+from autotune.core.loss_curves import Numerics
+from autotune.core.no_answer import why_no_answer
+from autotune.core.paths import named, scrubbed
+from autotune.core.prospect import OptimalityGap
+from autotune.core.request import TuningRequest
+from autotune.core.sanity import SanityCheck
+from autotune.core.trial import Trial
+from autotune.core.units import format_parameters
+from autotune.core.workload import Workload
+from autotune.memory.peak import MemoryPeak
+from autotune.space.search_space import RuledOut
+from autotune.space.setup import TrainingSetup, training_setup
+from autotune.space.utilization import Arithmetic, Utilization, utilization
+from autotune.study.certainty import speedup_reason
+from autotune.study.objective import best_trial, disqualified, pareto_front, speed_up
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The answer of a search and everything it is based on; plain data, loaded without unpickling.
+
+    Its texts name no folders of the machine and hold no tokens: reports are handed on.
+    """
+
+    request: TuningRequest
+    workload: Workload  # the model and data that the request turned out to be
+    environment: Environment  # device and software
+    trials: Sequence[Trial]  # in the order of their numbers, 0 the baseline
+    stop_reason: str  # why the search ended
+    memory_limit_bytes: int  # that the training may use
+    allowed_bytes: int  # limit x (1 - headroom)
+    space_size: int = 0  # configurations that could be proposed
+    ruled_out: Sequence[RuledOut] = ()  # values that were never probed, with the reason
+    notes: Sequence[str] = ()  # what else a reader should know
+    study_warnings: Sequence[str] = ()  # about every number of the study
+    duplicate_proposals: int = 0  # that earlier trials already answered
+    left_out: Sequence[str] = ()  # what there was no time for
+    finished: str = ""  # fingerprint of the request that this answers completely
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what tells this study from others
+    numerics: Numerics | None = None  # loss curves of the finalists and of fp32; None where not compared
+    rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None where not made
+    verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
+    prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)  # by the trial after which it held
+    estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, where it could be traced
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
+    folder: Path | None = None  # of the report, if saved
+    complete: bool = True  # whether the search came to its end
+    user_arguments: Any = field(default=None, repr=False, compare=False)
+    """The user's own `TrainingArguments`, or fields that belong to their run alone (folders, names, hub); in memory only."""
+
+    def __post_init__(self) -> None:
+        texts = {
+            "stop_reason": scrubbed(self.stop_reason),
+            "notes": tuple(map(scrubbed, self.notes)),
+            "study_warnings": tuple(map(scrubbed, self.study_warnings)),
+            "ruled_out": tuple(replace(value, reason=scrubbed(value.reason)) for value in self.ruled_out),
+        }
+        for name, text in texts.items():
+            object.__setattr__(self, name, text)
+
+    # What was found ---------------------------------------------------------------------------------------------
+
+    @property
+    def best_trial(self) -> Trial | None:
+        """The recommended trial; None where there is no answer."""
+        return best_trial(self.trials, self.request.objective)
+
+    @property
+    def best(self) -> Trial:
+        """The recommended trial. Raises NothingFits where no configuration is feasible, SearchFailed where none completed."""
+        if (best := self.best_trial) is None:
+            raise why_no_answer(self.trials, self.allowed_bytes)
+        return best
+
+    @property
+    def baseline_trial(self) -> Trial | None:
+        """Trial 0; None where it was never probed."""
+        return self.trials[0] if self.trials and self.trials[0].number == 0 else None
+
+    @property
+    def baseline(self) -> Trial:
+        """The user's own configuration, made exact: trial 0. Raises InvalidRequest where it was never probed."""
+        if (baseline := self.baseline_trial) is None:
+            raise InvalidRequest("The search ended before its baseline was measured.", "Run the same command again.")
+        return baseline
+
+    @cached_property
+    def best_setup(self) -> TrainingSetup:
+        """What the recommended trial is trained with; empty where there is no answer.
+
+        Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
+        """
+        best = self.best_trial
+        return training_setup_of(self, best) if best else TrainingSetup()
+
+    @property
+    def setup(self) -> TrainingSetup:
+        """The answer in every part: training arguments, model and data arguments, adapter, variables, processes.
+
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version.
+        """
+        self.best  # noqa: B018  (raises where there is none)
+        return self.best_setup
+
+    @property
+    def measured_speedup(self) -> Interval | None:
+        """How many times as fast as the baseline the best trial is; None where there is nothing to compare."""
+        best, baseline = self.best_trial, self.baseline_trial
+        return speed_up(best, baseline, self.request.objective)[0] if best and baseline else None
+
+    @property
+    def speedup(self) -> Interval | None:
+        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`.
+
+        Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
+        """
+        return speed_up(self.best, self.baseline, self.request.objective)[0]
+
+    @property
+    def speedup_reason(self) -> str:
+        """Why there is no speed-up, or why it cannot be told whether there is one and what would tell; else empty."""
+        return scrubbed(speedup_reason(self.trials, self.request.objective, self.request.timeout_s))
+
+    @property
+    def disqualified(self) -> list[tuple[Trial, str]]:
+        """Trials that were faster than the best one and could not win, with the reason, the fastest first.
+
+        They do not learn as fp32 does, or learn differently and are not certainly faster than the baseline.
+        """
+        rivals = disqualified(self.trials, self.request.objective)
+        return [(trial, scrubbed(reason)) for trial, reason in rivals]
+
+    @property
+    def pareto_front(self) -> list[Trial]:
+        """Trials that no other beats in both speed and memory, fastest first."""
+        return pareto_front(self.trials)
+
+    def utilization(self, trial: Trial) -> Utilization | None:
+        """How much of the device's arithmetic the trial uses; None where its speed or its operations are not known."""
+        return utilization(trial, self.arithmetic, self.environment, self.workload, self.request.training_args)
+
+    @cached_property
+    def utilizations(self) -> dict[int, Utilization]:
+        """Trial number -> how much of the device's arithmetic it uses, where that is known."""
+        uses = {trial.number: self.utilization(trial) for trial in self.trials}
+        return {number: use for number, use in uses.items() if use is not None}
+
+    # In words ---------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.request.name_of_study(self.workload.task, self.environment.device)
+
+    @property
+    def model_text(self) -> str:
+        """`gpt2-mini (GPT2LMHeadModel, 4.0M parameters)`."""
+        workload = self.workload
+        return f"{named(workload.name)} ({workload.architecture}, {format_parameters(workload.parameters)} parameters)"
+
+    @property
+    def data_text(self) -> str:
+        """What was trained on."""
+        workload, dataset = self.workload, self.request.dataset
+        length = f", up to {workload.sequence_length} tokens" if workload.sequence_length else ""
+        if dataset:
+            return scrubbed(f"{Path(dataset).name}, {workload.samples} samples{length}; {workload.text_source}")
+        return scrubbed(f"{workload.text_source or 'synthetic random samples'}{length}")
+
+    @property
+    def device_text(self) -> str:
+        """`cpu (its name, 2 threads)`."""
+        return f"{self.environment.device} ({self.environment.device_name}, {self.environment.threads} threads)"
+
+    @property
+    def all_notes(self) -> list[str]:
+        """The study's notes and the workload's."""
+        return [*self.notes, *map(scrubbed, self.workload.notes)]
+
+    @property
+    def device_note(self) -> str:
+        """How to start the real run where more GPUs are visible than it has ranks: alone the Trainer would wrap it in
+        nn.DataParallel."""
+        environment, ranks = self.environment, self.best_setup.processes
+        if environment.is_cpu or environment.device_count < 2 or ranks == environment.device_count:
+            return ""
+        if ranks > 1:
+            cards = ",".join(environment.device_uuids[:ranks])
+            return f"{ranks} of {environment.device_count} GPUs were measured: CUDA_VISIBLE_DEVICES={cards}"
+        return (
+            f"one of {environment.device_count} GPUs was measured; start the real run with "
+            f"CUDA_VISIBLE_DEVICES={environment.device_uuid}, or the batch is multiplied by the number of GPUs"
+        )
+
+
+def training_setup_of(result: SearchResult, trial: Trial) -> TrainingSetup:
+    """What this trial is trained with. Raises InvalidRequest where it holds what this version does not know."""
+    base, task = result.request.training_args, result.workload.task
+    return training_setup(trial.configuration, result.environment, base, task)
