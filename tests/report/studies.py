@@ -46,7 +46,7 @@ def hostile() -> SearchResult:
         trial(4, 5.0, of=slow, repeated_because=(HOSTILE,)),
     ]
     study = result(
-        trials[:4] + [replace(trials[4], disqualified_reason=HOSTILE)],
+        [*trials[:4], replace(trials[4], disqualified_reason=HOSTILE)],
         request=tuning_request("gpt2-mini", 48, device="cpu", study_name=None),
         workload=workload(name=HOSTILE, architecture=HOSTILE, text_source=HOSTILE),
         environment=cpu(device_name=HOSTILE, versions={HOSTILE: HOSTILE}),
