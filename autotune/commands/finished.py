@@ -35,9 +35,9 @@ def finished_answer(model: str, global_batch_size: int, options: Mapping[str, An
     """
     if options.get("fresh"):
         return None
-    own = read_user_arguments(args=options.get("args"), training_args=options.get("training_args"))
-    known = {name: value for name, value in options.items() if name not in ("fresh", "args", "training_args")}
-    request = tuning_request(model, global_batch_size, training_args=own.fields, **known)
+    user = read_user_arguments(args=options.get("args"), training_args=options.get("training_args"))
+    arguments = {name: value for name, value in options.items() if name not in ("fresh", "args", "training_args")}
+    request = tuning_request(model, global_batch_size, training_args=user.fields, **arguments)
     return finished_study(request, request_fingerprint(request))
 
 
@@ -63,10 +63,10 @@ def request_fingerprint(request: TuningRequest) -> str:
 
     Of files path, size and time count. A model or data set on the hub counts by its name.
     """
-    told = request.to_dict()
+    data = request.to_dict()
     facts = {
-        "request": {name: value for name, value in told.items() if name != "output_dir"},
-        "files": {name: _stamps(told[name]) for name in PLACES if told[name]},
+        "request": {name: value for name, value in data.items() if name != "output_dir"},
+        "files": {name: _stamps(data[name]) for name in PLACES if data[name]},
         "versions": installed_versions(),
         "machine": [platform.machine(), _processor(), len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES")],
         "cards": [] if request.device == "cpu" else [card.uuid for card in nvml.visible_cards()],

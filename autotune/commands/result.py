@@ -160,10 +160,10 @@ class TuningResult(SearchResult):
         """One line: a dataclass's own would print every step of every probe."""
         best = best_trial(self.trials, self.request.objective)
         baseline = self.trials[0] if self.trials and self.trials[0].number == 0 else None
-        found = "none fits"
+        answer = "none fits"
         if best:
-            found = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
-        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {found}>"
+            answer = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
+        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {answer}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""

@@ -1,4 +1,4 @@
-"""A result in its folder: written when a search begins and ends, and read again."""
+"""Report folder of a result: written when a search begins and ends, and read again."""
 
 import contextlib
 from dataclasses import asdict, replace
@@ -115,8 +115,8 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
 
 def _without_places(request: dict[str, Any]) -> dict[str, Any]:
     """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
-    kept = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
-    return kept | {"output_dir": "reports"}
+    shown = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
+    return shown | {"output_dir": "reports"}
 
 
 def _told(workload: Workload) -> dict[str, Any]:

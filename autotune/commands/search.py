@@ -1,4 +1,4 @@
-"""What people call: each function a few lines over the rooms."""
+"""`search`: from a request to its result."""
 
 import dataclasses
 import os
@@ -168,7 +168,7 @@ def _begin(
     arguments, for people. pickled: the caller's own objects.
     fingerprint: of the request, empty where another one cannot be told from it."""
     base = request.training_args
-    with probes(pickled) as host, following(watch) as told:
+    with probes(pickled) as host, following(watch) as show:
         host.time_limit = time_limit
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)
@@ -182,7 +182,7 @@ def _begin(
         with locked(unmeasured.folder):
             if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
-            result = _search(unmeasured, space, host, card, told, fresh, time_limit, fingerprint)
+            result = _search(unmeasured, space, host, card, show, fresh, time_limit, fingerprint)
             result.best  # noqa: B018  (raises where there is none)
             return result
 

@@ -101,7 +101,7 @@ def is_settled(trial: Trial, rounds: int) -> bool:
 
 
 def _failed(trial: Trial) -> bool:
-    return any(not one.feasible for one in trial.confirmations)
+    return any(not measurement.feasible for measurement in trial.confirmations)
 
 
 def _is_decided(trials: Sequence[Trial], numbers: Sequence[int], objective: str) -> bool:

@@ -1,6 +1,6 @@
-"""Past studies: what they taught of a device, and the trials of each, kept below the cache folder by fingerprint.
+"""History: calibrations and trials of past studies, in the cache folder by fingerprint.
 
-<cache>/history/<fingerprint of device and software>/<what was asked>.json
+<cache>/history/<fingerprint of device and software>/<identity of the study>.json
 """
 
 import contextlib
@@ -30,41 +30,41 @@ class Remembered:
 
 
 def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
-    """What past studies on this device left; what cannot be read counts as nothing."""
+    """What past studies on this device left; unreadable files are ignored."""
     own = _place(environment, identity)
     others: list[Calibration] = []
     trials: tuple[Trial, ...] = ()
     for path in sorted(own.parent.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            known = read_json(path)
+            data = read_json(path)
             if path == own:
-                trials = tuple(map(_trial, known["trials"]))
+                trials = tuple(map(_trial, data["trials"]))
             else:
-                others.append(Calibration.from_dict(known["calibration"]))
+                others.append(Calibration.from_dict(data["calibration"]))
     return Remembered(trials, tuple(others))
 
 
 def remember(
     environment: Environment, identity: Mapping[str, Any], trials: Sequence[Trial], calibration: Calibration
 ) -> None:
-    """Keep a finished study for those to come; a disk that refuses costs nothing but this."""
+    """Keep a finished study for later ones; a disk error is ignored."""
     place = _place(environment, identity)
-    told = {"calibration": calibration.to_dict(), "trials": [_to_dict(trial) for trial in trials]}
+    data = {"calibration": calibration.to_dict(), "trials": [_to_dict(trial) for trial in trials]}
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, told)
+        write_json(place, data)
 
 
 def _place(environment: Environment, identity: Mapping[str, Any]) -> Path:
-    asked = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return cache_folder() / "history" / environment.fingerprint() / f"{asked}.json"
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return cache_folder() / "history" / environment.fingerprint() / f"{digest}.json"
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
     return {
         "configuration": trial.configuration.to_dict(),
         "measurement": trial.measurement.to_dict(),
-        "confirmations": [one.to_dict() for one in trial.confirmations],
+        "confirmations": [measurement.to_dict() for measurement in trial.confirmations],
     }
 
 

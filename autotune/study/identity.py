@@ -1,4 +1,4 @@
-"""What makes a study itself: with another of these, measurements answer another question."""
+"""Identity of a study: what measurements must share to be compared."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def study_identity(
 ) -> Mapping[str, Any]:
     """As plain data of JSON; not: trials, timeouts, sampler, seed, output."""
     identity = {
-        "model_config": {name: one for name, one in workload.model_config.items() if name not in NOT_THE_MODEL},
+        "model_config": {name: value for name, value in workload.model_config.items() if name not in NOT_THE_MODEL},
         "architecture": f"{workload.architecture}, {workload.parameters} parameters",
         "task": workload.task,
         "data": workload.data_identity,
@@ -33,8 +33,8 @@ def study_identity(
         **({"own_model": _own_model(workload)} if workload.user_objects else {}),
         **({"own_parts": workload.own_parts} if workload.own_parts else {}),
     }
-    known: dict[str, Any] = json.loads(json.dumps(identity, default=str))
-    return known
+    plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+    return plain
 
 
 def _own_model(workload: Workload) -> dict[str, Any]:

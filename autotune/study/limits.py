@@ -1,4 +1,4 @@
-"""What a request may use: a folder to write to, memory, and whether the model alone fits into it."""
+"""Limits of a request: a writable folder, memory, and whether the model alone fits into it."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from autotune.workload.model.files import check_model
 
 
 def check_output(request: TuningRequest) -> None:
-    """Say now what would otherwise be said after model and data were read."""
+    """Raise now what would otherwise be raised after model and data were read."""
     root = Path(request.output_dir)
     nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not nearest.is_dir():
@@ -34,7 +34,7 @@ def check_output(request: TuningRequest) -> None:
 
 
 def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card | None:
-    """Say what is wrong with a search before anything is started or anything heavy is loaded; the card it is for.
+    """Check a request before anything is started or anything heavy is loaded; returns its card.
 
     own_data: model and data are the caller's objects. Raises InvalidRequest, StudyInUse, StorageFailed.
     """
@@ -51,7 +51,7 @@ def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card |
 
 
 def check_files(request: TuningRequest) -> None:
-    """Say at once what is wrong with local files, before anything heavy is loaded. Raises InvalidRequest, StorageFailed."""
+    """Check local files before anything heavy is loaded. Raises InvalidRequest, StorageFailed."""
     check_output(request)
     check_model(request.model)
     if request.dataset is not None:
@@ -59,7 +59,7 @@ def check_files(request: TuningRequest) -> None:
 
 
 def check_free(request: TuningRequest, name: str) -> None:
-    """Raise StudyInUse where it can be said already that another process works on this study.
+    """Raise StudyInUse where another process works on this study, as far as its name is known already.
 
     name: of the device, as the environment will call it.
     """
@@ -69,10 +69,10 @@ def check_free(request: TuningRequest, name: str) -> None:
 
 
 def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
-    """Whether the study that lies there was asked for in words that lead to this folder again, the task left to the model."""
+    """Whether the study in this folder has a request that leads here again, the task left to the model."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        known = read_json(folder / REQUEST)["request"]
-        return bool(known["model"] == named(request.model) and known["task"] == request.task)
+        recorded = read_json(folder / REQUEST)["request"]
+        return bool(recorded["model"] == named(request.model) and recorded["task"] == request.task)
     return False
 
 
@@ -81,7 +81,7 @@ def memory_limit(request: TuningRequest, environment: Environment, folder: Path 
     if request.memory_limit_bytes is not None:
         if request.memory_limit_bytes > environment.total_memory_bytes:
             raise InvalidRequest(
-                f"The memory limit of {format_bytes(request.memory_limit_bytes)} lies above the "
+                f"The memory limit of {format_bytes(request.memory_limit_bytes)} is above the "
                 f"{format_bytes(environment.total_memory_bytes)} of {environment.device_name}.",
                 "Give at most the device's own memory.",
             )
@@ -99,7 +99,7 @@ def memory_limit(request: TuningRequest, environment: Environment, folder: Path 
 def least_bytes(space: SearchSpace, environment: Environment) -> int:
     """Of each weight that the leanest value of the space has."""
     settings = [SETTINGS[name].apply(value, environment) for name, values in space.values.items() for value in values]
-    return 2 if any(one.model_arguments.get("dtype", "float32") != "float32" for one in settings) else 4
+    return 2 if any(setting.model_arguments.get("dtype", "float32") != "float32" for setting in settings) else 4
 
 
 def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:

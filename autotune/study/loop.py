@@ -1,6 +1,6 @@
 """The loop: ask -> probe -> tell; every trial on disk before the next starts, resumed where it was killed.
 
-<folder>/request.json            what is searched, and what makes this study the one it is
+<folder>/request.json            what is searched, and what tells this study from others
          study.db                Optuna's own record, for its samplers
          probes/0007/            order, measurement and log of trial 7
          probes/0007/confirmation-1/
@@ -42,16 +42,16 @@ CORE_SHARE = 0.5
 """Of the probes of a search, for the core settings of a space that names some."""
 
 CRASHES_THAT_END = 6
-"""The same crash so many times running, with no value to blame, ends the search: it is the machine."""
+"""The same crash so many times in a row, with no value to blame, ends the search: it is the machine."""
 
 
 # Opening -------------------------------------------------------------------------------------------------------
 
 
-def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: WarmStart | None = None) -> Study:
-    """Open or begin the study in a locked folder; what a killed search left half is told or put first in the queue.
+def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmStart | None = None) -> Study:
+    """Open or begin the study in a locked folder; what a killed search left unfinished is completed or put first in the queue.
 
-    knowledge: what the sampler `physics` starts from; by default nothing but the limit.
+    warm_start: of the sampler `physics`; by default nothing but the limit.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with reporting_storage(folder):
@@ -65,25 +65,25 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, knowledge: WarmStar
         for old in record.get_trials(deepcopy=False):
             _restore_trial(study, old)
         study.trials = sorted(
-            (one.with_training_steps(plan.training_steps) for one in study.trials), key=lambda trial: trial.number
+            (trial.with_training_steps(plan.training_steps) for trial in study.trials), key=lambda trial: trial.number
         )
         first, *others = openings(space)
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         seed = plan.seed + len(record.get_trials(deepcopy=False))
-    known = replace(
-        knowledge or WarmStart(plan.allowed_bytes),
+    warm_start = replace(
+        warm_start or WarmStart(plan.allowed_bytes),
         objective=plan.objective,
         margin=plan.margin,
         training_steps=plan.training_steps,
         core_probes=int(CORE_SHARE * plan.n_trials),
     )
-    record.sampler = make_sampler(plan.sampler, seed, space, known)
+    record.sampler = make_sampler(plan.sampler, seed, space, warm_start)
     return study
 
 
 def _restore_trial(study: Study, old: optuna.trial.FrozenTrial) -> None:
-    """Take an old trial up: as told, from the measurement it left untold, or into the queue as interrupted."""
+    """Restore an old trial: as recorded, from a measurement that was not recorded yet, or into the queue as interrupted."""
     number = old.user_attrs.get("number")
     if number is None:
         if old.state is TrialState.RUNNING:
@@ -108,32 +108,32 @@ def _restore_trial(study: Study, old: optuna.trial.FrozenTrial) -> None:
 
 
 def import_trials(study: Study, trials: Sequence[Trial]) -> int:
-    """Take over trials of an earlier study of the very same question, where this one has none; returns how many.
+    """Import the trials of an earlier study of the same request, where this one has none; returns how many.
 
     Raises StorageFailed where the disk refuses.
     """
-    kept = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
-    if study.trials or not kept or kept[0] != trials[0] or kept[0].configuration != study.space.baseline:
+    reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
+    if study.trials or not reusable or reusable[0] != trials[0] or reusable[0].configuration != study.space.baseline:
         return 0
     with reporting_storage(study.folder):
-        under = (
-            _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps) for trial in kept
+        imported = (
+            _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps) for trial in reusable
         )
-        for number, trial in enumerate(under):
+        for number, trial in enumerate(imported):
             running = propose(study, trial.configuration)
             begin(study, running, trial.configuration)
             keep(study.probe_folder(number), trial.configuration, trial.measurement)
-            for one_round, measurement in enumerate(trial.confirmations, 1):
-                keep(study.probe_folder(number, one_round), trial.configuration, measurement)
+            for round_number, measurement in enumerate(trial.confirmations, 1):
+                keep(study.probe_folder(number, round_number), trial.configuration, measurement)
             tell(study, running, trial.configuration, trial.measurement)
             study.trials.append(replace(trial, number=number))
     study.queue.clear()
-    return len(kept)
+    return len(reusable)
 
 
 def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
-    """Whether a trial says under this limit what it said under its own: ran, or ran out of as much memory."""
-    if any(one.observed_warnings for one in (trial.measurement, *trial.confirmations)):
+    """Whether a trial would have ended under this limit as it did under its own."""
+    if any(measurement.observed_warnings for measurement in (trial.measurement, *trial.confirmations)):
         return False
     if trial.measurement.outcome is Outcome.OUT_OF_MEMORY:
         return (trial.measurement.allowed_bytes or 0) >= allowed_bytes
@@ -143,7 +143,7 @@ def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
 def _under(allowed_bytes: int, trial: Trial) -> Trial:
     """The trial with what it measured held against this limit."""
     measurement, *rounds = (
-        replace(one, allowed_bytes=allowed_bytes) for one in (trial.measurement, *trial.confirmations)
+        replace(measurement, allowed_bytes=allowed_bytes) for measurement in (trial.measurement, *trial.confirmations)
     )
     return replace(trial, measurement=measurement, confirmations=tuple(rounds))
 
@@ -152,15 +152,15 @@ def _under(allowed_bytes: int, trial: Trial) -> Trial:
 
 
 def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> str:
-    """Probe until the plan is over or all is known, confirm, and go on where that showed that more is to be won; returns the
-    statement why it ended.
+    """Probe until the budget is used or nothing is left to win, confirm, and continue where the rounds showed that more can be
+    won; returns why it ended.
 
     Raises SearchFailed where the baseline crashes or one crash comes again and again whatever the values, StorageFailed where
-    the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts or wished
-    to: everything so far is kept.
+    the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts:
+    everything so far is kept.
     """
     if study.trials:
-        watch(progress(study, "resumed", message=f"going on with {len(study.trials)} trial(s)"))
+        watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
     stop_reason = _probe_on(study, probe, watch)
     while True:
@@ -182,10 +182,10 @@ def _probe_on(study: Study, probe: Probe, watch: Watch) -> str:
     while True:
         study.wish.check()
         with reporting_storage(study.folder):
-            asked, stop_reason = ask(study)
-        if asked is None:
+            proposal, stop_reason = ask(study)
+        if proposal is None:
             return stop_reason
-        number, running, configuration = asked
+        number, running, configuration = proposal
         watch(progress(study, "probing", number=number, configuration=configuration))
         try:
             measurement = _measure(study, probe, configuration, number)
@@ -230,15 +230,15 @@ def _stop_where_it_crashes(study: Study) -> None:
     if has_run and any(values <= trial.configuration.values.items() for trial in last for values in blamed):
         return
     if len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in last}) == 1:
-        raise _crash(study, last[-1], f"The same crash came {most} times running")
+        raise _crash(study, last[-1], f"The same crash came {most} times in a row")
 
 
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
     log, reason = study.probe_folder(trial.number) / LOG, trial.measurement.reason.rstrip(".")
     last = _last_line(trial.measurement.log_tail or log)
-    said = "" if last in reason or reason in last else f" ({last})"
+    detail = "" if last in reason or reason in last else f" ({last})"
     return SearchFailed(
-        f"{what}: {reason}{said}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
+        f"{what}: {reason}{detail}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
     )
 
 

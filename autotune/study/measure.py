@@ -1,4 +1,4 @@
-"""How one trial is measured: within its deadline, once more where it was disturbed, and kept on disk."""
+"""Measuring a trial: within its deadline, again where it was disturbed, and written to disk."""
 
 import contextlib
 import math
@@ -67,11 +67,11 @@ def measure(
         if left <= 0:
             raise error
         options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far)
-        got = replace(probe(configuration, options), training_steps=plan.training_steps)
-        if got.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
+        measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
+        if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             (place / ANSWER).unlink(missing_ok=True)
             raise error
-        return replace(got, compile_s=first.compile_s) if first and confirmation else got
+        return replace(measurement, compile_s=first.compile_s) if first and confirmation else measurement
 
     with reporting_storage(folder):
         measurement = once()
@@ -79,9 +79,9 @@ def measure(
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
             if not _disturbed(measurement) or not in_time or (wish and wish.to_stop):
                 break
-            said = (*measurement.repeated_because, *measurement.observed_warnings)
+            reasons = (*measurement.repeated_because, *measurement.observed_warnings)
             with contextlib.suppress(TimeIsOver):
-                measurement = replace(once(), repeated_because=said)
+                measurement = replace(once(), repeated_because=reasons)
         keep(place, configuration, measurement)
     return measurement
 

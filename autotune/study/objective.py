@@ -1,4 +1,4 @@
-"""Objective: trials -> what is feasible, which is best, and the front of speed against memory."""
+"""Comparison of trials: the best one, finalists, speed-up, and the Pareto front of speed and memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -54,13 +54,13 @@ def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
 
     0 where it compiles nothing. Where none is slower over any number of steps, that one does not count.
     """
-    found = 0.0
+    steps = 0.0
     for trial in trials:
         saved_s = (trial.final.step_time_s or 0.0) - (best.final.step_time_s or 0.0)
         spent_s = best.measurement.compile_s - trial.measurement.compile_s
         if trial.feasible and spent_s > 0 and saved_s > 0:
-            found = max(found, spent_s / saved_s)
-    return math.ceil(found)
+            steps = max(steps, spent_s / saved_s)
+    return math.ceil(steps)
 
 
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
@@ -98,13 +98,13 @@ def _as_fast(fastest: Trial, trial: Trial, objective: str) -> bool:
 
 def quotient(above: Trial, below: Trial, objective: str) -> Interval:
     """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means."""
-    rounds = [[speed(one, objective) or 0.0 for one in trial.confirmations] for trial in (above, below)]
+    rounds = [[speed(measurement, objective) or 0.0 for measurement in trial.confirmations] for trial in (above, below)]
     if len(rounds[0]) == len(rounds[1]) >= ROUNDS_THAT_TELL and all(map(all, rounds)):
         return quotient_interval(*rounds)
-    one, other = speed(above.final, objective), speed(below.final, objective)
-    assert one is not None
-    assert other is not None
-    return quotient_of_means(one, other)
+    rate, base_rate = speed(above.final, objective), speed(below.final, objective)
+    assert rate is not None
+    assert base_rate is not None
+    return quotient_of_means(rate, base_rate)
 
 
 def _proven(some: list[Trial], trials: Sequence[Trial], objective: str) -> list[Trial]:
@@ -113,7 +113,7 @@ def _proven(some: list[Trial], trials: Sequence[Trial], objective: str) -> list[
 
 def unproven_gain(trial: Trial, trials: Sequence[Trial], objective: str) -> Interval | None:
     """Its speed over the baseline's, where the trial learns differently and is not surely faster; None for all others."""
-    baseline = next((one for one in trials if one.number == 0), None)
+    baseline = next((trial for trial in trials if trial.number == 0), None)
     if (
         objective == "memory"
         or baseline is None
@@ -132,20 +132,20 @@ def is_open(gain: Interval) -> bool:
 def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
     """Trials that were faster than the best one and may not win, with the reason; confirmed ones first, then by speed.
 
-    For `memory` those that are barred, whatever their speed.
+    For `memory` those that are disqualified, whatever their speed.
     """
     best = best_trial(trials, objective)
     ahead = 0.0 if best is None or objective == "memory" else float(speed(best.final, objective) or 0.0)
-    found = []
+    rivals = []
     for trial in trials:
         if not trial.feasible or trial.measurement.ended_early or float(speed(trial.final, objective) or 0.0) <= ahead:
             continue
         gain = unproven_gain(trial, trials, objective)
         if trial.disqualified_reason:
-            found.append((trial, trial.disqualified_reason))
+            rivals.append((trial, trial.disqualified_reason))
         elif gain is not None and is_open(gain) and (trial.confirmed or best is None or not best.confirmed):
-            found.append((trial, "it learns differently, and cannot be told to be faster"))
-    return sorted(found, key=lambda one: (not one[0].confirmed, -float(speed(one[0].final, objective) or 0.0)))
+            rivals.append((trial, "it learns differently, and cannot be told to be faster"))
+    return sorted(rivals, key=lambda pair: (not pair[0].confirmed, -float(speed(pair[0].final, objective) or 0.0)))
 
 
 def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:

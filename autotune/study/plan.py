@@ -1,4 +1,4 @@
-"""How far a search goes, and what it tells those who watch."""
+"""Plan of a search, and its progress events."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class Progress:
     preparing and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
     trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
     seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
-    could_win: share by which something untried could still beat the best, before what is probed now; None: not known.
+    max_gain_if_fits: share by which something untried could still beat the best, before what is probed now; None: not known.
     folder: where the study lies; None before it is open.
     """
 

@@ -28,19 +28,19 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
     """Why to stop by what further probes could win, or nothing. space_size: configurations of the whole space."""
     if choice.configuration is None and not choice.untried:
         if len(trials) < space_size:
-            return "every configuration around the best of the core settings' is known or settled"
+            return "all configurations around the best of the core settings have been measured or ruled out"
         return "all configurations have been measured or ruled out"
     if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain_if_fits > plan.margin):
         return _not_worth_it(plan, trials, choice) if trials else ""
     if choice.max_gain <= plan.margin:
         return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
-    said = f"nothing untried is likely to fit{_surely(choice)}"
+    reason = f"nothing untried is likely to fit{_surely(choice)}"
     if choice.configuration is not None:
         best = f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}"
-        said = f"{best}{_surely(choice)}"
+        reason = f"{best}{_surely(choice)}"
     if math.isinf(choice.max_gain):
-        return said
-    return f"{said}; what fits after all could beat the best by at most {_share(choice.max_gain)}"
+        return reason
+    return f"{reason}; what fits after all could beat the best by at most {_share(choice.max_gain)}"
 
 
 def could_still_win(choice: Proposal) -> str:
@@ -59,14 +59,14 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
     training_s = plan.training_steps * best.final.step_time_s
     if choice.expected_gain * training_s >= choice.probe_seconds:
         return ""
-    said = (
+    reason = (
         f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
         f"{format_seconds(choice.probe_seconds)} is not expected to save as much"
     )
     if len(trials) > 1:
-        return said
+        return reason
     fastest = f"{choice.configuration} (not measured)" if choice.better else "what you have"
-    return f"{said}; estimated fastest: {fastest}"
+    return f"{reason}; estimated fastest: {fastest}"
 
 
 def _surely(choice: Proposal) -> str:

@@ -1,6 +1,6 @@
-"""Where a study lives on disk: its lock, what makes it the one it is, and its trials.
+"""Study folder: its lock, what tells the study from others, and its trials.
 
-<folder>/request.json            what is searched, and what makes this study the one it is
+<folder>/request.json            what is searched, and what tells this study from others
          study.db                Optuna's own record, for its samplers
          probes/0007/            order, measurement and log of trial 7
          probes/0007/confirmation-1/
@@ -25,9 +25,9 @@ from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
 
 REQUEST, VERIFICATION = "request.json", "verification.json"
-"""What a study was asked, and what `autotune verify` found of its answer (beside the time of every step)."""
+"""The request of a study, and what `autotune verify` measured of its answer."""
 PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
-"""What the untried could still win, beside the trial after which it stood so; what that trial's memory is for."""
+"""What the untried could still win, next to the trial after which it held; what that trial's memory is for."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
 TENSORBOARD, RUNS = "tensorboard", "loggers.json"
@@ -36,7 +36,7 @@ FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
 """What trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")
-_DISK_ADVICE = "Free space or name another --output-dir; the same command goes on where this one stopped."
+_DISK_ADVICE = "Free space or name another --output-dir; run the same command again to resume."
 
 
 def study_folder(study: str, output_dir: str) -> Path:
@@ -72,7 +72,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_unmeasured(folder: Path) -> bool:
-    """Whether a study lies in this folder and none of its trials was measured: beginning it again loses nothing."""
+    """Whether this folder holds a study without a measured trial: beginning it again loses nothing."""
     return (folder / REQUEST).exists() and not any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
 
 
@@ -97,26 +97,26 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     with reporting_storage(folder):
         if path.exists():
             try:
-                known = read_json(path)["identity"]
+                recorded = read_json(path)["identity"]
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
-            if known != identity:
+            if recorded != identity:
                 raise StudyMismatch(
-                    f"The study {folder.name} answers another question: {'; '.join(_differences(known, identity))}.",
+                    f"The study {folder.name} answers another question: {'; '.join(_differences(recorded, identity))}.",
                     "Give this one another --study-name, or use --fresh to begin it again.",
                 )
 
 
-def _differences(known: Any, identity: Any, place: str = "") -> list[str]:
+def _differences(before: Any, now: Any, place: str = "") -> list[str]:
     """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
-    if isinstance(known, Mapping) and isinstance(identity, Mapping):
-        every = [
-            said
-            for key in dict.fromkeys([*known, *identity])
-            for said in _differences(known.get(key), identity.get(key), f"{place}.{key}".lstrip("."))
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        differences = [
+            difference
+            for key in dict.fromkeys([*before, *now])
+            for difference in _differences(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
         ]
-        return every[:5]
-    return [] if known == identity else [f"{place} was {_short(known)}, is now {_short(identity)}"]
+        return differences[:5]
+    return [] if before == now else [f"{place} was {_short(before)}, is now {_short(now)}"]
 
 
 def _short(value: Any) -> str:
@@ -136,12 +136,12 @@ def remove_study(folder: Path, reports: Sequence[str]) -> None:
 
 
 def read_trial(folder: Path, number: int) -> Trial | None:
-    """The trial whose order and measurement lie in this folder; None where they are missing or not whole."""
+    """The trial whose order and measurement are in this folder; None where they are missing or incomplete."""
     try:
         order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
         configuration = Configuration.from_dict(order["configuration"])
         rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-        confirmed = [Measurement.from_dict(read_json(one / ANSWER)) for one in rounds if (one / ANSWER).exists()]
+        confirmed = [Measurement.from_dict(read_json(path / ANSWER)) for path in rounds if (path / ANSWER).exists()]
         return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -169,18 +169,18 @@ def read_peaks(folder: Path) -> dict[int, MemoryPeak]:
     return _read(folder, PEAK, MemoryPeak.from_dict)
 
 
-def _keep(folder: Path, number: int, name: str, told: Mapping[str, Any]) -> None:
+def _keep(folder: Path, number: int, name: str, data: Mapping[str, Any]) -> None:
     place = probe_folder(folder, number)
     place.mkdir(parents=True, exist_ok=True)
-    write_json(place / name, told)
+    write_json(place / name, data)
 
 
-def _read(folder: Path, name: str, kept: Callable[[Mapping[str, Any]], Kept]) -> dict[int, Kept]:
-    found: dict[int, Kept] = {}
+def _read(folder: Path, name: str, from_dict: Callable[[Mapping[str, Any]], Kept]) -> dict[int, Kept]:
+    records: dict[int, Kept] = {}
     for path in sorted(folder.glob(f"probes/*/{name}")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found[int(path.parent.name)] = kept(read_json(path))
-    return found
+            records[int(path.parent.name)] = from_dict(read_json(path))
+    return records
 
 
 @contextlib.contextmanager

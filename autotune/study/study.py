@@ -1,4 +1,4 @@
-"""Ask and tell: what a study proposes next, and what Optuna's record of it is told."""
+"""Study: what is proposed next, and what Optuna's record holds of it."""
 
 import contextlib
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ PROBES = "further probes"
 """What a search leaves out whose time is over before its other budget."""
 
 KNOWN_IN_A_ROW = 200
-"""Proposals in a row that are already answered after which everything counts as known."""
+"""Proposals in a row that earlier trials answer, after which everything counts as measured."""
 
 WALKED_THROUGH = 5000
 """Configurations up to which a space is walked through to see whether anything is left."""
@@ -39,8 +39,8 @@ WALKED_THROUGH = 5000
 class Study:
     """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
 
-    could_win: by what share something untried could still beat the best, as it was last asked; None where the sampler
-    does not know. wish: the user's, to stop.
+    max_gain_if_fits: share by which something untried could still beat the best, at the last proposal; None where the sampler
+    does not know. wish: the user's request to stop.
     """
 
     folder: Path
@@ -68,8 +68,8 @@ Asked = tuple[int, optuna.Trial, Configuration]
 def ask(study: Study) -> tuple[Asked | None, str]:
     """(the next configuration that nothing answers for yet, the queue's first; or None and why the search ends).
 
-    A proposal that is known or settled is told at once, marked, and not counted. What the untried could still win is
-    written beside the last trial.
+    A proposal that was measured or ruled out is recorded, marked and not counted. What untried configurations could still win
+    is written next to the last trial.
     """
     out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials)
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
@@ -81,9 +81,9 @@ def ask(study: Study) -> tuple[Asked | None, str]:
             keep_prospect(study.folder, study.trials[-1].number, prospect)
     study.max_gain_if_fits = finite(choice.max_gain) if choice else None
     if over:
-        known = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
-        study.left_out += [PROBES] if out_of_time and not known else []
-        return None, known or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
+        stop_reason = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
+        study.left_out += [PROBES] if out_of_time and not stop_reason else []
+        return None, stop_reason or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:
         configuration = study.queue.pop(0)
         if implied_by(configuration, study.trials) is None:
@@ -135,7 +135,7 @@ def _all_is_known(study: Study) -> str:
     """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
     if study.space.size <= WALKED_THROUGH:
         return "all configurations have been measured or ruled out"
-    return f"{KNOWN_IN_A_ROW} proposals in a row were known or settled already"
+    return f"{KNOWN_IN_A_ROW} proposals in a row were measured or ruled out already"
 
 
 def _all_known(study: Study) -> bool:
@@ -152,8 +152,8 @@ def tell(study: Study, running: optuna.Trial, configuration: Configuration, meas
     """What came of a trial: FAIL for a crash, else COMPLETE with its value, its constraint, and what it taught."""
     running.set_user_attr("outcome", measurement.outcome.value)
     running.set_user_attr("ended_early", measurement.ended_early)
-    for name, told in to_attrs(configuration, measurement).items():
-        running.set_user_attr(name, told)
+    for name, attribute in to_attrs(configuration, measurement).items():
+        running.set_user_attr(name, attribute)
     if measurement.outcome is Outcome.CRASHED:
         with contextlib.suppress(RuntimeError):  # brute force, as in _finish
             study.optuna.tell(running, state=TrialState.FAIL)
@@ -165,8 +165,8 @@ def _finish(study: Study, running: optuna.Trial, measurement: Measurement | None
     """Tell COMPLETE with a value and the one constraint; the worst of both for no measurement."""
     plan = study.plan
     worst = float(plan.memory_limit_bytes) if plan.objective == "memory" else 0.0
-    told = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
+    score = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
     running.set_constraint("fits", measurement.fits if measurement else 1.0)
     # Brute force stops Optuna's own loop once it has seen all; ours asks it.
     with contextlib.suppress(RuntimeError):
-        study.optuna.tell(running, told, skip_if_finished=True)
+        study.optuna.tell(running, score, skip_if_finished=True)

@@ -1,4 +1,4 @@
-"""Everything that can be known before the first probe: estimates of memory, what the device can do, past studies."""
+"""Warm start of the `physics` sampler: memory estimates, device throughput and results of past studies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -87,7 +87,7 @@ def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arit
     """What is known of the model's operations, and of the device's."""
     samples = model.sample_flops if model is not None else {}
     products = {name: rates[name] for name in map(str, SETTINGS["precision"].values) if name in rates}
-    return Arithmetic({key: SampleFlops(**one) for key, one in samples.items()}, products)
+    return Arithmetic({key: SampleFlops(**sample) for key, sample in samples.items()}, products)
 
 
 def count_operations(
@@ -127,8 +127,8 @@ def worth_of_padding(
 
 def estimated_peaks(knowledge: WarmStart, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
     """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
-    found = {one.number: knowledge.peak(one.configuration) for one in trials}
-    return {number: peak for number, peak in found.items() if peak is not None}
+    peaks = {trial.number: knowledge.peak(trial.configuration) for trial in trials}
+    return {number: peak for number, peak in peaks.items() if peak is not None}
 
 
 def keeping_peaks(watch: Watch, knowledge: WarmStart, folder: Path) -> Watch:
@@ -154,25 +154,29 @@ def expected_effects(
     space: SearchSpace, environment: Environment, workload: Workload
 ) -> dict[str, dict[Value, Effect]]:
     """Prior.effects: what the settings say of their values on this device (Setting.change)."""
-    every = {
+    effects = {
         name: {value: Effect(*SETTINGS[name].change(value, environment, workload)) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }
-    return {name: known for name, known in every.items() if any(map(any, known.values()))}
+    return {name: by_value for name, by_value in effects.items() if any(map(any, by_value.values()))}
 
 
 def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory, those near the baseline first."""
-    told = [name for name, one in SETTINGS.items() if "memory" in one.changes and one.traced and name in space.values]
-    named = [name for name in told if name != MICRO]
-    return [space.baseline, *islice(dict.fromkeys(_traceable(space, one) for one in _combined(space, named)), TRACED)]
+    traced_settings = [name for name, setting in SETTINGS.items() if "memory" in setting.changes and setting.traced]
+    names = [name for name in traced_settings if name in space.values and name != MICRO]
+    return [
+        space.baseline,
+        *islice(dict.fromkeys(_traceable(space, setting) for setting in _combined(space, names)), TRACED),
+    ]
 
 
 def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:
     """Ever more of these settings at another value than the baseline's; the last micro-batch size, all else as the baseline."""
     own = {
-        name: one if one in space.values[name] else space.values[name][0] for name, one in space.baseline.values.items()
+        name: value if value in space.values[name] else space.values[name][0]
+        for name, value in space.baseline.values.items()
     }
     own[MICRO] = space.values[MICRO][-1]
     others = {name: [value for value in space.values[name] if value != own[name]] for name in named}
@@ -185,8 +189,8 @@ def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuratio
 def _traceable(space: SearchSpace, configuration: Configuration) -> Configuration:
     """The same but for settings whose value cannot be traced, which are at `none`; what that changes `Setting.change` says."""
     values = configuration.values
-    known = {name: value if SETTINGS[name].traceable(value) else "none" for name, value in values.items()}
-    return configuration if known == values else space.configuration(known)
+    traceable = {name: value if SETTINGS[name].traceable(value) else "none" for name, value in values.items()}
+    return configuration if traceable == values else space.configuration(traceable)
 
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
@@ -197,14 +201,14 @@ def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Cal
     def estimate(configuration: Configuration) -> float:
         own, values = space.baseline.values, configuration.values
         core = {name: values[name] for name in space.core}
-        for one in (
+        for candidate in (
             configuration,
             _traceable(space, configuration),
             space.configuration({**own, MICRO: values[MICRO], **core}),
             space.configuration({**own, MICRO: values[MICRO]}),
         ):
             try:
-                return float(model.peak(one).device_bytes)
+                return float(model.peak(candidate).device_bytes)
             except (NotTraced, KeyError):
                 continue
         return float(workload.parameter_bytes + workload.gradient_bytes)

@@ -292,5 +292,5 @@ def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     stopped(tmp_path, Pressing(at=2))
     again = Pressing(at=1)
     told = stopped(tmp_path, again)
-    assert told[0].message == "going on with 2 trial(s)"
+    assert told[0].message == "resuming with 2 trial(s)"
     assert [one.number for one in told if one.kind == "probing"] == [2]

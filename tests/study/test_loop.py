@@ -250,7 +250,7 @@ def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) 
     [note] = crash_notes(study.trials)
     assert "checkpointing full" in note
     assert "illegal instruction" in note
-    assert "known or settled" in stop_reason
+    assert "measured or ruled out" in stop_reason
 
 
 def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows_it(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, cra
     probe = replay(world)
     study, stop_reason = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
     assert len(study.trials) == among.size
-    assert "known" in stop_reason
+    assert "measured or ruled out" in stop_reason
 
 
 def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
@@ -511,7 +511,7 @@ def test_a_resumed_search_says_so(tmp_path: Path) -> None:
     seen: list[Progress] = []
     with locked(tmp_path):
         search(opened(tmp_path, n_trials=3), replay(), seen.append)
-    assert (seen[0].kind, seen[0].message) == ("resumed", "going on with 2 trial(s)")
+    assert (seen[0].kind, seen[0].message) == ("resumed", "resuming with 2 trial(s)")
 
 
 def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
@@ -769,7 +769,7 @@ def test_a_study_is_removed_with_nothing_else_in_its_folder(tmp_path: Path) -> N
 FILL = """
 import resource, sys
 from pathlib import Path
-from autotune.errors import StorageFailed
+from autotune.core.errors import StorageFailed
 from tests.study.test_loop import replay, run
 folder = Path(sys.argv[1])
 size = int(sys.argv[2])

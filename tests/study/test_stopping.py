@@ -54,7 +54,7 @@ def test_it_ends_when_all_is_known() -> None:
     known = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.0, 0), SIZE)
     assert known == "all configurations have been measured or ruled out"
     part = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.0, 0), SIZE + 1)
-    assert part == "every configuration around the best of the core settings' is known or settled"
+    assert part == "all configurations around the best of the core settings have been measured or ruled out"
     starved = nothing_to_win(PLAN, TRIALS, Proposal(None, math.inf, math.inf, 7), SIZE)
     assert starved == "nothing untried is likely to fit (95% sure, 7 untried configurations considered)"
     hardly = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.2, 7), SIZE)

@@ -71,8 +71,8 @@ PARENT = textwrap.dedent(
     """
     import json, sys
     from pathlib import Path
-    from autotune.environment import Environment
-    from autotune.probe.launcher import ProbeHost
+    from autotune.core.environment import Environment
+    from autotune.probe.process.launcher import ProbeHost
     from tests.probe.process.test_launcher import OBJECTS
     from tests.probe.probes import make_order
 
@@ -182,7 +182,7 @@ STARTING = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from autotune.probe.launcher import ProbeHost
+    from autotune.probe.process.launcher import ProbeHost
 
     host = ProbeHost()
     Path(sys.argv[1]).write_text(host._token)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 CHILD = """
 import json, mmap, os, sys
-from autotune.probe.memory import HostMemory
+from autotune.probe.train.memory_limit import HostMemory
 from autotune.probe.order import Order
 
 MIB = 2**20

@@ -121,7 +121,7 @@ class Data:
 SEND = """
 import os, runpy, sys
 from pathlib import Path
-from autotune.sending import sent
+from autotune.workload.model.pickling import sent
 
 def give(name, *objects):
     Path(os.environ["SENT"], name).write_bytes(sent({"train_dataset": objects}))
@@ -129,7 +129,7 @@ def give(name, *objects):
 RECEIVE = """
 import io, json, sys, wave
 from pathlib import Path
-from autotune.sending import received
+from autotune.workload.model.pickling import received
 
 sys.path[:] = json.loads(sys.argv[2])
 stream = io.BytesIO(Path(sys.argv[1]).read_bytes())
