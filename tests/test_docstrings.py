@@ -70,8 +70,10 @@ def said(thing: Any) -> str:
 
 
 def of_field(of: type, name: str) -> str:
-    """What a class says of a field: the words after its name and a colon, up to the next of such names."""
+    """What a class says of a field: its `#:` comment, or the words after its name and a colon in the class's docstring."""
     for one in (one for one in of.__mro__ if dataclasses.is_dataclass(one)):
+        if comment := re.search(rf"^    {name}: .*?#: (.+)$", inspect.getsource(one), re.MULTILINE):
+            return comment[1]
         words = r"[\w*]+(?:, [\w*]+)*"
         clauses = re.findall(rf"(?:^|(?<=[.;] ))({words}): (.*?)(?=(?:[.;] {words}: )|$)", said(one))
         for names, text in clauses:

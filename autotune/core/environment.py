@@ -1,4 +1,4 @@
-"""Environment: what is known of the device and the software, as plain facts."""
+"""Facts about the device and the software."""
 
 import contextlib
 import hashlib
@@ -6,11 +6,13 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.core.io import Serializable
+
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
-"""Packages whose versions make an environment another one."""
+"""Packages whose versions are part of an environment's identity."""
 
 
 def installed_versions() -> dict[str, str]:
@@ -23,56 +25,36 @@ def installed_versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """Facts about the device and the libraries; no host name, no secret.
+class Environment(Serializable):
+    """Facts about the device and the libraries; no host name, no secret. None: unknown, or of no meaning on a CPU."""
 
-    device: `cpu` or `cuda:0`. device_name: the processor or card as it calls itself. device_uuid: NVML's name of the card,
-    None on CPU. device_count: cards that are visible. device_uuids: their names, that card's first.
-    compute_capability: of the card, as (9, 0); None on CPU. driver: its version; None on CPU. topology: the card's slot, as text.
-    total_memory_bytes, free_memory_bytes: bytes of the device, at the start (cgroup limits counted on CPU).
-    context_bytes: bytes of the device that a process holds before its first tensor (0 on CPU).
-    context_source: how these were read.
-    versions: library, python among them -> its version.
-    threads: compute threads a training process gets by default; cpu_count: cores this process may use.
-    training_argument_fields: the names that this transformers' TrainingArguments knows; training_argument_defaults:
-    those of their defaults that are plain values.
-    checkpointing_options: of what not every transformers' checkpointing knows (`every_n_layers`, `offload`), what this one does.
-    precisions, optimizers, quantizations: value -> None where it really works here, else the reason why not.
-    optimizer_bytes: optimizer -> bytes of the device that its library takes beside all tensors, where that is not torch.
-    libraries: library that a process can be started with (`jemalloc`) -> its name for the loader; absent: not installed.
-    variables: the caller's own variables that hold several settings or decide on memory (variables.READ).
-    compile_backends: backend of torch.compile -> None where it can be used here, else why not.
-    liger: why Liger's kernels cannot be used here; None where they can.
-    others: processes that hold memory on the device, as text for people.
-    """
-
-    device: str
-    device_name: str
-    total_memory_bytes: int
-    free_memory_bytes: int
-    device_uuid: str | None = None
-    device_count: int = 1
-    device_uuids: tuple[str, ...] = ()
-    compute_capability: tuple[int, int] | None = None
-    driver: str | None = None
-    topology: str = ""
-    cpu_count: int = 1
-    threads: int = 1
-    context_bytes: int = 0
-    context_source: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    training_argument_fields: tuple[str, ...] = ()
-    training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)
-    checkpointing_options: tuple[str, ...] = ()
-    precisions: Mapping[str, str | None] = field(default_factory=dict)
-    optimizers: Mapping[str, str | None] = field(default_factory=dict)
-    optimizer_bytes: Mapping[str, int] = field(default_factory=dict)
-    quantizations: Mapping[str, str | None] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    compile_backends: Mapping[str, str | None] = field(default_factory=dict)
-    liger: str | None = "liger-kernel was not looked for"
+    device: str  #: `cpu` or `cuda:0`
+    device_name: str  #: the processor or card as it calls itself
+    total_memory_bytes: int  #: bytes of the device; on a CPU of the machine or the cgroup's limit
+    free_memory_bytes: int  #: bytes that are free at the start
+    device_uuid: str | None = None  #: NVML's name of the card
+    device_count: int = 1  #: cards that are visible
+    device_uuids: tuple[str, ...] = ()  #: NVML's names of the visible cards, this one first
+    compute_capability: tuple[int, int] | None = None  #: of the card, as (9, 0)
+    driver: str | None = None  #: its version
+    topology: str = ""  #: the card's slot, as text
+    cpu_count: int = 1  #: cores that this process may use
+    threads: int = 1  #: compute threads a training process gets by default
+    context_bytes: int = 0  #: bytes of the device that a process holds before its first tensor; 0 on a CPU
+    context_source: str = ""  #: how these were read
+    versions: Mapping[str, str] = field(default_factory=dict)  #: library, python included -> its version
+    training_argument_fields: tuple[str, ...] = ()  #: the names that this transformers' TrainingArguments has
+    training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the fields with a plain value
+    checkpointing_options: tuple[str, ...] = ()  #: `every_n_layers`, `offload`: what this version's checkpointing has
+    precisions: Mapping[str, str | None] = field(default_factory=dict)  #: value -> why it does not work here, or None
+    optimizers: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
+    optimizer_bytes: Mapping[str, int] = field(default_factory=dict)  #: bytes its library takes besides tensors
+    quantizations: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
+    others: tuple[str, ...] = ()  #: processes that hold memory on the device, as text
+    libraries: Mapping[str, str] = field(default_factory=dict)  #: installed library to preload (`jemalloc`) -> its name
+    variables: Mapping[str, str] = field(default_factory=dict)  #: the user's own variables that autotune reads
+    compile_backends: Mapping[str, str | None] = field(default_factory=dict)  #: of torch.compile, as `precisions`
+    liger: str | None = "liger-kernel was not looked for"  #: why Liger's kernels cannot be used here, or None
 
     @property
     def is_cpu(self) -> bool:
@@ -94,22 +76,3 @@ class Environment:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with any fact of `identity()`."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Environment":
-        """The environment that `to_dict` made plain. Raises KeyError or TypeError for other data."""
-        capability = data["compute_capability"]
-        return cls(
-            **{
-                **data,
-                "compute_capability": tuple(capability) if capability else None,
-                "training_argument_fields": tuple(data["training_argument_fields"]),
-                "checkpointing_options": tuple(data.get("checkpointing_options", ())),
-                "device_uuids": tuple(data.get("device_uuids", ())),
-                "others": tuple(data["others"]),
-            }
-        )

@@ -1,15 +1,20 @@
-"""JSON files and texts: read as plain data, written whole or not at all."""
+"""JSON files, written whole or not at all, and dataclasses as plain data."""
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 TOO_DEEP = "it is nested too deeply"
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Plain data; raises ValueError for what is no JSON, and for what is nested more deeply than can be read."""
+    """Plain data; raises ValueError for invalid JSON, and for JSON nested more deeply than Python can read."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -17,19 +22,73 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write whole or not at all: to a file beside it, then renamed. Raises OSError where the disk refuses."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write to a temporary file, then rename it: whole or not at all. Raises OSError where the disk refuses."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file; raises OSError or ValueError."""
     return parse_json(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Serializable:
+    """Base of frozen dataclasses that are stored as JSON objects, one key a field."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {}  # key in files of earlier versions -> field
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The value that `to_dict` made plain, in this version or an earlier one; unknown keys are ignored.
+
+        Raises KeyError, TypeError or ValueError for other data.
+        """
+        types = cls._types()
+        named = {cls.FORMER_NAMES.get(key, key): value for key, value in dict(data).items()}
+        return cls(**{name: _typed(types[name], value) for name, value in named.items() if name in types})
+
+    @classmethod
+    @cache
+    def _types(cls) -> dict[str, Any]:
+        hints = get_type_hints(cls)
+        return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Plain data as a value of a field's type; JSON's keys are text, and NaN and infinities are written as text."""
+    if get_origin(kind) is UnionType:
+        kinds = [member for member in get_args(kind) if member is not NoneType]
+        kind = kinds[0] if len(kinds) == 1 else Any
+    if value is None or kind is Any:
+        return value
+    items = get_args(kind)
+    if get_origin(kind) is tuple:
+        return tuple(_typed(items[0], item) for item in value)
+    if get_origin(kind) is Mapping:
+        return {items[0](key): _typed(items[1], item) for key, item in value.items()}
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value)
+    return kind(value) if issubclass(kind, Enum) or (kind is float and isinstance(value, str)) else value

@@ -1,10 +1,12 @@
-"""Numerics: whether configurations learn as float32 does, judged by their losses over the same few steps."""
+"""Loss curves: whether configurations learn as float32 does, judged by their losses over the same few steps."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
+
+from autotune.core.io import Serializable
 
 STEPS = 30
 """Optimizer steps of each training that is compared."""
@@ -28,15 +30,12 @@ and three seeds can be close by chance."""
 
 
 @dataclass(frozen=True)
-class Curve:
-    """The loss of each optimizer step of one training, in their order; what is not finite stays as it was.
+class Curve(Serializable):
+    """The loss of each optimizer step of one training."""
 
-    skipped_steps: optimizer steps that fp16's loss scaling left out. problem: why there are no losses.
-    """
-
-    losses: tuple[float, ...] = ()
-    skipped_steps: int = 0
-    problem: str = ""
+    losses: tuple[float, ...] = ()  #: in the steps' order, NaN and infinities included
+    skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
+    problem: str = ""  #: why there are no losses
 
     @property
     def level(self) -> float:
@@ -49,28 +48,21 @@ class Curve:
         return next((step for step, loss in enumerate(self.losses, 1) if not math.isfinite(loss)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that every JSON reader takes: NaN and infinities as text."""
-        return asdict(self) | {"losses": [loss if math.isfinite(loss) else str(loss) for loss in self.losses]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Curve":
-        return cls(**{**data, "losses": tuple(float(loss) for loss in data["losses"])})
+        """Plain data for strict JSON: NaN and infinities as text."""
+        return super().to_dict() | {"losses": [loss if math.isfinite(loss) else str(loss) for loss in self.losses]}
 
 
 @dataclass(frozen=True)
-class Numerics:
-    """The loss curves of float32 and of trials, over the same steps on the same data.
+class Numerics(Serializable):
+    """The loss curves of float32 and of trials, over the same steps on the same data."""
 
-    references: float32's, one a seed. curves: trial number -> its curve. reference_settings: what the references trained
-    with. weights: where the model's weights came from, for people. problem: why nothing can be compared; else empty.
-    note: what else was noticed.
-    """
+    FORMER_NAMES = {"reference_levers": "reference_settings"}  # noqa: RUF012
 
-    references: tuple[Curve, ...] = ()
-    curves: Mapping[int, Curve] = field(default_factory=dict)
-    reference_settings: Mapping[str, Any] = field(default_factory=dict)
-    weights: str = "random weights"
-    problem: str = ""
+    references: tuple[Curve, ...] = ()  #: float32's, one a seed
+    curves: Mapping[int, Curve] = field(default_factory=dict)  #: trial number -> its curve
+    reference_settings: Mapping[str, Any] = field(default_factory=dict)  #: what the references trained with
+    weights: str = "random weights"  #: where the model's weights came from, as text
+    problem: str = ""  #: why nothing can be compared
     note: str = ""
 
     @property
@@ -123,25 +115,3 @@ class Numerics:
             return ""
         curve = self.curves.get(number)
         return self.problem or (curve.problem if curve else "not a finalist")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, whose keys are text."""
-        return {
-            "references": [curve.to_dict() for curve in self.references],
-            "curves": {str(number): curve.to_dict() for number, curve in self.curves.items()},
-            "reference_settings": dict(self.reference_settings),
-            "weights": self.weights,
-            "problem": self.problem,
-            "note": self.note,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Numerics":
-        renamed = {"reference_levers": "reference_settings"}  # as it was written before
-        return cls(
-            **{
-                **{renamed.get(name, name): value for name, value in data.items()},
-                "references": tuple(Curve.from_dict(one) for one in data["references"]),
-                "curves": {int(number): Curve.from_dict(one) for number, one in data["curves"].items()},
-            }
-        )

@@ -1,13 +1,14 @@
 """Measurement: the raw facts that one probe brought back, and what follows from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
 
 from autotune.core.interval import Interval, ratio_interval
+from autotune.core.io import Serializable
 from autotune.core.step import Step, drift
 from autotune.core.units import in_ranges
 
@@ -41,71 +42,49 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Serializable):
     """The raw facts of one probe. A completed one without a timed step cannot be built.
 
-    Of several ranks, steps are the first one's, peaks the highest of any, and joules those of all their devices.
-
-    outcome: how the probe ended. reason: why it did not complete; empty where it did. where: stage in which it ended.
-    accumulation_steps, accumulation_steps_run: asked for, and run in the probe (fewer: speed is composed).
-    data_parallel_size: ranks. steps: the timed ones. untimed_steps: run before those. ended_early: it could not win any more.
-    rounds: timed steps of each round where this pools several (empty: one round, all of them).
-    allowed_bytes: bytes of memory that the probe was held to. context_bytes: bytes of device memory that a process holds
-    before its first tensor. peak_file_bytes: the part of a CPU's peak that is pages of library files, in bytes: resident, but
-    outside the limit. peak_allocated_bytes: highest use in bytes of tensors. peak_reserved_bytes: highest use in bytes of the
-    allocator that makes them. peak_device_bytes: highest use in bytes as the device or the kernel counts it. None where unknown.
-    micro_batch_bytes: bytes of the batch that one micro-step takes. stage_peak_bytes: highest use in bytes by stage (build,
-    data, forward, backward, optimizer) over the steps on the worst batch.
-    worst_batch: how the batch on which memory was read was made; empty where all batches are alike.
-    allocator_retries: times the device's allocator had to free its cache and ask again (any: does not fit).
-    skipped_steps: optimizer steps that fp16's loss scaling left out.
-    compile_s: seconds of compiling before the timed steps; 0 where nothing was compiled. Of a confirmation as of its trial's
-    own probe: what that compiled lay ready. recompiled_graphs: compiled in the timed steps. training_steps: of the run that
-    this was measured for, None where it was not announced.
-    joules: the device's energy over the timed steps, None where it has no counter or they took less than a second.
-    surroundings: what else was read around the timed steps (temperature, clocks, swap), by name with its unit.
-    repeated_because: warnings of the measurements that this one repeats.
-    held_bytes, refused_bytes: for an out-of-memory, the bytes in use and those of the request that was refused.
-    settings: read back from the running Trainer; asked: what the configuration asked for.
-    seconds_to_first_line: seconds from the order to the child's first line. probe_seconds: seconds of the whole probe.
-    observed_warnings: what was seen around the probe that speaks against its numbers. log_tail: the end of what it printed.
+    Of several ranks: steps of the first one, the highest peak of any, the energy of all their devices.
     """
 
-    outcome: Outcome
-    reason: str = ""
-    where: str = ""
-    accumulation_steps: int = 1
-    accumulation_steps_run: int = 1
-    data_parallel_size: int = 1
-    steps: tuple[Step, ...] = ()
-    rounds: tuple[int, ...] = ()
-    untimed_steps: int = 0
-    ended_early: bool = False
-    allowed_bytes: int | None = None
-    context_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_device_bytes: int | None = None
-    peak_file_bytes: int = 0
-    held_bytes: int | None = None
-    refused_bytes: int | None = None
-    micro_batch_bytes: int = 0
-    stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    worst_batch: str = ""
-    allocator_retries: int = 0
-    skipped_steps: int = 0
-    compile_s: float = 0.0
-    recompiled_graphs: int = 0
-    training_steps: int | None = None
-    joules: float | None = None
-    surroundings: Mapping[str, Any] = field(default_factory=dict)
-    repeated_because: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    seconds_to_first_line: float | None = None
-    probe_seconds: float = 0.0
-    observed_warnings: tuple[str, ...] = ()
-    log_tail: str = field(default="", compare=False)
+    FORMER_NAMES = {"observed_doubts": "observed_warnings"}  # noqa: RUF012
+
+    outcome: Outcome  #: how the probe ended
+    reason: str = ""  #: why it did not complete
+    where: str = ""  #: stage in which it ended
+    accumulation_steps: int = 1  #: requested
+    accumulation_steps_run: int = 1  #: run in the probe; where fewer than requested, speed is composed
+    data_parallel_size: int = 1  #: ranks
+    steps: tuple[Step, ...] = ()  #: the timed ones
+    rounds: tuple[int, ...] = ()  #: timed steps of each round where this pools several; empty: one round, all of them
+    untimed_steps: int = 0  #: run before the timed ones
+    ended_early: bool = False  #: it could not become the best any more
+    allowed_bytes: int | None = None  #: bytes of memory that the probe was limited to
+    context_bytes: int | None = None  #: bytes of device memory that a process holds before its first tensor
+    peak_allocated_bytes: int | None = None  #: highest use in bytes of tensors
+    peak_reserved_bytes: int | None = None  #: highest use in bytes of the allocator that makes them
+    peak_device_bytes: int | None = None  #: highest use in bytes as the device or the kernel counts it
+    peak_file_bytes: int = 0  #: of a CPU's peak, bytes of library files' pages: resident, but outside the limit
+    held_bytes: int | None = None  #: bytes in use when memory ran out
+    refused_bytes: int | None = None  #: bytes of the request that was refused
+    micro_batch_bytes: int = 0  #: bytes of one micro-step's batch
+    stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: stage -> highest use in bytes
+    worst_batch: str = ""  #: how the batch on which memory was read was made; empty where all batches are alike
+    allocator_retries: int = 0  #: times the device's allocator had to free its cache and retry; any: does not fit
+    skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
+    compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
+    recompiled_graphs: int = 0  #: compiled in the timed steps
+    training_steps: int | None = None  #: of the run that this was measured for, where announced
+    joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
+    surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
+    repeated_because: tuple[str, ...] = ()  #: warnings of the measurements that this one repeats
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
+    asked: Mapping[str, Any] = field(default_factory=dict)  #: what the configuration requested
+    seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
+    probe_seconds: float = 0.0  #: seconds of the whole probe
+    observed_warnings: tuple[str, ...] = ()  #: what was seen around the probe that speaks against its numbers
+    log_tail: str = field(default="", compare=False)  #: the end of its output
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.COMPLETED and not self.steps:
@@ -272,23 +251,7 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
-        return asdict(self) | {"outcome": self.outcome.value, "log_tail": ""}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Measurement":
-        """The measurement that `to_dict` made plain. Raises KeyError, TypeError or ValueError for other data."""
-        renamed = {"observed_doubts": "observed_warnings"}  # as it was written before
-        data = {renamed.get(name, name): value for name, value in data.items()}
-        return cls(
-            **{
-                **data,
-                "outcome": Outcome(data["outcome"]),
-                "steps": tuple(Step(**step) for step in data["steps"]),
-                "rounds": tuple(data.get("rounds", ())),
-                "observed_warnings": tuple(data["observed_warnings"]),
-                "repeated_because": tuple(data.get("repeated_because", ())),
-            }
-        )
+        return super().to_dict() | {"log_tail": ""}
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:

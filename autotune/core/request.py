@@ -3,13 +3,14 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.io import Serializable
 from autotune.core.units import parse_bytes, parse_seconds, parse_share, shortened
 
 TASKS = (
@@ -47,22 +48,8 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningRequest:
-    """What a search is asked to find; build it with `tuning_request()`, which reads and checks people's spellings.
-
-    memory_limit_bytes: device memory the training may use (None: what is free at the start).
-    headroom: share of the limit that must stay free. timeout_s, probe_timeout_s: seconds, of the whole command and of one
-    probe, None for no limit and for the default (10 x the baseline's time, at least 60 s). confirmation_rounds: of the
-    finalists and the baseline at the least. fix, only: setting -> value, setting -> values.
-    training_args: the user's own `TrainingArguments`, as the fields that differ from the defaults.
-    n_trials: probes in all, the baseline's among them, confirmations not.
-    What does not learn as fp32 does over its first steps cannot win, unless allow_loss_difference; require_parity: losses are
-    compared however long that takes. margin: the sampler `physics` ends once nothing untried can beat the best by a
-    larger share. training_steps: of the run this is for; a search that cannot save its own time over them ends.
-    no_history: what past studies taught of this device, and a past study of the same request, are left aside.
-    keep_numerics: settings that change what is learned stay at the user's own values.
-    report_to: loggers that the study is told to, never its probes.
-    """
+class TuningRequest(Serializable):
+    """What a search is to find; build it with `tuning_request()`, which reads and checks users' spellings."""
 
     model: str
     global_batch_size: int
@@ -74,39 +61,29 @@ class TuningRequest:
     label_column: str | None = None
     tokenizer: str | None = None
     space: str = "default"
-    fix: Mapping[str, Value] = field(default_factory=dict)
-    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    fix: Mapping[str, Value] = field(default_factory=dict)  #: setting -> value
+    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  #: setting -> values
     device: str = "auto"
-    memory_limit_bytes: int | None = None
-    headroom: float = 0.05
-    n_trials: int = 20
-    timeout_s: float | None = None
-    probe_timeout_s: float | None = None
-    confirmation_rounds: int = CONFIRMATION_ROUNDS
+    memory_limit_bytes: int | None = None  #: bytes the training may use; None: what is free at the start
+    headroom: float = 0.05  #: share of the limit that must stay free
+    n_trials: int = 20  #: probes, the baseline's included, confirmations not
+    timeout_s: float | None = None  #: seconds of the whole command
+    probe_timeout_s: float | None = None  #: seconds of one probe; None: 10 x the baseline's, at least 60
+    confirmation_rounds: int = CONFIRMATION_ROUNDS  #: of the finalists and the baseline, at least
     sampler: str = "physics"
-    margin: float = 0.01
-    training_steps: int | None = None
-    no_history: bool = False
-    keep_numerics: bool = False
+    margin: float = 0.01  #: `physics` stops once no untried configuration can gain a larger share
+    training_steps: int | None = None  #: of the run to tune for; a search that cannot save its own time over them ends
+    no_history: bool = False  #: ignore results of past searches on this device
+    keep_numerics: bool = False  #: settings that change what is learned stay at the user's own values
     objective: str = "samples_per_second"
     seed: int = 0
-    training_args: Mapping[str, Any] = field(default_factory=dict)
-    require_parity: bool = False
-    allow_loss_difference: bool = False
+    training_args: Mapping[str, Any] = field(default_factory=dict)  #: the user's, those that differ from the defaults
+    require_parity: bool = False  #: compare losses with fp32's however long that takes
+    allow_loss_difference: bool = False  #: what does not learn as fp32 does may win
     trust_remote_code: bool = False
     output_dir: str = "reports"
     study_name: str | None = None
-    report_to: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "TuningRequest":
-        known = {one.name for one in fields(cls)}
-        request = cls(**{name: value for name, value in data.items() if name in known})
-        only = {name: tuple(values) for name, values in request.only.items()}
-        return replace(request, only=only, report_to=tuple(request.report_to))
+    report_to: tuple[str, ...] = ()  #: loggers of the study, never of its probes
 
     def study_folder(self, task: str, device: str) -> Path:
         """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""

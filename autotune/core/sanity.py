@@ -1,9 +1,9 @@
-"""SanityCheck: what one evaluation batch and one checkpoint came to at the winner's settings."""
+"""Sanity check of the winner: one evaluation batch and one checkpoint at its settings."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
+from autotune.core.io import Serializable
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
 
@@ -14,34 +14,25 @@ _WORDS = {TRAINING: "training", EVALUATION: "evaluation", SAVING: "checkpoint"}
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A part that failed, how, and why. where: training, evaluation or saving; anything else: the process itself."""
+class Problem(Serializable):
+    """A part that failed, how, and why."""
 
-    where: str
+    where: str  #: training, evaluation or saving; anything else: the process itself
     outcome: Outcome
     reason: str
 
 
 @dataclass(frozen=True)
-class SanityCheck:
-    """What a few steps of the winner's training, one evaluation batch and one checkpoint came to, inside the limit.
+class SanityCheck(Serializable):
+    """Results of a few steps of the winner's training, one evaluation batch and one checkpoint, within the limit."""
 
-    eval_batch_size: the per-device size that was checked; None where no batch went through.
-    eval_batches_tried: sizes in the order tried, each half of the one before, which ran out of memory.
-    eval_seconds: the whole evaluation of that one batch, its loader's start included.
-    checkpoint_bytes, checkpoint_seconds: its files, and how long the Trainer took to write them; None where none was.
-    checkpoint_skipped: why none was tried; empty where one was.
-    peak_bytes: highest memory by part, the evaluation's that of the size that fitted: on a GPU what the allocator had
-    handed out, on a CPU resident memory beyond the start.
-    """
-
-    eval_batch_size: int | None = None
-    eval_batches_tried: tuple[int, ...] = ()
-    eval_seconds: float | None = None
+    eval_batch_size: int | None = None  #: the per-device size that fits; None where none did
+    eval_batches_tried: tuple[int, ...] = ()  #: sizes in the order tried, each half of the one before
+    eval_seconds: float | None = None  #: of the whole evaluation of that one batch, its loader's start included
     checkpoint_bytes: int | None = None
-    checkpoint_seconds: float | None = None
-    checkpoint_skipped: str = ""
-    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    checkpoint_seconds: float | None = None  #: how long the Trainer took to write its files
+    checkpoint_skipped: str = ""  #: why none was tried
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: by part; on a CPU resident memory beyond the start
     problems: tuple[Problem, ...] = ()
 
     def problem(self, where: str) -> Problem | None:
@@ -74,20 +65,6 @@ class SanityCheck:
         if self.checkpoint_bytes is None or self.checkpoint_seconds is None:
             return []
         return [f"checkpoint: {format_bytes(self.checkpoint_bytes)} in {self.checkpoint_seconds:.1f} s"]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {
-            "eval_batches_tried": list(self.eval_batches_tried),
-            "peak_bytes": dict(self.peak_bytes),
-            "problems": [asdict(one) | {"outcome": one.outcome.value} for one in self.problems],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "SanityCheck":
-        problems = (Problem(**{**one, "outcome": Outcome(one["outcome"])}) for one in data["problems"])
-        return cls(
-            **{**data, "eval_batches_tried": tuple(data["eval_batches_tried"]), "problems": tuple(problems)},
-        )
 
 
 def _in_words(problem: Problem) -> str:

@@ -10,35 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.core.interval import ratio_interval
+from autotune.core.io import Serializable
 
 DRIFT = 0.10
 """Change of speed from the first to the second half of the timed steps from which on a measurement is warned."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One timed optimizer step as it was run; all times in seconds.
+class Step(Serializable):
+    """One timed optimizer step as it was run, on one rank; all times in seconds."""
 
-    seconds: from the end of the step before to the end of this one.
-    data_wait_s: spent fetching its micro-batches.
-    first_s, middle_s, last_s: its first micro-step, the mean of those between, and its last with clipping and
-        optimizer. Where only one micro-step was run, it is the last and the other two are 0.
-    optimizer_s: the part of last_s in clipping and the optimizer.
-    forward_s, backward_s: of all its micro-steps together; middle_forward_s, middle_backward_s: the mean of those between.
-    samples, tokens, non_padding_tokens: processed by this rank in the step as it was run (0 where a sample has no tokens).
-    """
-
-    seconds: float
-    data_wait_s: float
-    first_s: float
-    middle_s: float
-    last_s: float
-    optimizer_s: float
+    seconds: float  #: from the end of the step before to the end of this one
+    data_wait_s: float  #: spent fetching its micro-batches
+    first_s: float  #: its first micro-step; 0 where only one was run
+    middle_s: float  #: mean of the micro-steps between the first and the last
+    last_s: float  #: its last micro-step with clipping and optimizer
+    optimizer_s: float  #: the part of last_s in clipping and the optimizer
     samples: int
-    tokens: int
-    forward_s: float = 0.0
+    tokens: int  #: padding included; 0 where a sample has none
+    forward_s: float = 0.0  #: of all its micro-steps together
     backward_s: float = 0.0
-    middle_forward_s: float = 0.0
+    middle_forward_s: float = 0.0  #: mean of the micro-steps between the first and the last
     middle_backward_s: float = 0.0
     non_padding_tokens: int = 0
 

@@ -1,4 +1,4 @@
-"""Trial: a configuration and what came of it."""
+"""Trial: a configuration and its measurements."""
 
 from dataclasses import dataclass, replace
 
@@ -9,18 +9,13 @@ from autotune.core.measurement import Measurement, pooled
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration, its probe's measurement, and those of its confirmation rounds.
+    """A configuration, its probe's measurement, and those of its confirmation rounds."""
 
-    number: 0 is the baseline. configuration: what was tried. measurement: of its probe.
-    confirmations: runs with the full accumulation, in rounds interleaved with rivals'.
-    barred: why it cannot win although it fits; empty where it can.
-    """
-
-    number: int
-    configuration: Configuration
-    measurement: Measurement
-    confirmations: tuple[Measurement, ...] = ()
-    disqualified_reason: str = ""
+    number: int  #: 0 is the baseline
+    configuration: Configuration  #: the values tried
+    measurement: Measurement  #: of its probe
+    confirmations: tuple[Measurement, ...] = ()  #: with the full accumulation, in rounds interleaved with rivals'
+    disqualified_reason: str = ""  #: why it cannot win although it fits
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":
         """The same for a run of so many steps."""

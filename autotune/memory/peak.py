@@ -1,44 +1,35 @@
-"""MemoryPeak: the most memory a configuration needs, and what it is for."""
+"""Peak memory of a configuration, and what it is for."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
+
+from autotune.core.io import Serializable
 
 
 @dataclass(frozen=True)
-class MemorySplit:
-    """Bytes by what they are for, as the guides split them, at the moment of the peak.
+class MemorySplit(Serializable):
+    """Bytes at the moment of the peak by what they are for, as Hugging Face's memory guides split them."""
 
-    weights: parameters and buffers, and their 16-bit copies where there are some. activations: what the backward needs,
-    and the micro-batches. temporary: the rest. context: what the device's libraries take, outside torch's allocator.
-    """
-
-    weights: int = 0
+    weights: int = 0  #: parameters and buffers, and their 16-bit copies where there are some
     gradients: int = 0
     optimizer_states: int = 0
-    activations: int = 0
-    temporary: int = 0
-    context: int = 0
+    activations: int = 0  #: what the backward needs, and the micro-batches
+    temporary: int = 0  #: the rest
+    context: int = 0  #: what the device's libraries take, outside torch's allocator
 
     @property
     def total(self) -> int:
-        return sum(asdict(self).values())
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """The most memory a configuration needs, bytes.
+    """The most memory a configuration needs, bytes."""
 
-    split: of what is allocated and the context. reserved_bytes: what the allocator holds of the device for it (on a CPU,
-    which has none, the same as what is allocated). where: `forward and backward` or `optimizer step`.
-    """
-
-    split: MemorySplit
-    reserved_bytes: int
-    where: str
+    split: MemorySplit  #: of what is allocated and the context
+    reserved_bytes: int  #: what the allocator holds of the device for it; on a CPU, which has none, what is allocated
+    where: str  #: `forward and backward` or `optimizer step`
 
     @property
     def allocated_bytes(self) -> int:
@@ -60,5 +51,5 @@ class MemoryPeak:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryPeak":
-        """What `to_dict` wrote."""
-        return cls(MemorySplit(**data["split"]), data["peak_reserved_bytes"], data["where"])
+        """The peak that `to_dict` made plain."""
+        return cls(MemorySplit.from_dict(data["split"]), data["peak_reserved_bytes"], data["where"])

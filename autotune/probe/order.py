@@ -7,14 +7,15 @@ All files are written whole or not at all; standard output is a log for people a
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
 from autotune.core.interval import Interval
+from autotune.core.io import Serializable
 from autotune.core.workload import Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
@@ -27,7 +28,7 @@ TRAINED_BY_RANKS = ("probe", "numerics", "rehearsal")
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Serializable):
     """How long a probe trains.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
@@ -60,7 +61,7 @@ def timings(is_cpu: bool) -> tuple[Timing, Timing]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(Serializable):
     """What the child is to do.
 
     kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; `numerics`,
@@ -106,25 +107,16 @@ class Order:
         return self.configuration.data_parallel_size if several and self.configuration else 1
 
     def to_dict(self) -> dict[str, Any]:
-        written: dict[str, Any] = {name: value for name, value in asdict(self).items() if name != "folder"}
-        return written | {
-            "configuration": self.configuration and self.configuration.to_dict(),
-            "best_so_far": None if (bar := self.best_so_far) is None else [bar.value, bar.low, bar.high],
-        }
+        bar = self.best_so_far
+        written = super().to_dict() | {"best_so_far": None if bar is None else [bar.value, bar.low, bar.high]}
+        del written["folder"]
+        return written
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], folder: Path) -> "Order":
-        opened: dict[str, Callable[[Any], Any]] = {
-            "configuration": Configuration.from_dict,
-            "workload": Workload.from_dict,
-            "environment": Environment.from_dict,
-            "timing": lambda value: Timing(**value),
-            "best_so_far": lambda value: Interval(*value),
-        }
-        known: dict[str, Any] = {
-            name: opened[name](value) if value and name in opened else value for name, value in data.items()
-        }
-        return cls(folder=str(folder), **known)
+    def from_dict(cls, data: Mapping[str, Any], folder: Path = Path()) -> "Order":
+        bar = data.get("best_so_far")
+        order = super().from_dict({**data, "folder": str(folder), "best_so_far": None})
+        return replace(order, best_so_far=Interval(*bar)) if bar else order
 
 
 def answer_name(rank: int) -> str:

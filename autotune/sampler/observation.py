@@ -1,10 +1,9 @@
-"""Observation: what a probe taught about costs, as the few numbers that a model of them learns from."""
+"""What a probe shows of a configuration's costs, as the few numbers from which the cost model learns."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from autotune.core.configuration import Configuration
+from autotune.core.io import Serializable
 from autotune.core.measurement import HOST_STAGES, Measurement, Outcome
 
 WITHOUT_INTERVAL = 0.5
@@ -12,28 +11,22 @@ WITHOUT_INTERVAL = 0.5
 
 
 @dataclass(frozen=True)
-class Observation:
-    """What a probe taught about one configuration.
-
-    outcome: as the measurement's. step_s: seconds of a whole optimizer step; None where none was timed.
-    optimizer_step_s: the part of it that clipping and the optimizer take. tokens: those of a step without
-    padding, 0 where unknown.
-    noise: standard deviation of the logarithm of step_s. peak_bytes: None where unknown.
-    wanted_bytes: of an out-of-memory on the device, or an allocator that had to try again: the least that is needed.
-    steps: that the probe ran; compile_s: its seconds of compiling; starting_s: those outside of both.
-    """
+class Observation(Serializable):
+    """What a probe shows of one configuration."""
 
     configuration: Configuration
     outcome: Outcome
-    step_s: float | None = None
-    optimizer_step_s: float = 0.0
-    tokens: float = 0.0
-    noise: float = WITHOUT_INTERVAL
+    step_s: float | None = None  # of a whole optimizer step; None where none was timed
+    optimizer_step_s: float = 0.0  # the part of step_s in clipping and the optimizer
+    tokens: float = 0.0  # of a step, without padding; 0 where unknown
+    noise: float = WITHOUT_INTERVAL  # standard deviation of the logarithm of step_s
     peak_bytes: int | None = None
-    wanted_bytes: int | None = None
-    starting_s: float = 0.0
+    wanted_bytes: int | None = (
+        None  # of an out-of-memory on the device, or an allocator that had to retry: at least needed
+    )
+    starting_s: float = 0.0  # of the probe, outside its steps and compiling
     compile_s: float = 0.0
-    steps: int = 0
+    steps: int = 0  # that the probe ran
     ended_early: bool = False
     feasible: bool = False
 
@@ -46,14 +39,6 @@ class Observation:
         return max(self.step_s - self.optimizer_step_s, self.step_s / 1000) / (
             self.configuration.gradient_accumulation_steps
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"configuration": self.configuration.to_dict(), "outcome": self.outcome.value}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Observation":
-        configuration = Configuration.from_dict(data["configuration"])
-        return cls(**{**data, "configuration": configuration, "outcome": Outcome(data["outcome"])})
 
 
 def observed(configuration: Configuration, measurement: Measurement) -> Observation:

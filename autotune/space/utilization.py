@@ -7,13 +7,14 @@ FLOPs of a sample x samples / second / devices
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest
 from autotune.core.gpus import Card, card_of
+from autotune.core.io import Serializable
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 from autotune.space.settings import SETTINGS
@@ -25,7 +26,7 @@ OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
-class SampleFlops:
+class SampleFlops(Serializable):
     """Floating-point operations of one sample's forward and backward: what the model needs, and nothing computed again.
 
     Attention is counted whole, also where a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
@@ -44,19 +45,12 @@ class SampleFlops:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Serializable):
     """samples: adapter, as `adapter_key` -> operations of a sample. products: precision -> operations / second of the
     fastest large product that was measured on the device."""
 
     samples: Mapping[str, SampleFlops] = field(default_factory=dict)
     products: Mapping[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Arithmetic":
-        return cls({key: SampleFlops(**one) for key, one in data["samples"].items()}, data["products"])
 
 
 @dataclass(frozen=True)
