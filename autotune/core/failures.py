@@ -1,7 +1,7 @@
 """Exception, text or exit code -> outcome and reason.
 
-Out of memory is recognised by class first, then by the texts below, then by the exit signal with the kernel's counter
-as witness. A text that merely contains the word memory is no out-of-memory.
+Out of memory is recognised by class, then by the texts below, then by the exit signal together with the kernel's counter.
+A text that merely contains the word memory is no out-of-memory.
 """
 
 import re
@@ -59,98 +59,51 @@ _OUT_OF_MEMORY = (
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
 
-# These sound like an out-of-memory and are none: the first column is what they really are. Every error of CUDA ends in
-# advice on "device-side assertions": only a triggered one is meant.
-_OTHER = (
-    (
-        Outcome.UNSUPPORTED,
-        r"out of resources?: .*Hardware limit",
-        "a kernel's tile does not fit this chip at any batch size",
+# These sound like an out-of-memory and are none, or say what cannot work here; the first that matches counts. Every error of
+# CUDA ends in advice on "device-side assertions": only a triggered one is meant.
+_CRASHED = {
+    r"illegal memory access|shared memory.*: Permission denied|device-side assert triggered|misaligned address": "",
+    r"\[Errno 28\]|No space left on device": "the disk is full",
+}
+_UNSUPPORTED = {
+    r"OutOfResources|out of resources?: .*Hardware limit": "a kernel's tile does not fit this chip at any batch size",
+    r"cannot allocate memory in static TLS block": "the library cannot be loaded that late",
+    r"does not support (?:gradient|activation) checkpointing": "",
+    r"has no attribute '(?:gradient|activation)_checkpointing_enable'": "",
+    r"doesn't support (?:bf16|bfloat16|fp16|float16)|Your setup doesn't support bf16": "",
+    r"--tf32 requires Ampere": "",
+    r"requires? `?bitsandbytes|bitsandbytes is not (?:installed|available)": "",
+    r"no kernel image is available for execution": "this build of the library has no code for the chip",
+    r"not implemented for '(?:Half|BFloat16)'|does not support an attention implementation": "",
+    r"No (?:available|viable) (?:kernel|backend)|No operator found for `memory_efficient_attention": (
+        "an attention kernel cannot do this"
     ),
-    (Outcome.UNSUPPORTED, r"OutOfResources", "a kernel's tile does not fit this chip at any batch size"),
-    (Outcome.CRASHED, r"illegal memory access", ""),
-    (Outcome.CRASHED, r"shared memory.*: Permission denied", ""),
-    (Outcome.UNSUPPORTED, r"cannot allocate memory in static TLS block", "the library cannot be loaded that late"),
-    (Outcome.CRASHED, r"device-side assert triggered", ""),
-    (Outcome.CRASHED, r"misaligned address", ""),
-    (Outcome.CRASHED, r"\[Errno 28\]|No space left on device", "the disk is full"),
-    (Outcome.UNSUPPORTED, r"does not support (?:gradient|activation) checkpointing", ""),
-    (Outcome.UNSUPPORTED, r"has no attribute '(?:gradient|activation)_checkpointing_enable'", ""),
-    (Outcome.UNSUPPORTED, r"doesn't support (?:bf16|bfloat16|fp16|float16)|Your setup doesn't support bf16", ""),
-    (Outcome.UNSUPPORTED, r"--tf32 requires Ampere", ""),
-    (Outcome.UNSUPPORTED, r"requires? `?bitsandbytes|bitsandbytes is not (?:installed|available)", ""),
-    (
-        Outcome.UNSUPPORTED,
-        r"no kernel image is available for execution",
-        "this build of the library has no code for the chip",
+    r"No (?:valid )?execution plans? support|mha_graph|CUDNN_STATUS_EXECUTION_FAILED": "cuDNN cannot do this attention",
+    r"accessing tensor output of CUDAGraphs that has been overwritten|operation not permitted when stream is capturing|"
+    r"operation failed due to a previous error during capture": "CUDA graphs cannot hold this step",
+    r"has been toggled on, but|(?:was|is) toggled on, but|the package \S+ seems to be not installed": (
+        "an attention package is missing or cannot be used here"
     ),
-    (Outcome.UNSUPPORTED, r"not implemented for '(?:Half|BFloat16)'", ""),
-    (Outcome.UNSUPPORTED, r"does not support an attention implementation", ""),
-    (
-        Outcome.UNSUPPORTED,
-        r"No (?:available|viable) (?:kernel|backend)|No operator found for `memory_efficient_attention",
-        "an attention kernel cannot do this",
+    r"(?i:flash ?attention (?:2 |3 )?(?:forward |backward )?only supports?)": "its kernels cannot do this",
+    r"requires? (?:a )?device with capability|requires \.target sm_\d+|not supported (?:in|on) this architecture|"
+    r"Unsupported conversion from .* to|is not currently implemented for the MPS device|"
+    r"Could not run '\S+' with arguments from the '\w+' backend": "this device has no code for it",
+    r"Cannot find a working triton installation|Triton is not available|torch\.compile is not (?:yet )?supported on|"
+    r"not yet supported for torch\.compile|Dynamo is not supported on": "this installation cannot compile",
+    r"CUDA_HOME does not exist, unable to compile|Unable to JIT load the \S+ op|No GPU found. A GPU is needed for quant|"
+    r"cannot perform fine-tuning on purely quantized models": "the library cannot do this here",
+    r"Target modules .* not found in the base model|`flex_attention` does not support `dropout`": "",
+    # What training arguments set by the newer way, inductor requests by the older one.
+    r"mix of the legacy and new APIs to set the (?:matmul precision|TF32)": (
+        "this torch cannot compile together with TF32 that training arguments set"
     ),
-    (
-        Outcome.UNSUPPORTED,
-        r"No (?:valid )?execution plans? support|mha_graph|CUDNN_STATUS_EXECUTION_FAILED",
-        "cuDNN cannot do this attention",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"accessing tensor output of CUDAGraphs that has been overwritten|operation not permitted when stream is capturing|"
-        r"operation failed due to a previous error during capture",
-        "CUDA graphs cannot hold this step",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"has been toggled on, but|(?:was|is) toggled on, but|the package \S+ seems to be not installed",
-        "an attention package is missing or cannot be used here",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"(?i:flash ?attention (?:2 |3 )?(?:forward |backward )?only supports?)",
-        "its kernels cannot do this",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"requires? (?:a )?device with capability|requires \.target sm_\d+|not supported (?:in|on) this architecture|"
-        r"Unsupported conversion from .* to|is not currently implemented for the MPS device|"
-        r"Could not run '\S+' with arguments from the '\w+' backend",
-        "this device has no code for it",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"Cannot find a working triton installation|Triton is not available|torch\.compile is not (?:yet )?supported on|"
-        r"not yet supported for torch\.compile|Dynamo is not supported on",
-        "this installation cannot compile",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"CUDA_HOME does not exist, unable to compile|Unable to JIT load the \S+ op|No GPU found. A GPU is needed for quant|"
-        r"cannot perform fine-tuning on purely quantized models",
-        "the library cannot do this here",
-    ),
-    (Outcome.UNSUPPORTED, r"Target modules .* not found in the base model", ""),
-    (Outcome.UNSUPPORTED, r"`flex_attention` does not support `dropout`", ""),
-    (
-        Outcome.UNSUPPORTED,
-        r"(?i:flash ?attention (?:2 |3 )?only supports? (?:fp16|torch\.float16))",
-        "its kernels take numbers of 16 bits only",
-    ),
-    (
-        # What training arguments set by the newer way, inductor asks for by the older one.
-        Outcome.UNSUPPORTED,
-        r"mix of the legacy and new APIs to set the (?:matmul precision|TF32)",
-        "this torch cannot compile beside TF32 that training arguments set",
-    ),
-    (
-        Outcome.UNSUPPORTED,
-        r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b",
-        "compiling fails",
-    ),
-)
-_OTHER_RULES = tuple((outcome, re.compile(text), reason) for outcome, text, reason in _OTHER)
+    r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b": "compiling fails",
+}
+_OTHER_RULES = [
+    (outcome, re.compile(text), reason)
+    for outcome, rules in ((Outcome.CRASHED, _CRASHED), (Outcome.UNSUPPORTED, _UNSUPPORTED))
+    for text, reason in rules.items()
+]
 
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
@@ -169,20 +122,20 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class Failure:
-    """How a probe failed. where: the stage, empty where unknown; refused_bytes: the request that was refused."""
+    """How a probe failed."""
 
     outcome: Outcome
     reason: str
-    where: str = ""
-    refused_bytes: int | None = None
+    where: str = ""  # the stage, where known
+    refused_bytes: int | None = None  # of the request that was refused
 
 
 def from_exception(error: BaseException, stage: str) -> Failure:
-    """What an exception met in this stage (build, data, forward, backward, optimizer) means."""
+    """The failure that an exception in this stage (build, data, forward, backward, optimizer) means."""
     chain = _chain(error)
-    text = "\n".join(f"{type(one).__name__}: {one}" for one in chain)
+    text = "\n".join(f"{type(link).__name__}: {link}" for link in chain)
     where = "data" if _DATA.search(text) else stage
-    by_class = any(isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" for one in chain)
+    by_class = any(isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError" for link in chain)
     failure = from_text(text, where)
     if by_class and failure.outcome is not Outcome.OUT_OF_MEMORY:
         failure = Failure(Outcome.OUT_OF_MEMORY, _first_line(text), where, _refused(text))
@@ -190,11 +143,11 @@ def from_exception(error: BaseException, stage: str) -> Failure:
 
 
 def from_text(text: str, where: str = "") -> Failure:
-    """What a message or a log's tail means."""
+    """The failure that a message or a log's tail means."""
     for outcome, rule, reason in _OTHER_RULES:
         if match := rule.search(text):
-            # A full disk and full shared memory bear the same errno: the table above knows the latter by name. And what a
-            # compiler fails of may be memory.
+            # A full disk and full shared memory have the same errno: the table above has the latter by name. And a
+            # compiler may fail for want of memory.
             if ("No space left" in match[0] or "compiling" in reason) and _OUT_OF_MEMORY_RULE.search(text):
                 continue
             line = _line_of(text, match.start())
@@ -210,7 +163,7 @@ def worker_killed_for_memory(log_tail: str, kernel_oom_kills: int) -> bool:
 
 
 def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure:
-    """What it means that a child ended without an answer.
+    """The failure of a child that ended without an answer.
 
     code: exit code, or -signal. kernel_oom_kills: how many processes the kernel ended for memory meanwhile.
     """
@@ -223,16 +176,16 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
         return Failure(Outcome.CRASHED, f"ended by {_signal_text(-code)}")
     if code == 0:
         return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
-    return Failure(failure.outcome, f"ended with exit code {code}: {_told(_error_line(log_tail) or 'no output')}")
+    return Failure(failure.outcome, f"ended with exit code {code}: {_shortened(_error_line(log_tail) or 'no output')}")
 
 
 def relevant_end(log: str, lines: int = 30) -> str:
     """The end of a process's output that says why it ended: from the last traceback on, without Python's warnings."""
-    return "\n".join(_without_warnings(log)[-lines:])
+    return "\n".join(_relevant_lines(log)[-lines:])
 
 
-def _without_warnings(log: str) -> list[str]:
-    """The lines from the last traceback on, or all; those of Python's warnings with the source below them left out."""
+def _relevant_lines(log: str) -> list[str]:
+    """The lines from the last traceback on, or all, without Python's warnings and the source line below each."""
     relevant: list[str] = []
     after_warning = False
     for line in log.splitlines():
@@ -247,46 +200,41 @@ def _without_warnings(log: str) -> list[str]:
 
 def _error_line(log: str) -> str:
     """The line that names the error: the last traceback's, else the last one."""
-    lines = _without_warnings(log)
+    lines = _relevant_lines(log)
     if lines and lines[0].startswith("Traceback"):
         return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1]).strip()
     return lines[-1].strip() if lines else ""
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _chain(error: BaseException | None) -> list[BaseException]:
     """The exception and what it was raised from, the outermost first."""
     chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain:
-        chain.append(one)
-        one = one.__cause__ or one.__context__
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
     return chain
 
 
 def _refused(text: str) -> int | None:
-    for rule in _REFUSED:
-        if match := rule.search(text):
-            return int(float(match[1]) * _UNITS[match[2] or ""])
-    return None
+    match = next(filter(None, (rule.search(text) for rule in _REFUSED)), None)
+    return int(float(match[1]) * _UNITS[match[2] or ""]) if match else None
 
 
 def _line_of(text: str, position: int) -> str:
-    start = text.rfind("\n", 0, position) + 1
-    end = text.find("\n", position)
-    return _told(text[start : end if end >= 0 else None].strip())
+    return _first_line(text[text.rfind("\n", 0, position) + 1 :])
 
 
 def _first_line(text: str) -> str:
-    return _told(text.strip().split("\n")[0])
+    return _shortened(text.strip().split("\n")[0].strip())
 
 
-def _told(line: str) -> str:
-    """As much of a line as a reason needs, without places and tokens: reports are handed on."""
+def _shortened(line: str) -> str:
+    """As much of a line as a reason needs, without paths and tokens: reports are shared."""
     return scrubbed(line[:2000])[:300]
 
 
 def _signal_text(number: int) -> str:
-    """`SIGSEGV`; of SIGKILL, which nobody sees coming, also its number and who sends it mostly."""
+    """`SIGSEGV`; for SIGKILL also its number and its usual sender."""
     if number == signal.SIGKILL:
         return f"SIGKILL (signal {number}), perhaps by the kernel's out-of-memory killer"
     try:
