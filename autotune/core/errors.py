@@ -1,16 +1,16 @@
-"""Every error that autotune raises on purpose; each ends in advice and knows its exit code.
+"""Errors that autotune raises on purpose, each with advice and an exit code.
 
-AutotuneError              1    something went wrong that is nobody's typing
-├── InvalidRequest         2    what was asked for cannot be done as asked
-│   ├── InvalidSpace       2    a search-space file is wrong: file, line, nearest right word
-│   └── StudyMismatch      2    the study of that name answers another question
+AutotuneError              1    something failed
+├── InvalidRequest         2    the request cannot be carried out as it is
+│   ├── InvalidSpace       2    a search-space file is wrong: file, line, nearest valid word
+│   └── StudyMismatch      2    the study of that name belongs to another request
 ├── NothingFits            3    no configuration fits the device under the limit
 ├── StudyInUse             1    another process holds the study's folder
 ├── StorageFailed          1    the report folder cannot be written
 ├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
 ├── TracingFailed          1    the memory of a model cannot be estimated
-├── TimeIsOver             1    the time given was over before the baseline was measured
-└── SearchFailed           1    the baseline crashed, one crash came again and again, or no trial completed
+├── TimeIsOver             1    the time limit ended before the baseline was measured
+└── SearchFailed           1    the baseline crashed, a crash repeated itself, or no trial completed
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from autotune.core.options import in_python
 
 
 class AutotuneError(Exception):
-    """The root of the tree: a message, and what to do about it.
+    """Base of all errors: a message, and what to do about it.
 
-    `str(error)` is one line: the message, then the advice. Both are written with options as the command line has them;
-    whoever reads them in Python is shown arguments: `fresh=True` for `--fresh`.
+    `str(error)` is one line: the message, then the advice. Both are written with options as on the command line; in Python
+    they show arguments: `fresh=True` for `--fresh`.
     """
 
     exit_code = 1
@@ -38,12 +38,12 @@ class AutotuneError(Exception):
 
     @property
     def advice(self) -> str:
-        """What to do about it, with options as Python's arguments; empty where nothing can be advised."""
+        """What to do about it, with options as Python's arguments; may be empty."""
         return in_python(self.written[1])
 
     @property
     def written(self) -> tuple[str, str]:
-        """Message and advice as they were written, with options as the command line has them."""
+        """Message and advice with options as on the command line."""
         message, advice = self.args
         return message, advice
 
@@ -52,7 +52,7 @@ class AutotuneError(Exception):
 
 
 class InvalidRequest(AutotuneError):
-    """What was asked for cannot be done as asked (exit code 2)."""
+    """The request cannot be carried out as it is (exit code 2)."""
 
     exit_code = 2
 
@@ -62,7 +62,7 @@ class InvalidSpace(InvalidRequest):
 
 
 class StudyMismatch(InvalidRequest):
-    """A study of this name exists and answers another question; the message shows the difference."""
+    """A study of this name exists and belongs to another request; the message shows the difference."""
 
 
 class NothingFits(AutotuneError):
@@ -88,11 +88,11 @@ class TracingFailed(AutotuneError):
 
 
 class TimeIsOver(AutotuneError):
-    """The time given with --timeout was over before the baseline was measured."""
+    """The time limit of --timeout ended before the baseline was measured."""
 
 
 class SearchFailed(AutotuneError):
-    """The baseline crashed, the same crash came again and again, or no trial completed for another reason than memory."""
+    """The baseline crashed, a crash repeated itself, or no trial completed for another reason than memory."""
 
 
 class LossWarning(UserWarning):
@@ -100,12 +100,12 @@ class LossWarning(UserWarning):
 
 
 FEW = 30
-"""Known words up to which all of them are listed."""
+"""Choices up to which all of them are listed."""
 
 
-def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """Advice for a misspelt word: the nearest known one, and all of them if they are few; each once."""
-    words = list(dict.fromkeys(str(one) for one in known))
+def did_you_mean(word: object, choices: Iterable[object]) -> str:
+    """Advice for a misspelt word: the nearest choice, and all of them if they are few."""
+    words = list(dict.fromkeys(map(str, choices)))
     if not words:
         return "Nothing of that kind is known."
     close = get_close_matches(str(word), words, n=1, cutoff=0.5)

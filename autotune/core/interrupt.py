@@ -1,12 +1,12 @@
-"""Ctrl-C, SIGTERM and SIGHUP during a search: the first Ctrl-C ends it after the running probe, all else at once.
+"""Signals during a search: the first Ctrl-C ends it after the running probe, all else at once.
 
-SIGINT           the running probe, round or training ends and is kept, then KeyboardInterrupt
+SIGINT           the running probe, round or training is finished and stored, then KeyboardInterrupt
 SIGINT again     KeyboardInterrupt at once
-SIGTERM, SIGHUP  Terminated at once, where the command line asked for it
+SIGTERM, SIGHUP  Terminated at once, in commands
 any of them      while the report is written: after that; from then on at once
 
-An exception that a handler raises is lost where Python happens to run a weakref callback or a `__del__`: SIGTERM and SIGHUP
-are noted as well, and the next `check` raises what was lost.
+An exception that a handler raises is lost while Python runs a weakref callback or a `__del__`: SIGTERM and SIGHUP are
+recorded as well, and the next `check` raises what was lost.
 """
 
 import contextlib
@@ -21,13 +21,12 @@ from autotune.core.errors import SearchFailed, TimeIsOver
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
-
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command at once: from those that end processes by their number, and from a terminal that is closed."""
+"""Signals that end a command at once: of `kill`, and of a terminal that is closed."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came: what a second Ctrl-C does."""
+    """SIGTERM or SIGHUP arrived; handled as a second Ctrl-C."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
@@ -36,49 +35,48 @@ class Terminated(KeyboardInterrupt):
 
 @dataclass
 class _Process:
-    """What this process's handlers know. ended_by: the signal that asked the command to end; writing: a report."""
+    """State of this process's handlers."""
 
-    ended_by: signal.Signals | None = None
-    writing: bool = False
+    ended_by: signal.Signals | None = None  # SIGTERM or SIGHUP, once received
+    writing: bool = False  # a report
 
 
 _process = _Process()
 
 
 def check() -> None:
-    """Raise Terminated where SIGTERM or SIGHUP came; called before and while anything runs that takes a while."""
+    """Raise Terminated after SIGTERM or SIGHUP; called before and during anything that takes a while."""
     if _process.ended_by is not None:
         raise Terminated(_process.ended_by)
 
 
 def stop_reason_of(ended: BaseException) -> str:
-    """Why a search ended that did not come to its end."""
+    """Why a search ended early, as text."""
     if isinstance(ended, KeyboardInterrupt):
         return f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
     if isinstance(ended, (SearchFailed, TimeIsOver)):
-        said = " ".join(ended.written[0].split()).rstrip(".")
-        return said[:1].lower() + said[1:]
+        message = " ".join(ended.written[0].split()).rstrip(".")
+        return message[:1].lower() + message[1:]
     return f"the search failed with {type(ended).__name__}"
 
 
 @dataclass
 class StopRequest:
-    """Whether the user wishes the search to end after what is running, whether its report is being written, and whether
-    they wished so meanwhile."""
+    """The user's request to end the search after what is running."""
 
     to_stop: bool = False
-    writing: bool = False
-    meanwhile: bool = False
+    writing: bool = False  # the report is being written
+    meanwhile: bool = False  # Ctrl-C was pressed during that
 
     def check(self) -> None:
-        """Asked before anything is started that takes a while; raises KeyboardInterrupt where it should not be."""
+        """Raise KeyboardInterrupt where nothing that takes a while may be started."""
         check()
         if self.to_stop:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """Within, all signals wait. Raises KeyboardInterrupt at the end where one came; the next one interrupts at once."""
+        """Within, signals wait; raises KeyboardInterrupt at the end where one arrived. Later ones interrupt at once."""
         before = _process.ended_by
         self.writing, self.meanwhile, _process.writing = True, False, True
         try:
@@ -93,10 +91,9 @@ class StopRequest:
 
 @contextlib.contextmanager
 def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
-    """Within: the first Ctrl-C sets the wish and tells so, the second raises KeyboardInterrupt.
+    """Within: the first Ctrl-C sets the request and calls `tell`, the second raises KeyboardInterrupt.
 
-    Only in the main thread, where Python lets signals be handled, and only where nobody else handles them; else Ctrl-C
-    does what it did. The handler that was there is there again afterwards.
+    Only in the main thread, where Python handles signals, and only where nobody else handles them. Restores the handler.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -116,8 +113,10 @@ def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterat
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Within: SIGTERM and SIGHUP raise Terminated, so that reports are written and children ended; for commands, not
-    libraries. Who ignores SIGHUP, as below `nohup`, goes on ignoring it."""
+    """Within: SIGTERM and SIGHUP raise Terminated, so that reports are written and children ended.
+
+    For commands, not libraries. A process that ignores SIGHUP, as below `nohup`, keeps ignoring it.
+    """
 
     def handle(number: int, _frame: FrameType | None) -> None:
         _process.ended_by = signal.Signals(number)
@@ -134,7 +133,7 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def _leave_closed_terminal() -> None:
-    """Where the terminal is gone, let what is still printed go nowhere: it would fail in the middle of the report."""
+    """Send output to /dev/null where the terminal is gone: printing would fail in the middle of the report."""
     for fd in (1, 2):
         try:
             os.write(fd, b"")

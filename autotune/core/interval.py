@@ -1,7 +1,8 @@
-"""Interval: a number with its 95 % interval; that of a rate over steps, and that of a quotient of pairs."""
+"""95 % intervals: of a rate over steps, and of a quotient of pairs."""
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 
 class Interval(float):
@@ -58,7 +59,7 @@ def ratio_interval(counts: Sequence[float], seconds: Sequence[float], memory: fl
 
 
 def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMORY) -> float:
-    """The relative width that the interval of so many steps will have after `more`, should they vary as those before."""
+    """The relative width of the interval after `more` steps that vary as those before."""
 
     def width(n: int) -> float:
         return student_t_975(n - 1) * math.pow(n, memory - 1) / math.sqrt((n - math.pow(n, 2 * memory - 1)) / (n - 1))
@@ -78,20 +79,16 @@ def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interva
 
     What slows both of a pair at a time cancels. One pair alone gives (0, infinity).
     """
-    logarithms = [math.log(one / two) for one, two in zip(above, below, strict=True)]
-    n, mean = len(logarithms), sum(logarithms) / len(logarithms)
+    logarithms = [math.log(upper / lower) for upper, lower in zip(above, below, strict=True)]
+    n, mean = len(logarithms), fmean(logarithms)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
-    deviation = math.sqrt(sum((one - mean) ** 2 for one in logarithms) / (n - 1))
-    half = student_t_975(n - 1) * deviation / math.sqrt(n)
+    half = student_t_975(n - 1) * stdev(logarithms) / math.sqrt(n)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 def pairs_needed(quotient: Interval, pairs: int, most: int) -> int | None:
-    """Pairs of `quotient_interval` from which on its interval will not hold 1, should they vary as those before.
-
-    quotient: of so many pairs. None where that would take more than `most`.
-    """
+    """Pairs from which on the `quotient_interval` of pairs that vary as these will not hold 1; None beyond `most`."""
     if pairs < 2 or quotient.low <= 0:
         return None
     deviation = math.log(quotient.high / quotient.low) / 2 * math.sqrt(pairs) / student_t_975(pairs - 1)

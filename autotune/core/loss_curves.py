@@ -9,24 +9,23 @@ from typing import Any
 from autotune.core.io import Serializable
 
 STEPS = 30
-"""Optimizer steps of each training that is compared."""
+"""Optimizer steps of each compared training."""
 
 JUDGED = 10
 """Its last steps, whose mean loss is compared."""
 
 SEEDS = (0, 1, 2)
-"""Seeds of the float32 trainings: their spread is what a training may differ by without anything being wrong."""
+"""Seeds of the float32 trainings; their spread is the normal difference between trainings."""
 
 DEVIATIONS = 3.0
-"""Standard deviations of the float32 trainings' means from which on a mean lies outside."""
-
+"""Standard deviations of the float32 trainings' means from which on a mean is flagged."""
 
 LOSSES = "losses"
-"""What a search says that it left out where there was no time to compare them."""
+"""Name of the comparison among what a search skipped for want of time."""
 
 LEAST_DIFFERENCE = 0.001
-"""Share of the loss that is never flagged: a model's own weights without dropout leave the seeds little or nothing to vary,
-and three seeds can be close by chance."""
+"""Share of the loss that is never flagged: with a model's own weights and no dropout seeds vary little or nothing, and
+three seeds can be close by chance."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Curve(Serializable):
 
     @property
     def non_finite_step(self) -> int | None:
-        """The first step, counted from 1, whose loss was NaN or infinite; None where all were finite."""
+        """The first step, counted from 1, whose loss was NaN or infinite."""
         return next((step for step, loss in enumerate(self.losses, 1) if not math.isfinite(loss)), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class Numerics(Serializable):
 
     @property
     def has_losses(self) -> bool:
-        """Whether any float32 training told its losses: without them there is nothing to draw."""
+        """Whether any float32 training has losses: without them there is nothing to draw."""
         return any(curve.losses for curve in self.references)
 
     @property
@@ -107,7 +106,7 @@ class Numerics(Serializable):
         if not self.deviation:
             return f"loss {curve.level:.5g} is not fp32's {self.level:.5g}, which is the same with every seed"
         away = abs(curve.level - self.level) / self.deviation
-        return f"loss {curve.level:.5g} lies {away:.3g} standard deviations from fp32's {self.level:.5g}"
+        return f"loss {curve.level:.5g} is {away:.3g} standard deviations from fp32's {self.level:.5g}"
 
     def why_unchecked(self, number: int) -> str:
         """Why this trial's losses were not compared; empty where they were."""

@@ -1,4 +1,4 @@
-"""Measurement: the raw facts that one probe brought back, and what follows from them."""
+"""Measurement of a probe: raw facts, and what follows from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,17 +16,16 @@ INPUT_BOUND = 0.10
 """Share of a step spent waiting for data from which on a training is called input-bound."""
 
 ROUNDS_THAT_TELL = 3
-"""Rounds apart in time from which on their own differences give the interval, and not those of the steps inside them."""
+"""Rounds from which on their differences give the interval, not those of the steps within them."""
 
 WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
-"""Full width of a speed's interval, as a share of it, from which on it is warned: a probe's few steps, pooled rounds."""
+"""Full width of a speed's interval, as a share of it, from which on there is a warning: of a probe, of pooled rounds."""
 
 LEAST_EXCESS = 0.01
-"""By how much of the allowed memory something that ran out of it exceeds it at the least, in the study's constraint."""
-
+"""Share of the allowed memory by which an out-of-memory exceeds it at least, in the study's constraint."""
 
 HOST_STAGES = ("data", "host")
-"""Where an out-of-memory says nothing about the device."""
+"""Stages in which an out-of-memory says nothing about the device."""
 
 
 class Outcome(StrEnum):
@@ -92,7 +91,7 @@ class Measurement(Serializable):
 
     @property
     def composed_steps(self) -> list[Step]:
-        """The timed steps with the accumulation that was asked for."""
+        """The timed steps with the accumulation that was requested."""
         return [step.composed(self.accumulation_steps_run, self.accumulation_steps) for step in self.steps]
 
     @property
@@ -121,29 +120,24 @@ class Measurement(Serializable):
         return watts * sum(step.seconds for step in composed) / samples
 
     def _rate(self, counted: str) -> Interval | None:
-        steps = self.composed_steps
         if self.outcome is not Outcome.COMPLETED:
             return None
+        steps = self.composed_steps
         counts = [getattr(step, counted) * self.data_parallel_size for step in steps]
         seconds = [step.seconds for step in steps]
         if len(self.rounds) < ROUNDS_THAT_TELL:
             return ratio_interval(counts, seconds)
-        ends = [0, *accumulate(self.rounds)]
-        parts = list(pairwise(ends))
-        return ratio_interval(
-            [sum(counts[begin:end]) for begin, end in parts],
-            [sum(seconds[begin:end]) for begin, end in parts],
-            memory=0.5,
-        )
+        parts = [slice(*ends) for ends in pairwise([0, *accumulate(self.rounds)])]
+        return ratio_interval([sum(counts[part]) for part in parts], [sum(seconds[part]) for part in parts], memory=0.5)
 
     @property
     def step_time_s(self) -> float | None:
-        """Mean seconds of an optimizer step with the accumulation that was asked for."""
+        """Mean seconds of an optimizer step with the requested accumulation."""
         return fmean(step.seconds for step in self.composed_steps) if self.steps else None
 
     @property
     def after_compiling(self) -> float:
-        """Share of the speed of settled steps that is left over a whole run of training_steps that begins by compiling."""
+        """Share of the settled speed that remains over a run of training_steps that begins by compiling."""
         if not self.training_steps or not self.step_time_s:
             return 1.0
         return self.step_time_s / (self.step_time_s + self.compile_s / self.training_steps)
@@ -164,22 +158,22 @@ class Measurement(Serializable):
 
     @property
     def data_wait_s(self) -> float | None:
-        """Mean seconds a step waits for its micro-batches, with the accumulation that was asked for."""
+        """Mean seconds a step waits for its micro-batches, with the requested accumulation."""
         return self._mean("data_wait_s")
 
     @property
     def forward_time_s(self) -> float | None:
-        """Mean seconds a step spends in all its forward passes, with the accumulation that was asked for."""
+        """Mean seconds a step spends in all its forward passes, with the requested accumulation."""
         return self._mean("forward_s")
 
     @property
     def backward_time_s(self) -> float | None:
-        """Mean seconds a step spends in all its backward passes, with the accumulation that was asked for."""
+        """Mean seconds a step spends in all its backward passes, with the requested accumulation."""
         return self._mean("backward_s")
 
     @property
     def overhead_time_s(self) -> float | None:
-        """Mean seconds of a step that are none of the parts: the Trainer's own work."""
+        """Mean seconds of a step outside all parts: the Trainer's own work."""
         return self._mean("overhead_s")
 
     def _mean(self, part: str) -> float | None:
@@ -198,9 +192,9 @@ class Measurement(Serializable):
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak in bytes that the limit speaks of: the device's own figure where it is known, else reserved and context.
+        """The peak in bytes that is compared with the limit: the device's figure where known, else reserved and context.
 
-        On a CPU without the library files' pages: they are resident, but no training's memory and not limited.
+        On a CPU without library files' pages, which are resident but not limited.
         """
         if self.peak_device_bytes is not None:
             peak = self.peak_device_bytes - self.peak_file_bytes
@@ -217,10 +211,10 @@ class Measurement(Serializable):
         For an out-of-memory (held + refused) / allowed - 1, at least 0.01; 1.0 for other infeasible ends.
         """
         if self.outcome is Outcome.COMPLETED:
-            known = self.peak_bytes is not None and self.allowed_bytes
-            over = self.peak_bytes / self.allowed_bytes - 1 if known else 0.0  # type: ignore[operator]
-            # An allocator that had to try again was at its end, whatever it held a moment later.
-            return max(over, LEAST_EXCESS) if self.allocator_retries else over
+            peak, allowed = self.peak_bytes, self.allowed_bytes
+            excess = 0.0 if peak is None or not allowed else peak / allowed - 1
+            # An allocator that had to retry had no memory left, whatever it held a moment later.
+            return max(excess, LEAST_EXCESS) if self.allocator_retries else excess
         if self.outcome is Outcome.OUT_OF_MEMORY:
             wanted = (self.held_bytes or 0) + (self.refused_bytes or 0)
             return max(wanted / self.allowed_bytes - 1 if self.allowed_bytes else 0.0, LEAST_EXCESS)
@@ -233,7 +227,7 @@ class Measurement(Serializable):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against trusting the numbers; empty where nothing does."""
+        """Reasons not to trust the numbers."""
         warnings = list(self.observed_warnings)
         speed = self.samples_per_second
         if speed and not self.ended_early:
@@ -255,39 +249,36 @@ class Measurement(Serializable):
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:
-    """Several completed measurements of one configuration as one: all their steps, the highest peak, every warning.
+    """Completed measurements of one configuration as one: all their steps, the highest peak, every warning.
 
-    All must have run the same accumulation; raises ValueError where they have not or there are none.
+    Raises ValueError without any, and where their accumulation differs.
     """
-    if not rounds or len({one.accumulation_steps_run for one in rounds}) != 1:
+    if not rounds or len({measured.accumulation_steps_run for measured in rounds}) != 1:
         raise ValueError("only rounds with the same accumulation can be pooled")
 
-    def highest(name: str) -> int | None:
-        return max((value for one in rounds if (value := getattr(one, name)) is not None), default=None)
+    def values(name: str) -> list[Any]:
+        return [value for measured in rounds if (value := getattr(measured, name)) is not None]
 
-    hungriest = max(rounds, key=lambda one: one.peak_bytes or 0)
-    stages = dict.fromkeys(stage for one in rounds for stage in one.stage_peak_bytes)
+    def joined(name: str) -> list[Any]:
+        return [item for items in values(name) for item in items]
+
+    summed = ("untimed_steps", "probe_seconds", "allocator_retries", "skipped_steps", "recompiled_graphs")
+    highest = max(rounds, key=lambda measured: measured.peak_bytes or 0)
+    joules = values("joules")
     return replace(
         rounds[0],
-        steps=tuple(step for one in rounds for step in one.steps),
-        rounds=tuple(len(one.steps) for one in rounds),
-        untimed_steps=sum(one.untimed_steps for one in rounds),
-        probe_seconds=sum(one.probe_seconds for one in rounds),
-        peak_allocated_bytes=highest("peak_allocated_bytes"),
-        peak_reserved_bytes=highest("peak_reserved_bytes"),
-        peak_device_bytes=hungriest.peak_device_bytes,
-        peak_file_bytes=hungriest.peak_file_bytes,
-        stage_peak_bytes={stage: max(one.stage_peak_bytes.get(stage, 0) for one in rounds) for stage in stages},
-        allocator_retries=sum(one.allocator_retries for one in rounds),
-        skipped_steps=sum(one.skipped_steps for one in rounds),
-        recompiled_graphs=sum(one.recompiled_graphs for one in rounds),
-        joules=_summed([one.joules for one in rounds]),
-        observed_warnings=in_ranges(warning for one in rounds for warning in one.observed_warnings),
-        repeated_because=tuple(dict.fromkeys(warning for one in rounds for warning in one.repeated_because)),
+        steps=tuple(joined("steps")),
+        rounds=tuple(len(measured.steps) for measured in rounds),
+        peak_allocated_bytes=max(values("peak_allocated_bytes"), default=None),
+        peak_reserved_bytes=max(values("peak_reserved_bytes"), default=None),
+        peak_device_bytes=highest.peak_device_bytes,
+        peak_file_bytes=highest.peak_file_bytes,
+        stage_peak_bytes={
+            stage: max(measured.stage_peak_bytes.get(stage, 0) for measured in rounds)
+            for stage in dict.fromkeys(joined("stage_peak_bytes"))
+        },
+        joules=sum(joules) if len(joules) == len(rounds) else None,
+        observed_warnings=in_ranges(joined("observed_warnings")),
+        repeated_because=tuple(dict.fromkeys(joined("repeated_because"))),
+        **{name: sum(values(name)) for name in summed},
     )
-
-
-def _summed(values: Sequence[float | None]) -> float | None:
-    """Their sum; None where one is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""Why a search has no answer: its cause by how the trials ended, and what to do about it."""
+"""Error of a search without a result: its cause by how the trials ended, and what to do about it."""
 
 from collections.abc import Sequence
 
@@ -14,25 +14,22 @@ ADVICE = {
     Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or ask for the value it became.",
     Outcome.CRASHED: "Fix it and search again with --fresh; the output is in its log.txt in the report folder.",
 }
-"""How the trial that tells the cause ended -> what to do, where it was not memory."""
+"""Outcome of the trial that shows the cause -> advice, other than for memory."""
 
 FITTED = (Outcome.TIMED_OUT, Outcome.NON_FINITE_LOSS)
-"""Ends of trials that did not run out of memory before them."""
+"""Outcomes of trials that had enough memory."""
 
 
 def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
-    """The error that says why none of these trials is an answer; not raised here.
+    """The error that says why none of these trials is a result; not raised here.
 
-    NothingFits where the baseline ran out of memory and no other trial fitted. Else SearchFailed, by how the baseline
-    ended, or, where that ran out of memory, by the first trial that fitted and did not complete.
+    NothingFits where the baseline ran out of memory and no other trial fitted. Else SearchFailed with the outcome of the
+    baseline or, where that ran out of memory, of the first trial that fitted and did not complete.
     """
     if not trials:
         return SearchFailed("No trial was measured.", "Run the same command again.")
-    if disqualified_reason := [trial for trial in trials if trial.disqualified_reason]:
-        return SearchFailed(
-            f"No trial may win: {disqualified_reason[0].disqualified_reason}.",
-            "Add --allow-loss-difference to accept that.",
-        )
+    if reasons := [trial.disqualified_reason for trial in trials if trial.disqualified_reason]:
+        return SearchFailed(f"No trial may win: {reasons[0]}.", "Add --allow-loss-difference to accept that.")
     lacking = [trial for trial in trials if _lacked_memory(trial)]
     cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
     if trials[0] in lacking and cause is trials[0]:
@@ -51,18 +48,15 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 
 
 def _lacked_memory(trial: Trial) -> bool:
-    return trial.final.outcome is Outcome.OUT_OF_MEMORY or (
-        trial.final.outcome is Outcome.COMPLETED and not trial.final.feasible
-    )
+    outcome = trial.final.outcome
+    return outcome is Outcome.OUT_OF_MEMORY or (outcome is Outcome.COMPLETED and not trial.final.feasible)
 
 
 def _nothing_fits(lacking: Sequence[Trial], count: int, allowed_bytes: int) -> str:
-    """How much the leanest trial wanted."""
-    needs = {trial.number: _needed_bytes(trial) for trial in lacking}
-    least = min(lacking, key=lambda trial: needs[trial.number])
+    least = min(lacking, key=_needed_bytes)
     return (
-        f"Nothing fits into {format_bytes(allowed_bytes)}: the leanest of {count} trial(s) "
-        f"({least.configuration}) wanted at least {format_bytes(needs[least.number])}."
+        f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {count} trial(s) "
+        f"({least.configuration}) needed at least {format_bytes(_needed_bytes(least))}."
     )
 
 

@@ -1,30 +1,17 @@
-"""Names of options: as the command line writes them, in which messages are written, and as Python does."""
+"""Names of options in messages: on the command line and in Python."""
 
 import re
 
-FLAGS = frozenset(
-    ["fresh", "no-history", "keep-numerics", "require-parity", "allow-loss-difference", "trust-remote-code"]
-)
-"""Options that are given without a value."""
+FLAGS = {"fresh", "no-history", "keep-numerics", "require-parity", "allow-loss-difference", "trust-remote-code"}
+"""Options without a value."""
 
 OPTIONS = FLAGS | {
     *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer", "space"),
     *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
-    *(
-        "confirmation-rounds",
-        "training-steps",
-        "objective",
-        "seed",
-        "args",
-        "training-args",
-        "output-dir",
-        "report-to",
-        "study-name",
-        "global-batch-size",
-    ),
-    *("memory", "gpu", "steps", "rounds", "price-per-hour", "output"),
+    *("confirmation-rounds", "training-steps", "objective", "seed", "args", "training-args", "output-dir", "report-to"),
+    *("study-name", "global-batch-size", "memory", "gpu", "steps", "rounds", "price-per-hour", "output"),
 }
-"""Options of commands that are functions in Python too."""
+"""Options of commands that are Python functions too."""
 
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
 _OPTION = re.compile(rf"(?<![\w-])--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")

@@ -1,4 +1,4 @@
-"""Paths: the cache folder, and texts without the places of files on this machine and without tokens."""
+"""The cache folder, and texts without this machine's paths and without tokens."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
 
 def scrubbed(text: str) -> str:
-    """The text with the last parts of its absolute paths alone, and with its tokens masked."""
+    """The text with only the last parts of its absolute paths, and with its tokens masked."""
     return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", text)))
 
 

@@ -1,4 +1,4 @@
-"""The random generators of the caller's process: as they were, whatever is drawn in between."""
+"""State of the caller's random generators, restored afterwards."""
 
 import contextlib
 import random
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Leave the global generators of `random`, numpy and torch (CPU and woken CUDA devices) as they are found.
+    """Restore the global generators of `random`, numpy and torch (CPU and initialised CUDA devices) at the end.
 
-    numpy and torch only where the caller has imported them: neither is loaded for this, and no device is woken.
+    numpy and torch only where the caller has imported them: neither is loaded for this, and no device is initialised.
     """
     restore = [(random.setstate, random.getstate())]
     if numpy := sys.modules.get("numpy"):
@@ -22,5 +22,5 @@ def kept_random_state() -> Iterator[None]:
     try:
         yield
     finally:
-        for put_back, state in restore:
-            put_back(state)
+        for set_state, state in restore:
+            set_state(state)

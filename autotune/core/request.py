@@ -1,4 +1,4 @@
-"""TuningRequest: what is asked for, checked as far as it can be without opening the model, the data or the device."""
+"""Request of a search, checked as far as it can be without opening the model, the data or the device."""
 
 import os
 import re
@@ -27,14 +27,14 @@ LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 CONFIRMATION_ROUNDS = 3
 MOST_ROUNDS = 20
-"""Of measuring the same again; above it a number is refused as a typing error."""
+"""Of confirmation; a larger number is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20
-"""Above this a single optimizer step of any model takes longer than a search should; refused as a typing error."""
+"""Above it one optimizer step of any model takes longer than a search should; refused as a typing error."""
 LARGEST_SEED = 2**31 - 1
-"""numpy's generators take 32 bits, and a resumed study counts on from its seed."""
+"""numpy's generators take 32 bits, and a resumed study adds to its seed."""
 
 _SPELLINGS = {"memory_limit_bytes": "memory_limit", "timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
-"""Fields whose option is called otherwise: it takes units."""
+"""Fields whose option takes units and has another name."""
 _TEXTS = {
     "dataset": "Name a file, a folder or a hub id, or leave it out for random tokens.",
     "dataset_split": "Name a split, such as train or train[:1000].",
@@ -44,7 +44,7 @@ _TEXTS = {
     "output_dir": "Name a folder, such as reports.",
     "task": f"Known: {', '.join(TASKS)}.",
 }
-"""Options that name something -> what to do where they are empty."""
+"""Options that name something -> advice where they are empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,13 @@ class TuningRequest(Serializable):
     report_to: tuple[str, ...] = ()  #: loggers of the study, never of its probes
 
     def study_folder(self, task: str, device: str) -> Path:
-        """`<output-dir>/<study>`; the study's default name is `<model>-<task>-gb<N>-<device>`."""
+        """`<output-dir>/<study>`."""
         return Path(self.output_dir) / self.name_of_study(task, device)
 
     def name_of_study(self, task: str, device: str) -> str:
-        """The name that was asked for, else the default one."""
-        return self.study_name or self.default_study_name(task, device)
-
-    def default_study_name(self, task: str, device: str) -> str:
-        return f"{self.model_name}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+        """The study name of the request, by default `<model>-<task>-gb<N>-<device>`."""
+        default = f"{self.model_name}-{task}-gb{self.global_batch_size}-{device.replace(':', '')}"
+        return self.study_name or default
 
     @property
     def model_name(self) -> str:
@@ -104,11 +102,11 @@ class TuningRequest(Serializable):
 
 
 OPTIONS = tuple(
-    _SPELLINGS.get(one.name, one.name)
-    for one in fields(TuningRequest)
-    if one.name not in ("model", "global_batch_size", "training_args")
+    _SPELLINGS.get(option.name, option.name)
+    for option in fields(TuningRequest)
+    if option.name not in ("model", "global_batch_size", "training_args")
 )
-"""What `tuning_request` takes beside the model, the global batch size and the user's own arguments."""
+"""Options of `tuning_request` besides the model, the global batch size and the user's own arguments."""
 
 
 def tuning_request(
@@ -125,24 +123,20 @@ def tuning_request(
     report_to: str | Iterable[str] | None = None,
     **options: Any,
 ) -> TuningRequest:
-    """The request in people's spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
-
-    Raises InvalidRequest, one line with advice, for anything that can be seen to be wrong by itself.
-    """
-    known = [_SPELLINGS.get(one.name, one.name) for one in fields(TuningRequest)]
-    if unknown := [name for name in options if name not in known]:
-        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], known))
+    """The request of users' spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked; raises InvalidRequest."""
+    if unknown := [name for name in options if name not in (*OPTIONS, "training_args")]:
+        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     request = TuningRequest(
         model=_text("model", os.fspath(model) if isinstance(model, os.PathLike) else model),
         global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
         fix=_assignments("--fix", fix),
         only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
-        memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
+        memory_limit_bytes=_read("memory limit", parse_bytes, memory_limit),
         headroom=_read("headroom", parse_share, headroom),
         margin=_read("margin", parse_share, margin),
-        timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
-        probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
+        timeout_s=_read("timeout", parse_seconds, timeout),
+        probe_timeout_s=_read("probe timeout", parse_seconds, probe_timeout),
         report_to=loggers_named(report_to),
         **options,
     )
@@ -157,14 +151,11 @@ def _check(request: TuningRequest) -> None:
     _whole("n-trials", request.n_trials)
     _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
     if request.require_parity and request.allow_loss_difference:
-        raise InvalidRequest(
-            "--require-parity and --allow-loss-difference ask for opposite things.", "Pass only one of them."
-        )
+        raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
-    if request.training_steps is not None:
-        _whole("training-steps", request.training_steps)
-    if request.sequence_length is not None:
-        _whole("sequence length", request.sequence_length)
+    for what, number in (("training-steps", request.training_steps), ("sequence length", request.sequence_length)):
+        if number is not None:
+            _whole(what, number)
     for what, word, words in (
         ("task", request.task, TASKS),
         ("sampler", request.sampler, SAMPLERS),
@@ -175,9 +166,7 @@ def _check(request: TuningRequest) -> None:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(request.device)):
         raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
     if both := sorted(set(request.fix) & set(request.only)):
-        raise InvalidRequest(
-            f"--fix and --only both speak of {both[0]}.", "Keep --fix for one value, --only for a choice."
-        )
+        raise InvalidRequest(f"--fix and --only both name {both[0]}.", "Use --fix for one value, --only for several.")
     for name in ("text_column", "label_column", "tokenizer", "dataset_split"):
         value, option = getattr(request, name), f"--{name.replace('_', '-')}"
         if value not in (None, "train") and not request.dataset:
@@ -210,11 +199,11 @@ def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> in
 
 def _read(what: str, parse: Any, value: Any) -> Any:
     try:
-        return parse(value)
+        return None if value is None else parse(value)
     except ValueError as error:
-        said, _, advice = str(error).partition("; ")
+        cause, _, advice = str(error).partition("; ")
         raise InvalidRequest(
-            f"The {what} cannot be read: {said}.",
+            f"The {what} cannot be read: {cause}.",
             f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
         ) from error
 
@@ -225,19 +214,16 @@ def loggers_named(given: str | Iterable[str] | None) -> tuple[str, ...]:
     words = dict.fromkeys(word.strip() for text in texts for word in str(text).split(",") if word.strip())
     if unknown := [word for word in words if word not in (*LOGGERS, "none")]:
         raise InvalidRequest(f"There is no logger {unknown[0]!r}.", did_you_mean(unknown[0], (*LOGGERS, "none")))
-    if "none" in words and len(words) > 1:
-        raise InvalidRequest(
-            f"--report-to says none and {', '.join(words - {'none': None}.keys())}.", "Pass only one of them."
-        )
-    return tuple(word for word in words if word != "none")
+    loggers = tuple(word for word in words if word != "none")
+    if "none" in words and loggers:
+        raise InvalidRequest(f"--report-to says none and {', '.join(loggers)}.", "Pass only one of them.")
+    return loggers
 
 
 def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
     """{'precision': 'bf16'} of {'precision': 'bf16'} or of ['precision=bf16']."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return dict(given)
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
     pairs: dict[str, Any] = {}
     for text in [given] if isinstance(given, str) else given:
         name, equals, value = str(text).partition("=")
@@ -245,9 +231,8 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
         if not equals or not name or not value.strip():
             raise InvalidRequest(f"{option} {text!r} is no NAME=VALUE.", f"Write {option} precision=bf16.")
         if pairs.setdefault(name, value.strip()) != value.strip():
-            raise InvalidRequest(
-                f"{option} gives {name} twice: {pairs[name]} and {value.strip()}.", "Pass only one of them."
-            )
+            message = f"{option} gives {name} twice: {pairs[name]} and {value.strip()}."
+            raise InvalidRequest(message, "Pass only one of them.")
     return pairs
 
 

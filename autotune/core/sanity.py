@@ -8,7 +8,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
 
 TRAINING, EVALUATION, SAVING = "training", "evaluation", "saving"
-"""The parts, in their order; a failed training leaves the others untried."""
+"""The parts in their order; after a failed training the others are not tried."""
 
 _WORDS = {TRAINING: "training", EVALUATION: "evaluation", SAVING: "checkpoint"}
 
@@ -36,19 +36,19 @@ class SanityCheck(Serializable):
     problems: tuple[Problem, ...] = ()
 
     def problem(self, where: str) -> Problem | None:
-        """What failed in this part; None where nothing did."""
-        return next((one for one in self.problems if one.where == where), None)
+        """The problem of this part, if any."""
+        return next((problem for problem in self.problems if problem.where == where), None)
 
     def lines(self) -> list[str]:
-        """What came of it, in words: a line for each part that was tried, left out or failed."""
-        elsewhere = [one for one in self.problems if one.where not in (EVALUATION, SAVING)]
-        said = [f"{_WORDS.get(one.where, 'rehearsal')}: {_in_words(one)}" for one in elsewhere]
-        return said + self._evaluation() + self._checkpoint()
+        """The results as text: a line for each part that was tried, skipped or failed."""
+        others = [problem for problem in self.problems if problem.where not in (EVALUATION, SAVING)]
+        lines = [f"{_WORDS.get(problem.where, 'rehearsal')}: {_text(problem)}" for problem in others]
+        return lines + self._evaluation() + self._checkpoint()
 
     def _evaluation(self) -> list[str]:
         if problem := self.problem(EVALUATION):
-            starved = problem.outcome is Outcome.OUT_OF_MEMORY and self.eval_batches_tried[-1:] == (1,)
-            return [f"evaluation: {'out of memory even with 1 sample' if starved else _in_words(problem)}"]
+            no_memory = problem.outcome is Outcome.OUT_OF_MEMORY and self.eval_batches_tried[-1:] == (1,)
+            return [f"evaluation: {'out of memory even with 1 sample' if no_memory else _text(problem)}"]
         if self.eval_batch_size is None:
             return []
         peak = f" (peak {format_bytes(self.peak_bytes[EVALUATION])})" if EVALUATION in self.peak_bytes else ""
@@ -59,7 +59,7 @@ class SanityCheck(Serializable):
 
     def _checkpoint(self) -> list[str]:
         if problem := self.problem(SAVING):
-            return [f"checkpoint: {_in_words(problem)}"]
+            return [f"checkpoint: {_text(problem)}"]
         if self.checkpoint_skipped:
             return [f"checkpoint: not tried: {self.checkpoint_skipped}"]
         if self.checkpoint_bytes is None or self.checkpoint_seconds is None:
@@ -67,5 +67,5 @@ class SanityCheck(Serializable):
         return [f"checkpoint: {format_bytes(self.checkpoint_bytes)} in {self.checkpoint_seconds:.1f} s"]
 
 
-def _in_words(problem: Problem) -> str:
+def _text(problem: Problem) -> str:
     return f"{problem.outcome.value.replace('_', ' ')}: {problem.reason}"

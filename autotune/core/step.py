@@ -13,7 +13,7 @@ from autotune.core.interval import ratio_interval
 from autotune.core.io import Serializable
 
 DRIFT = 0.10
-"""Change of speed from the first to the second half of the timed steps from which on a measurement is warned."""
+"""Change of speed from the first to the second half of the timed steps from which on there is a warning."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,32 @@ class Step(Serializable):
 
     @property
     def overhead_s(self) -> float:
-        """What is none of the parts: the Trainer's own work between them."""
+        """Outside all parts: the Trainer's own work."""
         return max(0.0, self.seconds - self.data_wait_s - self.forward_s - self.backward_s - self.optimizer_s)
 
-    def composed(self, run: int, asked: int) -> "Step":
-        """This step with `asked` accumulation steps instead of the `run` it had (decision: first + (k - 2) middle + last).
+    def composed(self, run: int, requested: int) -> "Step":
+        """This step with `requested` accumulation steps instead of the `run` it had: first + (k - 2) middle + last.
 
         Fetching is counted batch by batch; what the Trainer does once a step stays once.
         """
-        if run == asked:
+        if run == requested:
             return self
-        more = asked - run
-        wait = self.data_wait_s * asked / run
+        more = requested - run
+        wait = self.data_wait_s * requested / run
         return replace(
             self,
             seconds=self.seconds + more * self.middle_s + (wait - self.data_wait_s),
             data_wait_s=wait,
             forward_s=self.forward_s + more * self.middle_forward_s,
             backward_s=self.backward_s + more * self.middle_backward_s,
-            samples=self.samples * asked // run,
-            tokens=self.tokens * asked // run,
-            non_padding_tokens=self.non_padding_tokens * asked // run,
+            samples=self.samples * requested // run,
+            tokens=self.tokens * requested // run,
+            non_padding_tokens=self.non_padding_tokens * requested // run,
         )
 
 
 def drift(steps: Sequence[Step]) -> float:
-    """The change of speed from the first half of the steps to the second, 0 where it may be chance or is small.
+    """The change of speed from the first half of the steps to the second; 0 where it may be chance or is small.
 
     Counted in tokens where there are any: samples of real data differ in length.
     """

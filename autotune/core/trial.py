@@ -18,22 +18,22 @@ class Trial:
     disqualified_reason: str = ""  #: why it cannot win although it fits
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":
-        """The same for a run of so many steps."""
-        own, *rounds = (replace(one, training_steps=training_steps) for one in (self.measurement, *self.confirmations))
-        return replace(self, measurement=own, confirmations=tuple(rounds))
+        """The same trial for a run of so many steps."""
+        probe, *rounds = (replace(measured, training_steps=training_steps) for measured in self._measurements)
+        return replace(self, measurement=probe, confirmations=tuple(rounds))
 
     @property
     def final(self) -> Measurement:
-        """What counts: the confirmation (all rounds pooled, or the first that failed), else the probe."""
+        """The measurement that counts: all confirmation rounds pooled or the first that failed, else the probe."""
         if not self.confirmations:
             return self.measurement
-        failed = [one for one in self.confirmations if not one.feasible]
-        return failed[0] if failed else pooled(self.confirmations)
+        failed = (measured for measured in self.confirmations if not measured.feasible)
+        return next(failed, None) or pooled(self.confirmations)
 
     @property
     def confirmed(self) -> bool:
         """Whether every confirmation round completed, and there was one."""
-        return bool(self.confirmations) and all(one.feasible for one in self.confirmations)
+        return bool(self.confirmations) and all(measured.feasible for measured in self.confirmations)
 
     @property
     def feasible(self) -> bool:
@@ -53,9 +53,13 @@ class Trial:
     @property
     def peak_bytes(self) -> int | None:
         """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
-        return max((one.peak_bytes for one in (self.measurement, *self.confirmations) if one.peak_bytes), default=None)
+        return max((measured.peak_bytes for measured in self._measurements if measured.peak_bytes), default=None)
 
     @property
     def probe_seconds(self) -> float:
-        """The seconds that it took, its probe and its confirmations together."""
-        return sum(one.probe_seconds for one in (self.measurement, *self.confirmations))
+        """The seconds of its probe and its confirmations together."""
+        return sum(measured.probe_seconds for measured in self._measurements)
+
+    @property
+    def _measurements(self) -> tuple[Measurement, ...]:
+        return (self.measurement, *self.confirmations)

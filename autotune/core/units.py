@@ -1,4 +1,4 @@
-"""Sizes, shares, prices and durations as people write them, and back."""
+"""Sizes, shares, prices and durations from text and as text."""
 
 import math
 import re
@@ -13,11 +13,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes in `600MiB`, `24 GB`, `1.5g`, `629145600` or `1e9`.
-
-    Units with an i (MiB) are powers of 1024, those without (MB) powers of 1000.
-    Raises ValueError where the text is no positive size.
-    """
+    """Bytes in `600MiB` (powers of 1024), `24 GB` (powers of 1000), `1.5g`, `629145600` or `1e9`; raises ValueError."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgtp]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
         raise ValueError(f"{shortened(text)} is no size; write it as 600MiB, 24GiB or a number of bytes")
@@ -43,7 +39,7 @@ def format_parameters(count: float) -> str:
 
 
 def shortened(value: object, most: int = 40) -> str:
-    """A value as it is written in a message, and of a long one the beginning."""
+    """A value as a message shows it: of a long one the beginning."""
     text = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "a number of hundreds of digits"
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -63,7 +59,7 @@ def in_ranges(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def without_numbers(text: str) -> str:
-    """What two texts share that differ in their numbers alone."""
+    """The same text for texts that differ in their numbers alone."""
     return _NUMBER.sub("\0", text)
 
 
@@ -74,7 +70,7 @@ def parse_share(text: str | float) -> float:
         raise ValueError(f"{shortened(text)} is no share; write it as 5% or 0.05")
     share = float(match[1]) / (100 if match[2] else 1)
     if share >= 1:
-        raise ValueError(f"a share of {text} leaves nothing; it must lie below 100%")
+        raise ValueError(f"a share of {text} leaves nothing; it must be below 100%")
     return share
 
 
@@ -90,10 +86,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_price(text: str | float) -> tuple[float, str]:
-    """(amount, currency) of `2.50`, `2.50 EUR` or `$2.50`; the currency is empty where none is named.
-
-    Raises ValueError where the text is no price.
-    """
+    """(amount, currency or empty) of `2.50`, `2.50 EUR` or `$2.50`; raises ValueError where the text is no price."""
     sign = r"([^\W\d_]{0,3}[$€£¥₹₩₽₺₪]?)"
     match = re.fullmatch(rf"\s*{sign}\s*([0-9]*\.?[0-9]+)\s*{sign}\s*", str(text))
     if not match or (match[1] and match[3]):
@@ -102,7 +95,7 @@ def parse_price(text: str | float) -> tuple[float, str]:
 
 
 def format_seconds(seconds: float) -> str:
-    """`12 s`, `3 min 20 s` or `2 h 5 min`: of what people wait for, in whole seconds."""
+    """`12 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -112,7 +105,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """`1.165 s`, `165.2 ms`, or a dash where it is unknown: of what was timed."""
+    """`1.165 s`, `165.2 ms`, or a dash where it is unknown."""
     if seconds is None:
         return "-"
     return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
@@ -126,10 +119,10 @@ def format_interval(value: float, low: float, high: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three digits that count, and never an exponent."""
+    """Three significant digits, never an exponent."""
     return f"{Decimal(f'{value:#.3g}'):f}" if 0 < abs(value) < 100 else f"{value:.0f}"
 
 
 def finite(number: float | None) -> float | None:
-    """The number as JSON can hold it, which has no infinity: one step alone has no upper bound."""
+    """The number as JSON can hold it: None for infinity, the upper bound of a single step."""
     return float(number) if number is not None and math.isfinite(number) else None

@@ -11,7 +11,7 @@ from autotune.core.configuration import Value
 from autotune.core.trial import Trial
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import observed
-from autotune.sampler.parameters import every_value
+from autotune.sampler.parameters import all_values
 from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import MIB, Effect, Prior
 from autotune.space.search_space import SearchSpace
@@ -58,7 +58,7 @@ def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]
     single = {one: made for one, made in single.items() if made.micro_batch_size == base[MICRO]}
     pool = list(dict.fromkeys([space.baseline, *single.values(), *(one.configuration for one in timed)]))
     estimate = knowledge.estimate or (lambda one: 0.0)
-    model = CostModel(pool, every_value(space), space.baseline, knowledge.prior, estimate, knowledge.allowed_bytes)
+    model = CostModel(pool, all_values(space), space.baseline, knowledge.prior, estimate, knowledge.allowed_bytes)
     costs = model.costs(timed)
     effects: dict[str, dict[Value, Effect]] = {}
     beyond = costs.peak - model.estimates * MIB

@@ -1,22 +1,63 @@
-"""Which configurations of a space are considered: all of them, or of a large space those that matter and some by chance."""
+"""Configurations that are considered: all of a small space; of a large one the core settings first, then a part of the rest."""
 
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, product
-from typing import Any
 
-from autotune.core.configuration import Configuration, Value
+from autotune.core.configuration import RANKS, Configuration, Value
+from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Effect, Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, Work
 
 POOL = 5000
-"""Configurations that are considered at the most."""
-
+"""Most configurations that are considered."""
 
 ROOM = {1: 1 / 2, 2: 3 / 4}
-"""How full the pool may be of neighbours so many settings away."""
+"""Share of the pool that neighbours so many settings away may fill."""
+
+BEST = 3
+"""Best combinations of core settings with which the other settings are tried."""
+
+
+def stages(
+    space: SearchSpace, observations: Sequence[Observation], core_probes: int, objective: str
+) -> list[tuple[SearchSpace, ...]]:
+    """Parts of the space to consider, by stage: the core settings alone, then the others around the best of these.
+
+    A stage counts once nothing is left to gain in the one before; while nothing fits, the last one is the whole space.
+    observations: of all finished probes. core_probes: budget of the first stage. Without core settings there is one stage.
+    """
+    if not space.core:
+        return [(space,)]
+    base = space.baseline.values
+    core = narrowed(space, {name: base[name] for name in space.values if name not in space.core})
+    first = [(core,)] if len(observations) < core_probes else []
+    around = [narrowed(space, values) for values in _best_of_core(space, observations, objective)]
+    return [*first, (core, *around) if around else (space,)]
+
+
+def narrowed(space: SearchSpace, fixed: Mapping[str, Value]) -> SearchSpace:
+    """The part of the space with only these values, as far as they can be proposed."""
+    values = {
+        name: (fixed[name],) if name in fixed and fixed[name] in choices else choices
+        for name, choices in space.values.items()
+    }
+    return replace(space, values=values)
+
+
+def _best_of_core(
+    space: SearchSpace, observations: Sequence[Observation], objective: str
+) -> Iterator[Mapping[str, Value]]:
+    """The core settings' values of the best configurations that fit, best first."""
+    fitting = [seen for seen in observations if seen.feasible and not seen.ended_early and seen.step_s is not None]
+    fitting.sort(key=lambda seen: (seen.peak_bytes or 0) if objective == "memory" else (seen.step_s or 0.0))
+    # Ranks that come later need a micro-batch of their own for the same global batch.
+    names = [name for name in space.core if name != MICRO or RANKS not in space.values or RANKS in space.core]
+    best = dict.fromkeys(tuple(seen.configuration.values[name] for name in names) for seen in fitting)
+    return (dict(zip(names, values, strict=True)) for values in list(best)[:BEST])
 
 
 def pool(
@@ -26,32 +67,32 @@ def pool(
     prior: Prior,
     seed: int,
 ) -> list[Configuration]:
-    """The configurations of these parts of a space to consider, the needed ones among them.
+    """The configurations of these parts of a space to consider, the needed ones included.
 
-    Of parts that hold more than 5,000 together, each has its share: the neighbours, one and two settings away, of `near` and
-    of what the prior expects to be fastest at each micro-batch size (one setting), up to three quarters; the rest by chance.
+    Parts that hold more than 5,000 together have equal shares, filled with the neighbours, one and two settings away, of
+    `near` and (one setting) of the fastest by the prior at each micro-batch size, up to three quarters; then at random.
     """
     chosen = dict.fromkeys(needed)
-    for at, part in enumerate(parts, 1):
-        room = POOL * at // len(parts) - (len(chosen) if at > 1 else 0)
-        chosen |= dict.fromkeys(part) if part.size <= room else _some(part, [*chosen], room, near, prior, seed)
+    for number, part in enumerate(parts, 1):
+        room = POOL * number // len(parts) - (len(chosen) if number > 1 else 0)
+        chosen |= dict.fromkeys(part) if part.size <= room else _sample(part, [*chosen], room, near, prior, seed)
     return list(chosen)
 
 
-def _some(
+def _sample(
     space: SearchSpace,
-    chosen_before: Sequence[Configuration],
+    already: Sequence[Configuration],
     room: int,
     near: Sequence[Configuration],
     prior: Prior,
     seed: int,
 ) -> dict[Configuration, None]:
-    chosen = dict.fromkeys(one for one in chosen_before if one in space)
+    chosen = dict.fromkeys(configuration for configuration in already if configuration in space)
     expected = list(_expected_best(space, prior))
     chosen |= dict.fromkeys(expected)
     for away in (1, 2):
-        for one in (*near, *(expected if away == 1 else ())):
-            for neighbour in _neighbours(space, one, away):
+        for center in (*near, *(expected if away == 1 else ())):
+            for neighbour in _neighbours(space, center, away):
                 if len(chosen) < ROOM[away] * room:
                     chosen.setdefault(neighbour)
     rng = random.Random(seed)
@@ -59,33 +100,33 @@ def _some(
         if len(chosen) >= room:
             break
         drawn = {name: rng.choice(values) for name, values in space.values.items()}
-        chosen |= dict.fromkeys(_made(space, drawn))
+        chosen |= dict.fromkeys(_valid(space, drawn))
     return chosen
 
 
 def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
     """At each micro-batch size, each setting's value with the least expected cost; the baseline's where none is expected."""
-    best: dict[str, Value] = {}
-    for name, values in space.values.items():
-        effects, own = prior.effects.get(name, {}), space.baseline.values[name]
-        ordered = sorted(values, key=lambda value: value != own)
-        work = prior.work.get(name, {})
+    base = space.baseline.values
 
-        def cost(value: Value, effects: Any = effects, work: Any = work) -> float:
-            return float(sum(effects.get(value, Effect())[:2]) + sum(map(math.log, work.get(value, Work()))))
+    def cost(name: str, value: Value) -> float:
+        effect = prior.effects.get(name, {}).get(value, Effect())
+        return sum(effect[:2]) + sum(map(math.log, prior.work.get(name, {}).get(value, Work())))
 
-        best[name] = min(ordered, key=cost)
+    best = {
+        name: min(values, key=lambda value: (cost(name, value), value != base[name]))
+        for name, values in space.values.items()
+    }
     for size in space.values[MICRO]:
-        yield from _made(space, {**best, MICRO: size})
+        yield from _valid(space, {**best, MICRO: size})
 
 
-def _neighbours(space: SearchSpace, one: Configuration, away: int) -> Iterator[Configuration]:
+def _neighbours(space: SearchSpace, center: Configuration, away: int) -> Iterator[Configuration]:
     for names in combinations(space.values, away):
         for changed in product(*(space.values[name] for name in names)):
-            yield from _made(space, {**one.values, **dict(zip(names, changed, strict=True))})
+            yield from _valid(space, {**center.values, **dict(zip(names, changed, strict=True))})
 
 
-def _made(space: SearchSpace, values: Mapping[str, Value]) -> Iterator[Configuration]:
-    """The configuration of these values, where they can stand beside each other and be proposed."""
-    if not space.conflict(values) and (made := space.configuration(values)) in space:
-        yield made
+def _valid(space: SearchSpace, values: Mapping[str, Value]) -> Iterator[Configuration]:
+    """The configuration of these values, where they can be combined and proposed."""
+    if not space.conflict(values) and (configuration := space.configuration(values)) in space:
+        yield configuration

@@ -1,12 +1,12 @@
-"""Step time and memory of every configuration, before and after each measurement, with how far they may be off.
+"""Step time and memory of every configuration with their uncertainty, before and after each measurement.
 
-    what is known beforehand ─┐                     ┌─> seconds of a step = accumulation x micro-step + optimizer's step
+    prior and estimates ──────┐                     ┌─> seconds of a step = accumulation x micro-step + optimizer's step
     Observations of probes ───┴─> CostModel.costs() ┼─> peak bytes, and how likely they fit
                                                     └─> seconds of a probe
 
-A micro-step and the optimizer's step are modelled apart, each by the logarithm of its seconds: an optimizer that is slow
-matters little where it steps seldom, and no product of factors says that. Memory is the estimate, corrected by an offset
-and a slope that the probes tell.
+A micro-step and the optimizer's step are modelled apart, each by the logarithm of its seconds: a slow optimizer matters
+little where it steps seldom, which no product of factors expresses. Memory is the estimate, corrected by an offset and a
+slope learned from the probes.
 """
 
 import math
@@ -27,13 +27,13 @@ from autotune.sampler.prior import MIB, Effect, Prior
 from autotune.space.settings import SETTINGS, Work
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
-"""Seconds of a probe outside its steps, and its steps, before any probe was seen."""
+"""Seconds of a probe outside its steps, and its steps, before any probe."""
 
 PROBE_MICRO_STEPS = 3
 """Micro-steps that a probe runs of each step: the rest is composed."""
 
 LEAST_PEAK = 0.25
-"""Share of its estimate below which no peak is believed to lie, whatever a straight line says far from what was measured."""
+"""Share of its estimate below which no peak is predicted, whatever the slope says far from the measurements."""
 
 Places = NDArray[np.intp]
 
@@ -43,32 +43,24 @@ SlowStart = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class Costs:
-    """What n configurations cost, as far as it is known.
+    """Expected costs of n configurations; all arrays are (n,)."""
 
-    log_step: (n,) expected logarithm of a step's seconds; deviation: (n,) its standard deviation.
-    log_micro_step, log_optimizer_step: (n,) the same of its parts. optimizer_share, micro_share: (n,) the optimizer's part of
-    it and the micro-steps'; what is left is a slow start's, spread over the run.
-    peak, peak_deviation: (n,) bytes, of the next process. fits: (n,) probabilities of staying below allowed_bytes.
-    probe_seconds: (n,).
-    """
-
-    log_step: Numbers
-    deviation: Numbers
+    log_step: Numbers  # expected logarithm of a step's seconds
+    deviation: Numbers  # its standard deviation
     log_micro_step: Numbers
     log_optimizer_step: Numbers
-    optimizer_share: Numbers
-    micro_share: Numbers
-    peak: Numbers
-    peak_deviation: Numbers
-    fits: Numbers
+    optimizer_share: Numbers  # the optimizer's share of a step
+    micro_share: Numbers  # the micro-steps' share; the rest is a slow start's, spread over the run
+    peak: Numbers  # bytes, of the next process
+    peak_deviation: Numbers  # its standard deviation
+    fits: Numbers  # probability of a peak below allowed_bytes
     allowed_bytes: int
     probe_seconds: Numbers
     _model: "CostModel"
     _parts: tuple[Posterior, Posterior, Posterior]
 
     def covariances(self, chosen: Places) -> tuple[Numbers, Numbers]:
-        """(k, k) each, of some configurations given by their places: of the logarithms of their step times, and of their
-        peaks in mebibytes, the same process's noise left out."""
+        """(k, k) each, at these places: of the logarithms of step times, and of peaks in MiB without a process's own noise."""
         within = self._model.prior_covariances(chosen, chosen)
         micro, optimizer, memory = (
             before - part.reach[:, chosen].T @ part.reach[:, chosen]
@@ -78,7 +70,7 @@ class Costs:
         return np.outer(steps, steps) * micro + np.outer(updates, updates) * optimizer, memory
 
     def drawn(self, chosen: Places, draws: int, seed: int) -> tuple[Numbers, Numbers]:
-        """(draws, k) each: what the logarithms of their step times and the peak bytes of their next processes might be."""
+        """(draws, k) each: random logarithms of step times, and peak bytes of the next processes."""
         rng = np.random.default_rng(seed)
         of_steps, of_peaks = self.covariances(chosen)
         noise = np.diag(np.full(len(chosen), (self._model.prior.memory.noise_bytes / MIB) ** 2))
@@ -87,10 +79,10 @@ class Costs:
 
 
 class CostModel:
-    """Costs of a fixed set of configurations, the baseline and all that are measured among them.
+    """Costs of a fixed set of configurations, which includes the baseline and all that are measured.
 
-    values: the settings of the space and all their values. estimate: a configuration's peak bytes before any probe.
-    allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is no part of a peak.
+    values: all values of each setting of the space. estimate: a configuration's peak bytes before any probe.
+    allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is not part of a peak.
     training_steps: over which the seconds of a slow start (compiling) are spread.
     """
 
@@ -106,18 +98,20 @@ class CostModel:
         untouched_bytes: int = 0,
     ) -> None:
         self.configurations, self.training_steps = list(configurations), training_steps
-        self.untouched_bytes = untouched_bytes
-        self._slow_starts = [_slow_start(one) for one in self.configurations]
-        self.place = {one: at for at, one in enumerate(self.configurations)}
-        self.prior, self.allowed_bytes, self.baseline = prior, allowed_bytes, baseline
-        own = baseline.values
+        self.prior, self.allowed_bytes, self.untouched_bytes = prior, allowed_bytes, untouched_bytes
+        self.baseline = baseline
+        self.place = {configuration: place for place, configuration in enumerate(self.configurations)}
+        self._slow_starts = [_slow_start(configuration) for configuration in self.configurations]
+        base = baseline.values
         self.points = encode(
-            self.configurations, values, baseline, lambda setting, value: prior.prior_std(setting, value, own[setting])
+            self.configurations, values, baseline, lambda setting, value: prior.prior_std(setting, value, base[setting])
         )
         settings = [name for name in values if name != "micro_batch_size"]
-        # What differs in nothing that takes memory has one peak.
-        self._hungry = self.points.only([at for at, name in enumerate(settings) if "memory" in SETTINGS[name].changes])
-        self.estimates = np.array([estimate(one) for one in self.configurations], float) / MIB
+        # Configurations that differ only in settings without memory use have one peak.
+        self._memory_points = self.points.only(
+            [i for i, name in enumerate(settings) if "memory" in SETTINGS[name].changes]
+        )
+        self.estimates = np.array([estimate(configuration) for configuration in self.configurations], float) / MIB
         self._expected = _expected(self.points, values, baseline, prior)
         self._rows: dict[int, tuple[Numbers, Numbers, Numbers]] = {}
 
@@ -126,10 +120,10 @@ class CostModel:
         prior, points = self.prior, self.points
         shared = self_overlap(points)
         times = (prior.micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
-        return *times, prior.memory.variance(self._hungry, self.estimates)
+        return *times, prior.memory.variance(self._memory_points, self.estimates)
 
     def costs(self, observations: Sequence[Observation]) -> Costs:
-        """What every configuration costs, by what is known beforehand and by these observations."""
+        """The costs of every configuration after these observations."""
         micro, optimizer = self._times(observations)
         all_micro = np.log(self.points.accumulation) + micro.mean
         slow_start = self._slow_start_s(observations)
@@ -141,8 +135,8 @@ class CostModel:
         memory = self._memory(observations)
         deviation = np.sqrt(memory.variance + (self.prior.memory.noise_bytes / MIB) ** 2)
         peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
-        # What ran to its end did fit.
-        allowed = max(self.allowed_bytes, *(one.peak_bytes or 0 for one in observations if one.feasible), 0)
+        # A feasible peak did fit.
+        allowed = max([self.allowed_bytes, *(seen.peak_bytes or 0 for seen in observations if seen.feasible)])
         run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro.mean) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
         return Costs(
@@ -162,76 +156,73 @@ class CostModel:
         )
 
     def _slow_start_s(self, observations: Sequence[Observation]) -> Numbers:
-        """(n,): seconds of a probe and of a run before their first settled step, as the settings expect them until measured."""
-        seen: dict[SlowStart, list[float]] = {}
-        for one in observations:
-            if one.compile_s:
-                seen.setdefault(_slow_start(one.configuration), []).append(one.compile_s)
-        expected = {key: sum(SETTINGS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
-        known = expected | {key: median(seconds) for key, seconds in seen.items() if key}
-        return np.array([known[key] for key in self._slow_starts])
+        """(n,): seconds of a probe and of a run before their first settled step, as the settings expect until measured."""
+        measured: dict[SlowStart, list[float]] = {}
+        for seen in observations:
+            if seen.compile_s:
+                measured.setdefault(_slow_start(seen.configuration), []).append(seen.compile_s)
+        seconds = {key: sum(SETTINGS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
+        seconds |= {key: median(times) for key, times in measured.items() if key}
+        return np.array([seconds[key] for key in self._slow_starts])
 
     def prior_covariances(self, here: Places, there: Places | None = None) -> tuple[Numbers, Numbers, Numbers]:
-        """(n, m) each, before any measurement: of the logarithms of the seconds of a micro-step and of the optimizer's
-        step, and of peaks in mebibytes; places there: all by default."""
+        """(n, m) each, before any measurement, by default with all places: of the logarithms of the seconds of a micro-step
+        and of the optimizer's step, and of peaks in MiB."""
         prior, there = self.prior, np.arange(len(self.points)) if there is None else there
-        one, other, hungry, others = self.points[here], self.points[there], self._hungry[here], self._hungry[there]
-        shared = overlap_of(one, other)
+        points = self.points[here], self.points[there]
+        of_memory = self._memory_points[here], self._memory_points[there]
+        shared = overlap_of(*points)
         return (
-            prior.micro_step.covariance(shared, one, other),
-            prior.optimizer_step.covariance(_usual(shared), one, other),
-            prior.memory.covariance(
-                overlap_of(hungry, others), hungry, others, self.estimates[here], self.estimates[there]
-            ),
+            prior.micro_step.covariance(shared, *points),
+            prior.optimizer_step.covariance(_usual(shared), *points),
+            prior.memory.covariance(overlap_of(*of_memory), *of_memory, self.estimates[here], self.estimates[there]),
         )
 
     def evidence(self, observations: Sequence[Observation], part: str) -> float:
-        """Logarithm of the density of what was observed of a part: micro_step, optimizer_step or memory."""
+        """Logarithm of the density of the observations of a part: micro_step, optimizer_step or memory."""
         if part == "memory":
             return self._memory(observations).evidence
         return self._times(observations)[part == "optimizer_step"].evidence
 
     def _times(self, observations: Sequence[Observation]) -> tuple[Posterior, Posterior]:
         """Logarithms of the seconds of a micro-step, and of the optimizer's step."""
-        timed = [one for one in observations if one.micro_step_s is not None]
-        at = [self.place[one.configuration] for one in timed]
-        noise = np.array([max(self.prior.noise * one.noise, self.prior.least_noise) for one in timed])
-        micro_steps = np.log([one.micro_step_s or 1.0 for one in timed]) - _longer_samples(timed)
-        optimizer_steps = np.log([_optimizer_s(one) for one in timed])
+        timed = [seen for seen in observations if seen.micro_step_s is not None]
+        places = [self.place[seen.configuration] for seen in timed]
+        noise = np.array([max(self.prior.noise * seen.noise, self.prior.least_noise) for seen in timed])
+        micro_steps = np.log([seen.micro_step_s or 1.0 for seen in timed]) - _longer_samples(timed)
+        optimizer_steps = np.log([_optimizer_s(seen) for seen in timed])
         return (
-            self._conditioned(0, self._expected[:, 0], at, micro_steps, noise),
-            self._conditioned(1, self._expected[:, 1], at, optimizer_steps, noise),
+            self._conditioned(0, self._expected[:, 0], places, micro_steps, noise),
+            self._conditioned(1, self._expected[:, 1], places, optimizer_steps, noise),
         )
 
     def _memory(self, observations: Sequence[Observation]) -> Posterior:
-        """Peaks, in mebibytes."""
+        """Peaks, in MiB."""
         prior, noise = self.prior.memory, self.prior.memory.noise_bytes / MIB
         mean = (prior.mean_offset_bytes + self._expected[:, 2]) / MIB + self.estimates
 
-        def given(seen: list[tuple[int, float, float]]) -> Posterior:
-            at, peaks, noises = zip(*seen, strict=True) if seen else ((), (), ())
-            return self._conditioned(2, mean, list(at), np.array(peaks), np.array(noises))
+        def given(peaks: list[tuple[int, float, float]]) -> Posterior:
+            places, sizes, noises = zip(*peaks, strict=True) if peaks else ((), (), ())
+            return self._conditioned(2, mean, list(places), np.array(sizes), np.array(noises))
 
-        seen = [(self.place[o.configuration], o.peak_bytes / MIB, noise) for o in observations if o.peak_bytes]
-        posterior = given(seen)
-        for one in observations:
-            if one.wanted_bytes:  # out of memory: at least so much
-                at, wanted = self.place[one.configuration], one.wanted_bytes - self.untouched_bytes
-                variance = float(posterior.variance[at]) + noise**2
-                found = at_least(wanted / MIB, float(posterior.mean[at]), variance)
-                if found is not None:
-                    seen.append((at, found[0], math.hypot(found[1], noise)))
-                    posterior = given(seen)
+        peaks = [(self.place[o.configuration], o.peak_bytes / MIB, noise) for o in observations if o.peak_bytes]
+        posterior = given(peaks)
+        for seen in observations:
+            if seen.wanted_bytes:  # out of memory: at least so much
+                place, wanted = self.place[seen.configuration], seen.wanted_bytes - self.untouched_bytes
+                variance = float(posterior.variance[place]) + noise**2
+                if equivalent := at_least(wanted / MIB, float(posterior.mean[place]), variance):
+                    peaks.append((place, equivalent[0], math.hypot(equivalent[1], noise)))
+                    posterior = given(peaks)
         return posterior
 
-    def _conditioned(self, part: int, mean: Numbers, at: list[int], measured: Numbers, noise: Numbers) -> Posterior:
-        """All points, given what was measured at some places."""
-        fresh = [place for place in dict.fromkeys(at) if place not in self._rows]
-        if fresh:
+    def _conditioned(self, part: int, mean: Numbers, places: list[int], measured: Numbers, noise: Numbers) -> Posterior:
+        """All points, given the measurements at some places."""
+        if fresh := [place for place in dict.fromkeys(places) if place not in self._rows]:
             rows = zip(*self.prior_covariances(np.array(fresh, np.intp)), strict=True)
             self._rows.update(zip(fresh, rows, strict=True))
-        across = np.array([self._rows[place][part] for place in at]).reshape(len(at), len(mean))
-        return condition(mean, self._variances[part], across, across[:, at], measured - mean[at], noise)
+        across = np.array([self._rows[place][part] for place in places]).reshape(len(places), len(mean))
+        return condition(mean, self._variances[part], across, across[:, places], measured - mean[places], noise)
 
 
 def _slow_start(configuration: Configuration) -> SlowStart:
@@ -239,46 +230,45 @@ def _slow_start(configuration: Configuration) -> SlowStart:
 
 
 def _usual(shared: Overlap) -> Overlap:
-    """With the usual warning of every value: what a value makes of a micro-step's arithmetic is none of the optimizer's."""
+    """With the usual deviation of every value: a value's effect on a micro-step's arithmetic is not the optimizer's."""
     return shared._replace(open=shared.values)
 
 
 def _expected(
     points: Features, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior
 ) -> Numbers:
-    """(n, 3): expected logarithms of the seconds of a micro-step and of the optimizer's, up to a constant; bytes beyond
-    the estimate."""
-    found = np.zeros((len(points), 3))
+    """(n, 3): expected logarithms of the seconds of a micro-step and of the optimizer's step, up to a constant, and bytes
+    beyond the estimate."""
+    expected = np.zeros((len(points), 3))
     arithmetic, kernels = points.micro.copy(), np.full(len(points), prior.half_speed)
-    own = baseline.values
+    base = baseline.values
     for column, name in enumerate(name for name in values if name != "micro_batch_size"):
-        effects = prior.effects.get(name, {})
-        zero = np.array(effects.get(own[name], Effect()))
-        ordered = [own[name], *(value for value in values[name] if value != own[name])]
-        of_code = [np.array(effects[value]) - zero if value in effects else np.zeros(3) for value in ordered]
-        found += np.array(of_code)[points.codes[:, column]]
-        if known := prior.work.get(name):
-            works = np.array([known.get(value, Work()) for value in ordered])[points.codes[:, column]]
+        effects, codes = prior.effects.get(name, {}), points.codes[:, column]
+        zero = np.array(effects.get(base[name], Effect()))
+        ordered = [base[name], *(value for value in values[name] if value != base[name])]
+        expected += np.array([effects[value] - zero if value in effects else np.zeros(3) for value in ordered])[codes]
+        if work := prior.work.get(name):
+            works = np.array([work.get(value, Work()) for value in ordered])[codes]
             arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
-            found[:, 1] += np.log(works[:, 2])
-    found[:, 0] += np.log(kernels + arithmetic)
-    return found
+            expected[:, 1] += np.log(works[:, 2])
+    expected[:, 0] += np.log(kernels + arithmetic)
+    return expected
 
 
-def _optimizer_s(one: Observation) -> float:
-    """The optimizer's part; no less than a ten-thousandth of the step, which is nothing."""
-    return max(one.optimizer_step_s, (one.step_s or 1.0) / 1e4)
+def _optimizer_s(seen: Observation) -> float:
+    """The optimizer's part, at least a ten-thousandth of the step: it has a logarithm."""
+    return max(seen.optimizer_step_s, (seen.step_s or 1.0) / 1e4)
 
 
 def _longer_samples(timed: Sequence[Observation]) -> Numbers:
-    """Logarithm of the tokens of each one's steps over the first one's: steps of longer samples are no slower ones."""
+    """Logarithms of each step's tokens over the first's: longer samples do not make a configuration slower."""
     first = timed[0].tokens if timed else 0.0
-    return np.array([np.log(one.tokens / first) if first and one.tokens else 0.0 for one in timed])
+    return np.array([np.log(seen.tokens / first) if first and seen.tokens else 0.0 for seen in timed])
 
 
 def _probing(observations: Sequence[Observation]) -> tuple[float, float]:
     """(seconds outside its steps, steps) of a probe."""
-    timed = [one for one in observations if one.steps]
+    timed = [seen for seen in observations if seen.steps]
     if not timed:
         return PROBE_START_S, PROBE_STEPS
-    return median(one.starting_s for one in timed), median(one.steps for one in timed)
+    return median(seen.starting_s for seen in timed), median(seen.steps for seen in timed)

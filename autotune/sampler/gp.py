@@ -1,4 +1,4 @@
-"""What noisy measurements of some points say of others: Gaussian conditioning.
+"""Gaussian conditioning: noisy measurements of some points, and what follows for others.
 
 Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, algorithm 2.1 and equation 2.30.
 """
@@ -13,9 +13,8 @@ from scipy.special import log_ndtr, ndtr
 
 Numbers = NDArray[np.float64]
 
-
 LITTLE = 1e-4
-"""Share of a variance that is not worth learning."""
+"""Share of a variance below which an observation changes nothing."""
 
 ROUNDING = 1e-9
 """Share of the variances that keeps a matrix of nearly equal points invertible in double precision."""
@@ -23,23 +22,21 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Posterior:
-    """n points after the measurements of m others.
+    """n points after the measurements of m others."""
 
-    mean, variance: (n,). reach: (m, n), whose products are what the measurements took from the prior's covariances.
-    evidence: logarithm of the density of the measurements, to compare priors by.
-    """
-
-    mean: Numbers
-    variance: Numbers
-    reach: Numbers
-    evidence: float
+    mean: Numbers  # (n,)
+    variance: Numbers  # (n,)
+    reach: Numbers  # (m, n); its products are what the measurements subtract from the prior's covariances
+    evidence: float  # logarithm of the density of the measurements, to compare priors by
 
 
 def condition(
     mean: Numbers, variance: Numbers, across: Numbers, within: Numbers, residuals: Numbers, noise: Numbers
 ) -> Posterior:
-    """mean, variance: (n,) of the points before. across: (m, n) covariances of what was measured with the points; within:
-    (m, m) among themselves. residuals: (m,) measured less their own means before; noise: (m,) standard deviations.
+    """The posterior of n points after m measurements.
+
+    mean, variance: (n,) prior. across: (m, n) covariances of the measured points with all; within: (m, m) among themselves.
+    residuals: (m,) measured values less their prior means; noise: (m,) standard deviations.
     """
     if not len(residuals):
         return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0)
@@ -53,8 +50,8 @@ def condition(
 
 
 def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] | None:
-    """(value, noise) of the measurement that teaches of a normal value what "it is no less than bound" does: the same mean
-    and variance afterwards; None where that teaches nothing.
+    """(value, noise) of the measurement that gives a normal value the same posterior mean and variance as "at least bound";
+    None where that changes nothing.
 
     Moments of the truncated normal distribution, as in expectation propagation (Minka, 2001): with z = (bound - mean) /
     deviation and h = density(z) / P(above z) the mean rises by h deviations, and the variance falls by h (h - z) of itself.
@@ -62,11 +59,11 @@ def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] 
     deviation = math.sqrt(variance)
     z = (bound - mean) / deviation
     h = math.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - float(log_ndtr(-z)))
-    gone = h * (h - z)
-    if gone < LITTLE:
+    drop = h * (h - z)
+    if drop < LITTLE:
         return None
-    gone = min(gone, 1 - LITTLE)
-    return mean + h * deviation / gone, deviation * math.sqrt((1 - gone) / gone)
+    drop = min(drop, 1 - LITTLE)
+    return mean + h * deviation / drop, deviation * math.sqrt((1 - drop) / drop)
 
 
 def draw(mean: Numbers, covariance: Numbers, count: int, rng: np.random.Generator) -> Numbers:
@@ -74,7 +71,7 @@ def draw(mean: Numbers, covariance: Numbers, count: int, rng: np.random.Generato
     held = covariance + np.diag(ROUNDING * np.diag(covariance) + np.finfo(np.float64).tiny)
     try:
         factor = np.linalg.cholesky(held)
-    except np.linalg.LinAlgError:  # points that the measurements told all about
+    except np.linalg.LinAlgError:  # points that the measurements determine
         values, vectors = np.linalg.eigh(covariance)
         factor = vectors * np.sqrt(np.maximum(values, 0.0))
     drawn: Numbers = mean + rng.standard_normal((count, len(mean))) @ factor.T

@@ -1,14 +1,14 @@
-"""How alike two configurations are in what they cost: the covariance of a Bayesian linear model.
+"""Covariance of the costs of two configurations: that of a Bayesian linear model.
 
 The logarithm of a cost is that of the baseline plus effects: of the micro-batch size (a slope over its logarithm, and a
 random walk around it), of each setting's value that is not the baseline's, of such a value growing with the micro-batch, of
 pairs of such values, and a rest that is the configuration's own. Effects are independent and normal, so that the
-covariance of two configurations is a sum over what they share; no effect is ever written down one by one, and a new setting
-needs nothing here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
+covariance of two configurations is a sum over what they share; effects are never listed, and a new setting needs no change
+here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,35 +20,24 @@ from autotune.sampler.gp import Numbers
 
 @dataclass(frozen=True)
 class Features:
-    """n configurations as numbers.
+    """n configurations as numbers."""
 
-    doublings: (n,) log2 of the micro-batch size over the baseline's. micro, accumulation: (n,) sizes.
-    codes: (n, settings) which value each setting has, 0 for the baseline's own. prior_std: (n, settings) how many times the usual
-    deviation that value's effect may be off.
-    """
-
-    doublings: Numbers
-    micro: Numbers
-    accumulation: Numbers
-    codes: NDArray[np.int16]
-    prior_std: Numbers
+    doublings: Numbers  # (n,) log2 of the micro-batch size over the baseline's
+    micro: Numbers  # (n,) micro-batch sizes
+    accumulation: Numbers  # (n,) accumulation steps
+    codes: NDArray[np.int16]  # (n, settings) index of each setting's value, 0 for the baseline's
+    prior_std: Numbers  # (n, settings) standard deviation of that value's effect, in multiples of the usual one
 
     def __len__(self) -> int:
         return len(self.micro)
 
     def __getitem__(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> "Features":
-        return Features(
-            self.doublings[chosen],
-            self.micro[chosen],
-            self.accumulation[chosen],
-            self.codes[chosen],
-            self.prior_std[chosen],
-        )
+        return Features(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def only(self, columns: Sequence[int]) -> "Features":
         """The same configurations by some of their settings."""
-        kept = np.array(columns, np.intp)
-        return replace(self, codes=self.codes[:, kept], prior_std=self.prior_std[:, kept])
+        selected = np.array(columns, np.intp)
+        return replace(self, codes=self.codes[:, selected], prior_std=self.prior_std[:, selected])
 
 
 def encode(
@@ -57,47 +46,41 @@ def encode(
     baseline: Configuration,
     prior_std: Callable[[str, Value], float] = lambda setting, value: 1.0,
 ) -> Features:
-    """values: the settings of the space, the baseline's and every configuration's values among them. prior_std: of a setting's
-    value, how many times the usual deviation its effect may be off."""
+    """Features of the configurations.
+
+    values: all values of each setting, the baseline's and every configuration's included. prior_std: of a value's effect.
+    """
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
-    code = {
-        name: {base[name]: 0} | {v: at for at, v in enumerate((v for v in values[name] if v != base[name]), 1)}
-        for name in names
-    }
-    micro = np.array([one.micro_batch_size for one in configurations], float)
-    stds = {name: {value: prior_std(name, value) for value in code[name]} for name in names}
-    chosen = [one.values for one in configurations]
-    rows = [[code[name][one[name]] for name in names] for one in chosen]
+    ordered = {name: [base[name], *(value for value in values[name] if value != base[name])] for name in names}
+    codes = {name: {value: code for code, value in enumerate(ordered[name])} for name in names}
+    stds = {name: {value: prior_std(name, value) for value in ordered[name]} for name in names}
+    chosen = [configuration.values for configuration in configurations]
+    micro = np.array([configuration.micro_batch_size for configuration in configurations], float)
+    shape = len(configurations), len(names)
     return Features(
         np.log2(micro / baseline.micro_batch_size),
         micro,
-        np.array([one.gradient_accumulation_steps for one in configurations], float),
-        np.array(rows, np.int16).reshape(len(configurations), len(names)),
-        np.array([[stds[name][one[name]] for name in names] for one in chosen], float).reshape(
-            len(configurations), len(names)
-        ),
+        np.array([configuration.gradient_accumulation_steps for configuration in configurations], float),
+        np.array([[codes[name][row[name]] for name in names] for row in chosen], np.int16).reshape(shape),
+        np.array([[stds[name][row[name]] for name in names] for row in chosen], float).reshape(shape),
     )
 
 
 @dataclass(frozen=True)
 class EffectKernel:
-    """Standard deviations of the effects on the logarithm of a cost, before anything is measured.
+    """Standard deviations of the effects on the logarithm of a cost, before anything is measured."""
 
-    level: of the baseline's own cost. slope, walk: of the micro-batch, for each doubling. value: of a setting's value;
-    growth: of such a value, for each doubling; pair: of two such values together. rest: of what is none of these.
-    """
-
-    level: float
-    slope: float
-    walk: float
-    value: float
-    growth: float
-    pair: float
-    rest: float
+    level: float  # of the baseline's own cost
+    slope: float  # of the micro-batch size, for each doubling
+    walk: float  # of the random walk around that, for each doubling
+    value: float  # of a setting's value
+    growth: float  # of such a value, for each doubling of the micro-batch size
+    pair: float  # of two such values together
+    rest: float  # of the configuration's own
 
     def covariance(self, shared: "Overlap", one: Features, other: Features) -> Numbers:
-        """(n, m) covariances of the logarithms of points that share this."""
+        """(n, m) covariances of the logarithms of two sets of points with this overlap."""
         return self._of(shared, one.doublings[:, None], other.doublings[None, :])
 
     def variance(self, shared: "Overlap", one: Features) -> Numbers:
@@ -108,7 +91,7 @@ class EffectKernel:
         product = here * there
         # Two walks from the baseline's size share the steps that both take: none in opposite directions.
         walked = np.where(product > 0, np.minimum(np.abs(here), np.abs(there)), 0.0)
-        found: Numbers = (
+        covariance: Numbers = (
             self.level**2
             + self.slope**2 * product
             + self.walk**2 * walked
@@ -116,17 +99,16 @@ class EffectKernel:
             + shared.values * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
             + shared.same * self.rest**2
         )
-        return found
+        return covariance
 
 
 class Overlap(NamedTuple):
-    """What configurations share. values: how many values that are not the baseline's; open: the same, each weighed by the
-    square of its prior_std; size: whether their micro-batch size is one; same: whether they are the same configuration."""
+    """What configurations have in common."""
 
-    values: Numbers
-    open: Numbers
-    size: Any
-    same: Any
+    values: Numbers  # how many values that are not the baseline's
+    open: Numbers  # the same, each weighted by the square of its prior_std
+    size: Any  # whether they have the same micro-batch size
+    same: Any  # whether they are the same configuration
 
 
 def overlap_of(one: Features, other: Features) -> Overlap:

@@ -7,7 +7,7 @@ from autotune.core.io import Serializable
 from autotune.core.measurement import HOST_STAGES, Measurement, Outcome
 
 WITHOUT_INTERVAL = 0.5
-"""Noise of a speed whose interval is unknown, such as that of a single step, as a standard deviation of its logarithm."""
+"""Noise of a speed without an interval, as of a single step: standard deviation of its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Observation(Serializable):
         """Seconds of a step for each of its micro-batches, fetching included, the optimizer not."""
         if self.step_s is None:
             return None
-        # A thousandth at the least: noise may have made the optimizer's part the whole.
+        # At least a thousandth: by noise the optimizer's part may be the whole.
         return max(self.step_s - self.optimizer_step_s, self.step_s / 1000) / (
             self.configuration.gradient_accumulation_steps
         )
 
 
 def observed(configuration: Configuration, measurement: Measurement) -> Observation:
-    """What this measurement of this configuration taught."""
-    to_attrs = Observation(
+    """The observation of this measurement of this configuration."""
+    observation = Observation(
         configuration,
         measurement.outcome,
         starting_s=measurement.probe_seconds,
@@ -52,17 +52,17 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
     )
     if measurement.outcome is Outcome.OUT_OF_MEMORY:
         wanted = (measurement.held_bytes or 0) + (measurement.refused_bytes or 0)
-        elsewhere = measurement.where in HOST_STAGES or measurement.observed_warnings
-        return to_attrs if elsewhere else replace(to_attrs, wanted_bytes=wanted or measurement.allowed_bytes)
+        on_host = measurement.where in HOST_STAGES or measurement.observed_warnings
+        return observation if on_host else replace(observation, wanted_bytes=wanted or measurement.allowed_bytes)
     speed = measurement.samples_per_second
     if measurement.outcome is not Outcome.COMPLETED or speed is None:
-        return to_attrs
+        return observation
     half = min(speed.high - speed.value, speed.value - speed.low) / speed.value
     composed, steps = measurement.composed_steps, measurement.steps
     run = len(steps) + measurement.untimed_steps
     stepping = run * sum(step.seconds for step in steps) / len(steps)
     return replace(
-        to_attrs,
+        observation,
         step_s=measurement.step_time_s,
         optimizer_step_s=measurement.optimizer_step_time_s or 0.0,
         tokens=measurement.data_parallel_size * sum(step.non_padding_tokens for step in composed) / len(composed),

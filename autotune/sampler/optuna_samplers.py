@@ -1,4 +1,4 @@
-"""Who proposes: our own sampler, and Optuna's by our names."""
+"""Samplers by name: `physics` and Optuna's."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ def make_sampler(name: str, seed: int, space: SearchSpace, knowledge: WarmStart)
         "brute-force": lambda: optuna.samplers.BruteForceSampler(seed=seed),
     }
     with warnings.catch_warnings():
-        # "Experimental" is said of interfaces that may change; the version that is installed is known to work.
+        # Interfaces that may change; the installed version works.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return samplers[name]()
 
 
 def fixed_sampler(fixed: Mapping[str, Any], sampler: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
-    """A sampler that proposes these parameters, and lets the other one learn of it."""
+    """A sampler that proposes these parameters; the other one learns from the trial."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.PartialFixedSampler(dict(fixed), sampler)

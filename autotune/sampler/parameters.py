@@ -1,7 +1,7 @@
 """Configurations as Optuna's parameters.
 
-A setting whose values have an order goes to Optuna as the index among them (`micro_batch_size_index`), so that a sampler
-sees neighbours as neighbours; any other setting as a category.
+A setting whose values have an order is the index among them (`micro_batch_size_index`), so that a sampler sees neighbours
+as neighbours; any other setting is a category.
 """
 
 from collections.abc import Mapping
@@ -15,38 +15,37 @@ from autotune.space.settings import SETTINGS
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Optuna's distributions of the space; the baseline's values are among them even where they are not proposed."""
-    made: dict[str, BaseDistribution] = {}
-    for setting, values in every_value(space).items():
-        if SETTINGS[setting].ordered:
-            made[_parameter(setting)] = IntDistribution(0, len(values) - 1)
-        else:
-            made[_parameter(setting)] = CategoricalDistribution(values)
-    return made
+    """Optuna's distributions of the space; they include the baseline's values even where these are not proposed."""
+    return {
+        _parameter(setting): IntDistribution(0, len(values) - 1)
+        if SETTINGS[setting].ordered
+        else CategoricalDistribution(values)
+        for setting, values in all_values(space).items()
+    }
 
 
 def parameters(space: SearchSpace, configuration: Configuration) -> dict[str, Any]:
     """The configuration as Optuna's parameters."""
-    every, values = every_value(space), configuration.values
+    values = configuration.values
     return {
-        _parameter(setting): every[setting].index(values[setting]) if SETTINGS[setting].ordered else values[setting]
-        for setting in every
+        _parameter(setting): choices.index(values[setting]) if SETTINGS[setting].ordered else values[setting]
+        for setting, choices in all_values(space).items()
     }
 
 
-def configuration_of(space: SearchSpace, given: Mapping[str, Any]) -> Configuration:
+def configuration_of(space: SearchSpace, params: Mapping[str, Any]) -> Configuration:
     """The configuration of Optuna's parameters."""
     values = {
-        setting: known[given[_parameter(setting)]] if SETTINGS[setting].ordered else given[_parameter(setting)]
-        for setting, known in every_value(space).items()
+        setting: choices[params[_parameter(setting)]] if SETTINGS[setting].ordered else params[_parameter(setting)]
+        for setting, choices in all_values(space).items()
     }
     return space.configuration(values)
 
 
 def openings(space: SearchSpace) -> list[Configuration]:
-    """What is worth a probe before any sampler knows anything: the baseline, then it with each other precision.
+    """The baseline, then it with each other precision, for samplers that know nothing yet.
 
-    Number formats change speed most and cost nothing else to try; samplers need some ten probes to find that out.
+    Number formats change speed most and cost nothing else to try; samplers need some ten probes to learn that.
     """
     base = space.baseline.values
     others = [value for value in space.values.get("precision", ()) if value != base["precision"]]
@@ -58,11 +57,11 @@ def _parameter(setting: str) -> str:
     return f"{setting}_index" if SETTINGS[setting].ordered else setting
 
 
-def every_value(space: SearchSpace) -> dict[str, tuple[Value, ...]]:
-    """Every setting's values, the baseline's among them."""
-    every: dict[str, tuple[Value, ...]] = {}
+def all_values(space: SearchSpace) -> dict[str, tuple[Value, ...]]:
+    """Every setting's values, the baseline's included."""
+    choices: dict[str, tuple[Value, ...]] = {}
     for setting, values in space.values.items():
         own = space.baseline.values[setting]
-        known = values if own in values else (*values, own)
-        every[setting] = tuple(sorted(known)) if SETTINGS[setting].ordered else known
-    return every
+        values = values if own in values else (*values, own)
+        choices[setting] = tuple(sorted(values)) if SETTINGS[setting].ordered else values
+    return choices

@@ -18,12 +18,11 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak
 from autotune.sampler.acquisition import Proposal, propose
-from autotune.sampler.candidates import POOL, pool
+from autotune.sampler.candidates import POOL, pool, stages
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation, observed
-from autotune.sampler.parameters import configuration_of, distributions, every_value, parameters
+from autotune.sampler.parameters import all_values, configuration_of, distributions, parameters
 from autotune.sampler.prior import MemoryPrior, Prior
-from autotune.sampler.stages import stages
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Work
@@ -45,7 +44,7 @@ class WarmStart:
     estimate: a configuration's peak bytes; None where nothing estimates them.
     prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
     peak: the estimate with what it is for, where the configuration was traced. arithmetic: of the model and the device.
-    core_probes: that a space's core settings may take before all the others are tried (`autotune.sampler.stages`).
+    core_probes: that a space's core settings may take before all the others are tried (`stages`).
     training_steps: of the run that is tuned for, over which what it spends at its start is spread.
     """
 
@@ -168,7 +167,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             known = self.knowledge
             model = CostModel(
                 pool(parts, needed, near, self.knowledge.prior, self.seed),
-                every_value(self.space),
+                all_values(self.space),
                 self.space.baseline,
                 known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
                 known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),

@@ -26,7 +26,7 @@ from tables import FOLDER, Table, read_table, recorded  # noqa: E402
 from autotune.sampler.cost_model import CostModel  # noqa: E402
 from autotune.sampler.kernel import EffectKernel  # noqa: E402
 from autotune.sampler.observation import Observation, observed  # noqa: E402
-from autotune.sampler.parameters import every_value  # noqa: E402
+from autotune.sampler.parameters import all_values  # noqa: E402
 from autotune.sampler.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, MemoryPrior, Prior  # noqa: E402
 
 PRIORS = FOLDER / "priors.json"
@@ -100,7 +100,7 @@ def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel
     space = table.space
     return CostModel(
         list(table.measured),
-        every_value(space),
+        all_values(space),
         space.baseline,
         table.informs(prior),
         lambda one: float(table.estimates[one]),

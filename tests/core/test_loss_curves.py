@@ -54,7 +54,7 @@ def test_more_than_three_deviations_on_either_side_are_flagged(away: float) -> N
 
 def test_a_flag_says_how_far_from_what() -> None:
     numerics = compared(8.02, 8.12, 8.22, of=curve(8.54))
-    assert numerics.flag(7) == "loss 8.54 lies 4.2 standard deviations from fp32's 8.12"
+    assert numerics.flag(7) == "loss 8.54 is 4.2 standard deviations from fp32's 8.12"
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -25,7 +25,7 @@ def test_only_memory_is_called_nothing_fits_and_the_leanest_is_named() -> None:
     error = error_of(replace(LACKING, held_bytes=3000 * MIB), leaner, ended(Outcome.UNSUPPORTED))
     assert isinstance(error, NothingFits)
     assert error.exit_code == 3
-    assert "wanted at least 1010 MiB" in error.message
+    assert "needed at least 1010 MiB" in error.message
     assert "--memory-limit" in error.written[1]
 
 
@@ -34,7 +34,7 @@ def test_what_completed_above_what_is_allowed_lacks_memory_too() -> None:
     assert not above.feasible
     error = error_of(above, LACKING)
     assert isinstance(error, NothingFits)
-    assert "wanted at least 1001 MiB" in error.message
+    assert "needed at least 1001 MiB" in error.message
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import optuna
 
 from autotune.core.configuration import Configuration
 from autotune.core.measurement import Outcome
-from autotune.sampler.candidates import POOL
+from autotune.sampler.candidates import BEST, POOL, narrowed, stages
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.sampler.stages import BEST, narrowed, stages
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, machine, space
 from tests.sampler.test_physics import estimate, step

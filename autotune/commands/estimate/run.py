@@ -20,7 +20,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.survey_query import read_environment, read_workload
 from autotune.probe.trace_query import traced
 from autotune.report.exports import auto_class
-from autotune.sampler.stages import narrowed
+from autotune.sampler.candidates import narrowed
 from autotune.space.build import build_space, parse_overrides
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
