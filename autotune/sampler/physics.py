@@ -1,4 +1,4 @@
-"""The sampler that knows the physics: an Optuna sampler that proposes what the cost model expects most of."""
+"""The `physics` sampler: an Optuna sampler that proposes by the cost model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,44 +29,34 @@ from autotune.space.settings import MICRO, SETTINGS, Work
 from autotune.space.utilization import Arithmetic
 
 OBSERVED, ENDED = "observed", "ended"
-"""Names under which a finished trial carries what it taught, and its measurement where it did not complete."""
-
+"""User attributes of a finished trial: its observation, and its measurement where it did not complete."""
 
 ASSUMED_SHARE = 0.1
-"""Of the allowed memory, taken as every configuration's estimate where nothing estimates it."""
+"""Of the allowed memory: the estimate of every configuration without one."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a search knows before its first probe.
+    """What is known before the first probe of a search."""
 
-    allowed_bytes: what a peak may reach. untouched_bytes: what counts against the limit and is no part of a peak.
-    estimate: a configuration's peak bytes; None where nothing estimates them.
-    prior: of the costs. margin: what is not worth a probe, a share. unknown: what could not be found out, and why.
-    peak: the estimate with what it is for, where the configuration was traced. arithmetic: of the model and the device.
-    core_probes: that a space's core settings may take before all the others are tried (`stages`).
-    training_steps: of the run that is tuned for, over which what it spends at its start is spread.
-    """
-
-    allowed_bytes: int
-    estimate: Callable[[Configuration], float] | None = None
-    prior: Prior = field(default_factory=Prior)
+    allowed_bytes: int  # of a peak
+    estimate: Callable[[Configuration], float] | None = None  # a configuration's peak bytes
+    prior: Prior = field(default_factory=Prior)  # of the costs
     objective: str = "samples_per_second"
-    margin: float = 0.01
-    unknown: str = ""
-    core_probes: int = 0
-    training_steps: int | None = None
-    untouched_bytes: int = 0
-    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None
-    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    margin: float = 0.01  # share of a gain that is not worth a probe
+    unknown: str = ""  # what could not be determined, and why
+    core_probes: int = 0  # for a space's core settings before the others (`candidates.stages`)
+    training_steps: int | None = None  # of the run to tune for, over which the seconds of its start are spread
+    untouched_bytes: int = 0  # that count against the limit and are not part of a peak
+    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, where traced
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
 
 
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
-    """Proposes the configuration whose probe is expected to win most a second.
+    """Proposes the configuration whose probe has the largest expected gain a second.
 
-    It learns from trials that carry `taught()` among their user attributes; what runs elsewhere counts as it is expected to
-    end. Of a space of more than 5,000 configurations it considers those near the best, near what the prior expects to be
-    best, and random ones.
+    It learns from trials that have the user attributes of `to_attrs`; running ones count with their expected result. Of a
+    space of more than 5,000 configurations it considers those near the best, near the prior's best, and random ones.
     """
 
     def __init__(self, space: SearchSpace, knowledge: WarmStart, seed: int = 0) -> None:
@@ -90,87 +80,89 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     ) -> Any:
         return parameters(self.space, self.space.baseline)[param_name]
 
-    def propose(self, study: optuna.Study, but: int = -1, trials: Sequence[Trial] | None = None) -> Proposal:
-        """What to probe next by the trials of this study, the one numbered `but` left out.
+    def propose(self, study: optuna.Study, excluded: int = -1, trials: Sequence[Trial] | None = None) -> Proposal:
+        """The next probe by the trials of this study without the excluded number.
 
-        trials: those of the study as the caller knows them, confirmations and all; default what Optuna's carry.
+        trials: the study's as the caller has them, confirmations included; by default read from Optuna's attributes.
         """
-        finished: list[Trial] = []
+        failed: list[Trial] = []
         observations: list[Observation] = []
         running: list[Configuration] = []
         choosing = 0
-        for one in study.get_trials(deepcopy=False):
-            if one.number == but:
+        for record in study.get_trials(deepcopy=False):
+            if record.number == excluded:
                 continue
-            if one.state is TrialState.RUNNING:
-                if len(one.params) == len(self.space.values):
-                    running.append(configuration_of(self.space, one.params))
+            if record.state is TrialState.RUNNING:
+                if len(record.params) == len(self.space.values):
+                    running.append(configuration_of(self.space, record.params))
                 else:
-                    choosing += one.number < but
-            elif trials is None and (told := one.user_attrs.get(OBSERVED)):
-                observations.append(Observation.from_dict(told))
-                if measurement := one.user_attrs.get(ENDED):
+                    choosing += record.number < excluded
+            elif trials is None and (data := record.user_attrs.get(OBSERVED)):
+                observations.append(Observation.from_dict(data))
+                if measurement := record.user_attrs.get(ENDED):
                     configuration = observations[-1].configuration
-                    finished.append(Trial(one.number, configuration, Measurement.from_dict(measurement)))
+                    failed.append(Trial(record.number, configuration, Measurement.from_dict(measurement)))
         if trials is not None:
-            observations = [observed(one.configuration, one.final) for one in trials]
-            finished = [one for one in trials if one.measurement.outcome is not Outcome.COMPLETED]
-        # Workers that asked a moment before this one choose by the same trials: what they choose is left to them.
+            observations = [observed(trial.configuration, trial.final) for trial in trials]
+            failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
+        # Workers that asked a moment before this one choose by the same trials: their choices are left to them.
         for _ in range(choosing):
-            if first := self._choice(observations, finished, running).configuration:
+            if first := self._proposal(observations, failed, running).configuration:
                 running.append(first)
-        return self._choice(observations, finished, running)
+        return self._proposal(observations, failed, running)
 
-    def _choice(self, observations: list[Observation], ended: list[Trial], running: list[Configuration]) -> Proposal:
+    def _proposal(self, observations: list[Observation], failed: list[Trial], running: list[Configuration]) -> Proposal:
         if not observations and not running:
             return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
-        needed, known = [self.space.baseline, *(one.configuration for one in observations), *running], self.knowledge
+        needed, known = [self.space.baseline, *(seen.configuration for seen in observations), *running], self.knowledge
         with _on_one_thread():
             for parts in stages(self.space, observations, known.core_probes, known.objective):
-                choice = propose(
+                proposal = propose(
                     self._model_with(needed, _near(observations), parts),
                     observations,
-                    lambda one: implied_by(one, ended) is not None,
+                    lambda configuration: implied_by(configuration, failed) is not None,
                     known.objective,
                     running,
                     self.seed + len(observations),
                     known.margin,
                 )
-                if choice.configuration is not None and choice.max_gain_if_fits > known.margin:
+                if proposal.configuration is not None and proposal.max_gain_if_fits > known.margin:
                     break
-        return choice
+        return proposal
 
     def expected_speeds(self, trials: Sequence[Trial]) -> dict[int, Interval]:
-        """Trial's number -> samples / second with their 95 % interval, by what all measurements say together."""
-        known = [(trial, observed(trial.configuration, trial.final)) for trial in trials if trial.feasible]
-        observations = [one for _, one in known]
-        if not observations:
+        """Trial's number -> samples / second with their 95 % interval, from all measurements together."""
+        feasible = [trial for trial in trials if trial.feasible]
+        if not feasible:
             return {}
-        near, parts = self._considered
-        model = self._model_with([self.space.baseline, *(one.configuration for one in observations)], near, parts)
-        costs = model.costs(observations)
-        found: dict[int, Interval] = {}
-        for trial, _ in known:
-            at = model.place[trial.configuration]
-            size, log_step, half = self.space.global_batch_size, costs.log_step[at], 1.96 * costs.deviation[at]
-            ends = (size * math.exp(-log_step + away) for away in (0.0, -half, half))
-            found[trial.number] = Interval(*ends)
-        return found
+        model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
+        costs = model.costs([observed(trial.configuration, trial.final) for trial in feasible])
+        speeds: dict[int, Interval] = {}
+        for trial in feasible:
+            place = model.place[trial.configuration]
+            log_speed = math.log(self.space.global_batch_size) - costs.log_step[place]
+            half = 1.96 * costs.deviation[place]
+            speeds[trial.number] = Interval(*(math.exp(log_speed + shift) for shift in (0.0, -half, half)))
+        return speeds
 
     def _model_with(
         self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]
     ) -> CostModel:
-        """The model of a pool in which these are, and neighbours of those that are near where it is a choice."""
+        """The cost model of a pool with the needed configurations and, in a large space, neighbours of those in `near`."""
         model = self._model
-        near = near if sum(part.size for part in parts) > POOL else ()  # of a small space all are considered anyway
-        if model is None or (near, parts) != self._considered or any(one not in model.place for one in needed):
+        near = near if sum(part.size for part in parts) > POOL else ()  # all of a small space are considered anyway
+        if (
+            model is None
+            or (near, parts) != self._considered
+            or any(configuration not in model.place for configuration in needed)
+        ):
             known = self.knowledge
             model = CostModel(
                 pool(parts, needed, near, self.knowledge.prior, self.seed),
                 all_values(self.space),
                 self.space.baseline,
                 known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
-                known.estimate or (lambda one: ASSUMED_SHARE * known.allowed_bytes),
+                known.estimate or (lambda configuration: ASSUMED_SHARE * known.allowed_bytes),
                 known.allowed_bytes,
                 known.training_steps,
                 known.untouched_bytes,
@@ -180,10 +172,10 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
 
 def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
-    """Prior.work: what the settings say of their values on a device of these rates (Setting.work)."""
+    """The prior's work of the settings' values on a device with these rates (Setting.work)."""
     return {
-        name: {value: SETTINGS[name].work(value, rates) for value in known}
-        for name, known in values.items()
+        name: {value: SETTINGS[name].work(value, rates) for value in choices}
+        for name, choices in values.items()
         if name != MICRO
     }
 
@@ -194,18 +186,18 @@ def _blas() -> ThreadpoolController:
 
 
 def _on_one_thread() -> Any:
-    """Linear algebra of so small matrices: several threads would only wait for each other, two to three times as long."""
+    """Linear algebra of such small matrices takes two to three times as long with several threads."""
     return _blas().limit(limits=1, user_api="blas")
 
 
 def _near(observations: Sequence[Observation]) -> list[Configuration]:
     """The fastest so far that fits."""
-    able = [one for one in observations if one.feasible and one.step_s is not None]
-    return [min(able, key=lambda one: one.step_s or 0.0).configuration] if able else []
+    timed = [seen for seen in observations if seen.feasible and seen.step_s is not None]
+    return [min(timed, key=lambda seen: seen.step_s or 0.0).configuration] if timed else []
 
 
 def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
-    """Without an estimate: a peak that is mostly open, and grows with the micro-batch as probes will tell."""
+    """Without an estimate: a wide prior whose growth with the micro-batch the probes show."""
     fifth = 0.2 * allowed_bytes
     return MemoryPrior(
         offset_bytes=fifth, slope=1.0, value=0.3, rest=0.02, noise_bytes=0.02 * allowed_bytes, sample_bytes=fifth
@@ -214,7 +206,7 @@ def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
 
 def to_attrs(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
     """The user attributes of a finished trial from which the sampler learns."""
-    told: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
+    attrs: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
     if measurement.outcome is not Outcome.COMPLETED:
-        told[ENDED] = replace(measurement, steps=(), rounds=()).to_dict()
-    return told
+        attrs[ENDED] = replace(measurement, steps=(), rounds=()).to_dict()
+    return attrs
