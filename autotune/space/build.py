@@ -11,7 +11,7 @@ from autotune.core.request import TuningRequest
 from autotune.core.workload import Workload
 from autotune.space.file import SIZES, TILES, core_settings, read_space
 from autotune.space.search_space import RuledOut, SearchSpace
-from autotune.space.settings import MICRO, SETTINGS, Setting
+from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.micro_batch_size import divisors, tiled
 from autotune.space.setup import FINDER, baseline_sizes
 from autotune.space.tensor_cores import multiple
@@ -168,7 +168,7 @@ def _precisions(
         if setting.name in fixed
         else chosen.get(setting.name) or asked.get(setting.name) or (own,)
     )
-    return tuple(one for one in named if setting.unavailable(one, environment, workload) is None)
+    return tuple(one for one in named if setting.unavailable(one, Context(environment, workload)) is None)
 
 
 def _why_not(
@@ -176,7 +176,7 @@ def _why_not(
 ) -> str | None:
     if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
         return f"does not divide the global batch of {global_batch_size}"
-    return setting.unavailable(value, environment, workload)
+    return setting.unavailable(value, Context(environment, workload))
 
 
 def _never_exact(request: TuningRequest, ranks: int, sizes: tuple[Value, ...]) -> str | None:
@@ -206,7 +206,7 @@ def _known_setting(name: str) -> Setting:
 
 def _own(setting: Setting, base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
     try:
-        return setting.from_user(base, environment, workload)
+        return setting.from_user(Context(environment, workload, base))
     except ValueError as error:
         raise InvalidRequest(f"Your training arguments: {setting.name}: {error}.", "Mend that field.") from error
 

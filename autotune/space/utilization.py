@@ -16,7 +16,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.gpus import Card, card_of
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import adapter_arguments, model_arguments
 
@@ -123,5 +123,5 @@ def _precision(
     """The number format of the factors of its products."""
     packed = model_arguments(configuration, environment).get("quantization_config") or {}
     own = configuration.values.get("precision")
-    value = str(own if own is not None else SETTINGS["precision"].from_user(base, environment, workload))
+    value = str(own if own is not None else SETTINGS["precision"].from_user(Context(environment, workload, base)))
     return OF_FOUR_BITS.get(packed.get("bnb_4bit_compute_dtype", ""), ALIKE.get(value, value))

@@ -22,7 +22,7 @@ from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS
+from autotune.space.settings import MICRO, SETTINGS, Context
 from autotune.space.tensor_cores import output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.plan import Progress, Watch
@@ -155,7 +155,7 @@ def expected_effects(
 ) -> dict[str, dict[Value, Effect]]:
     """Prior.effects: what the settings say of their values on this device (Setting.change)."""
     every = {
-        name: {value: Effect(*SETTINGS[name].change(value, environment, workload)) for value in values}
+        name: {value: Effect(*SETTINGS[name].change(value, Context(environment, workload))) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.attention import NAMES, SETTING
 from autotune.space.settings.precision import VALUES as PRECISIONS
 from tests.makers import cpu, gpu, workload
@@ -13,7 +14,7 @@ ALL = workload(attention="sdpa", attentions=dict.fromkeys(NAMES))
 
 
 def test_the_user_s_own_is_the_model_s() -> None:
-    assert SETTING.from_user({}, cpu(), workload(attention="eager")) == "eager"
+    assert SETTING.from_user(Context(cpu(), workload(attention="eager"))) == "eager"
 
 
 def test_it_is_an_argument_of_the_model() -> None:
@@ -30,10 +31,10 @@ def test_it_is_read_back_from_the_model_s_config() -> None:
 
 def test_what_the_model_or_the_installation_cannot_do_is_unavailable_with_its_reason() -> None:
     limited = workload(attention="sdpa", attentions={"eager": None, "flash_attention_2": "flash-attn is not installed"})
-    assert SETTING.unavailable("sdpa", gpu(), limited) is None
-    assert SETTING.unavailable("eager", gpu(), limited) is None
-    assert SETTING.unavailable("flash_attention_2", gpu(), limited) == "flash-attn is not installed"
-    assert "not asked" in (SETTING.unavailable("flex_attention", gpu(), limited) or "")
+    assert SETTING.unavailable("sdpa", Context(gpu(), limited)) is None
+    assert SETTING.unavailable("eager", Context(gpu(), limited)) is None
+    assert SETTING.unavailable("flash_attention_2", Context(gpu(), limited)) == "flash-attn is not installed"
+    assert "not asked" in (SETTING.unavailable("flex_attention", Context(gpu(), limited)) or "")
 
 
 @pytest.mark.parametrize(
@@ -49,19 +50,19 @@ def test_what_the_model_or_the_installation_cannot_do_is_unavailable_with_its_re
 def test_flash_attention_needs_a_card_that_it_was_written_for(
     value: str, capability: tuple[int, int], runs: bool
 ) -> None:
-    assert (SETTING.unavailable(value, gpu(compute_capability=capability), ALL) is None) == runs
+    assert (SETTING.unavailable(value, Context(gpu(compute_capability=capability), ALL)) is None) == runs
 
 
 @pytest.mark.parametrize("value", ["flash_attention_2", "flex_attention"])
 def test_on_a_cpu_only_eager_and_sdpa_train(value: str) -> None:
-    assert "GPU" in (SETTING.unavailable(value, cpu(), ALL) or "")
-    assert SETTING.unavailable("eager", cpu(), ALL) is None
+    assert "GPU" in (SETTING.unavailable(value, Context(cpu(), ALL)) or "")
+    assert SETTING.unavailable("eager", Context(cpu(), ALL)) is None
 
 
 def test_a_callers_own_model_keeps_its_attention() -> None:
     own = workload(attention="sdpa", attentions=dict.fromkeys(NAMES), user_objects=True)
-    assert "model_init" in (SETTING.unavailable("eager", gpu(), own) or "")
-    assert SETTING.unavailable("sdpa", gpu(), own) is None
+    assert "model_init" in (SETTING.unavailable("eager", Context(gpu(), own)) or "")
+    assert SETTING.unavailable("sdpa", Context(gpu(), own)) is None
 
 
 @pytest.mark.parametrize("value", NAMES)

@@ -4,6 +4,7 @@ from enum import Enum
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.batching import SETTING
 from tests.makers import FIELDS, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -24,9 +25,9 @@ def test_it_is_called_as_this_transformers_calls_it() -> None:
 
 
 def test_the_user_s_own_is_read_under_both_names() -> None:
-    assert SETTING.from_user({}, NEWER, VARIED) == "random"
-    assert SETTING.from_user({"train_sampling_strategy": Strategy.SEQUENTIAL}, NEWER, VARIED) == "sequential"
-    assert SETTING.from_user({"group_by_length": True}, OLDER, VARIED) == "group_by_length"
+    assert SETTING.from_user(Context(NEWER, VARIED)) == "random"
+    assert SETTING.from_user(Context(NEWER, VARIED, {"train_sampling_strategy": Strategy.SEQUENTIAL})) == "sequential"
+    assert SETTING.from_user(Context(OLDER, VARIED, {"group_by_length": True})) == "group_by_length"
 
 
 def test_it_is_read_back_from_the_trainer_s_arguments() -> None:
@@ -37,13 +38,13 @@ def test_it_is_read_back_from_the_trainer_s_arguments() -> None:
 
 @pytest.mark.parametrize("value", ["sequential", "batch_rebalance"])
 def test_an_older_transformers_knows_two_strategies(value: str) -> None:
-    assert "no such strategy" in (SETTING.unavailable(value, OLDER, VARIED) or "")
-    assert SETTING.unavailable("group_by_length", OLDER, VARIED) is None
+    assert "no such strategy" in (SETTING.unavailable(value, Context(OLDER, VARIED)) or "")
+    assert SETTING.unavailable("group_by_length", Context(OLDER, VARIED)) is None
 
 
 def test_samples_of_one_length_need_no_grouping_and_one_rank_no_balance() -> None:
-    assert "same length" in (SETTING.unavailable("group_by_length", NEWER, workload()) or "")
-    assert "ranks" in (SETTING.unavailable("batch_rebalance", NEWER, VARIED) or "")
+    assert "same length" in (SETTING.unavailable("group_by_length", Context(NEWER, workload())) or "")
+    assert "ranks" in (SETTING.unavailable("batch_rebalance", Context(NEWER, VARIED)) or "")
     several = gpu(device_count=2, training_argument_fields=NEWER.training_argument_fields)
-    assert SETTING.unavailable("batch_rebalance", several, VARIED) is None
-    assert SETTING.unavailable("random", cpu(), workload()) is None
+    assert SETTING.unavailable("batch_rebalance", Context(several, VARIED)) is None
+    assert SETTING.unavailable("random", Context(cpu(), workload())) is None

@@ -11,6 +11,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings import Context
 from autotune.space.settings.compile_backend import SETTING
 from tests.makers import cpu, workload
 from tests.probe.probes import configuration, make_order, measured
@@ -25,8 +26,8 @@ def shown(backend: object, mode: str | None = None, graphs: int = 1) -> object:
 
 
 def test_the_user_s_own_is_inductor_unless_they_name_another() -> None:
-    assert SETTING.from_user({"torch_compile": True}, cpu(), workload()) == "inductor"
-    assert SETTING.from_user({"torch_compile_backend": "tvm"}, cpu(), workload()) == "tvm"
+    assert SETTING.from_user(Context(cpu(), workload(), {"torch_compile": True})) == "inductor"
+    assert SETTING.from_user(Context(cpu(), workload(), {"torch_compile_backend": "tvm"})) == "tvm"
 
 
 def test_it_means_something_where_the_default_mode_compiles() -> None:
@@ -45,9 +46,9 @@ def test_it_is_read_back_from_what_compiles() -> None:
 
 def test_what_this_torch_does_not_offer_is_unavailable() -> None:
     some = cpu(compile_backends={"inductor": None, "tvm": "tvm is not installed"})
-    assert SETTING.unavailable("inductor", some, workload()) is None
-    assert SETTING.unavailable("tvm", some, workload()) == "tvm is not installed"
-    assert "no such backend" in (SETTING.unavailable("openxla", some, workload()) or "")
+    assert SETTING.unavailable("inductor", Context(some, workload())) is None
+    assert SETTING.unavailable("tvm", Context(some, workload())) == "tvm is not installed"
+    assert "no such backend" in (SETTING.unavailable("openxla", Context(some, workload())) or "")
 
 
 def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.space.settings import Change
+from autotune.space.settings import Change, Context
 from autotune.space.settings.data_parallel_size import SETTING
 from autotune.space.setup import process_environment, processes, training_arguments
 from tests.makers import cpu, gpu, workload
@@ -14,8 +14,8 @@ from tests.space.settings.fakes import observed
 
 
 def test_whatever_the_user_s_arguments_say_one_process_is_started() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == 1
-    assert SETTING.from_user({"ddp_backend": "gloo"}, gpu(device_count=8), workload()) == 1
+    assert SETTING.from_user(Context(cpu(), workload())) == 1
+    assert SETTING.from_user(Context(gpu(device_count=8), workload(), {"ddp_backend": "gloo"})) == 1
 
 
 @pytest.mark.parametrize("text", ["0", "-2", True, 1.5, "two"])
@@ -64,14 +64,17 @@ def test_it_is_read_back_as_the_world_s_size() -> None:
 
 
 def test_more_ranks_than_gpus_or_cores_are_ruled_out_with_the_reason() -> None:
-    assert SETTING.unavailable(2, gpu(device_count=2), workload()) is None
-    assert SETTING.unavailable(4, gpu(device_count=2), workload()) == "more ranks than the 2 GPU(s) that are visible"
-    assert SETTING.unavailable(2, cpu(cpu_count=2), workload()) is None
-    assert "2 CPU core(s)" in str(SETTING.unavailable(4, cpu(cpu_count=2), workload()))
+    assert SETTING.unavailable(2, Context(gpu(device_count=2), workload())) is None
+    assert (
+        SETTING.unavailable(4, Context(gpu(device_count=2), workload()))
+        == "more ranks than the 2 GPU(s) that are visible"
+    )
+    assert SETTING.unavailable(2, Context(cpu(cpu_count=2), workload())) is None
+    assert "2 CPU core(s)" in str(SETTING.unavailable(4, Context(cpu(cpu_count=2), workload())))
 
 
 def test_ranks_are_expected_to_keep_gradients_twice_and_on_a_cpu_to_share_its_arithmetic() -> None:
     facts = workload(gradient_bytes=100)
-    assert SETTING.change(1, cpu(), facts) == Change()
-    assert SETTING.change(2, gpu(), facts) == Change(peak_bytes=100.0)
-    assert SETTING.change(2, cpu(), facts) == Change(math.log(2), math.log(2), 100.0)
+    assert SETTING.change(1, Context(cpu(), facts)) == Change()
+    assert SETTING.change(2, Context(gpu(), facts)) == Change(peak_bytes=100.0)
+    assert SETTING.change(2, Context(cpu(), facts)) == Change(math.log(2), math.log(2), 100.0)

@@ -1,6 +1,7 @@
 """Expandable segments."""
 
 from autotune.core.configuration import Configuration
+from autotune.space.settings import Context
 from autotune.space.settings.expandable_segments import SETTING
 from autotune.space.setup import process_environment
 from tests.makers import cpu, gpu, workload
@@ -10,10 +11,13 @@ ASKED = Configuration(2, 1, settings=(("expandable_segments", True), ("garbage_t
 
 
 def test_the_user_s_own_is_what_their_variable_says() -> None:
-    assert SETTING.from_user({}, gpu(), workload()) is False
+    assert SETTING.from_user(Context(gpu(), workload())) is False
     said = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:True"}
-    assert SETTING.from_user({}, gpu(variables=said), workload()) is True
-    assert SETTING.from_user({}, gpu(variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}), workload()) is True
+    assert SETTING.from_user(Context(gpu(variables=said), workload())) is True
+    assert (
+        SETTING.from_user(Context(gpu(variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}), workload()))
+        is True
+    )
 
 
 def test_both_settings_of_the_allocator_stand_in_one_variable() -> None:
@@ -40,6 +44,6 @@ def test_it_is_read_back_from_the_allocator() -> None:
 
 
 def test_it_is_a_gpu_s() -> None:
-    assert "GPU" in (SETTING.unavailable(True, cpu(), workload()) or "")
-    assert SETTING.unavailable(False, cpu(), workload()) is None
-    assert SETTING.unavailable(True, gpu(), workload()) is None
+    assert "GPU" in (SETTING.unavailable(True, Context(cpu(), workload())) or "")
+    assert SETTING.unavailable(False, Context(cpu(), workload())) is None
+    assert SETTING.unavailable(True, Context(gpu(), workload())) is None

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.experts import NAMES, SETTING
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -22,8 +23,8 @@ class Mixed:
 
 
 def test_the_user_s_own_is_the_model_s_and_none_without_experts() -> None:
-    assert SETTING.from_user({}, cpu(), MIXED) == "grouped_mm"
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
+    assert SETTING.from_user(Context(cpu(), MIXED)) == "grouped_mm"
+    assert SETTING.from_user(Context(cpu(), workload())) == "none"
 
 
 def test_it_is_an_argument_of_the_model() -> None:
@@ -39,16 +40,16 @@ def test_it_is_read_back_from_the_model_s_config() -> None:
 
 
 def test_a_model_without_experts_has_nothing_to_choose() -> None:
-    assert SETTING.unavailable("none", cpu(), workload()) is None
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
     for name in NAMES:
-        assert "has no experts" in (SETTING.unavailable(name, gpu(), workload()) or "")
+        assert "has no experts" in (SETTING.unavailable(name, Context(gpu(), workload())) or "")
 
 
 def test_what_the_model_cannot_do_is_unavailable_with_its_reason() -> None:
     limited = workload(expert="eager", experts={"eager": None, "grouped_mm": "cannot dispatch"})
-    assert SETTING.unavailable("eager", gpu(), limited) is None
-    assert SETTING.unavailable("grouped_mm", gpu(), limited) == "cannot dispatch"
-    assert "not asked" in (SETTING.unavailable("batched_mm", gpu(), limited) or "")
+    assert SETTING.unavailable("eager", Context(gpu(), limited)) is None
+    assert SETTING.unavailable("grouped_mm", Context(gpu(), limited)) == "cannot dispatch"
+    assert "not asked" in (SETTING.unavailable("batched_mm", Context(gpu(), limited)) or "")
 
 
 @pytest.mark.parametrize("value", ["deepgemm", "sonicmoe"])
@@ -59,5 +60,5 @@ def test_what_fetches_its_kernels_from_the_hub_while_it_trains_is_no_value(value
 
 def test_a_callers_own_model_keeps_its_experts() -> None:
     own = workload(user_objects=True)
-    assert "model_init" in (SETTING.unavailable("eager", gpu(), own) or "")
-    assert SETTING.unavailable("none", gpu(), own) is None
+    assert "model_init" in (SETTING.unavailable("eager", Context(gpu(), own)) or "")
+    assert SETTING.unavailable("none", Context(gpu(), own)) is None

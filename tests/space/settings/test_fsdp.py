@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.core.configuration import Configuration
+from autotune.space.settings import Context
 from autotune.space.settings.fsdp import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import cpu, gpu, workload
@@ -28,12 +29,12 @@ TWO = gpu(device_count=2)
     ],
 )
 def test_the_user_s_own_is_read_in_every_spelling(base: dict[str, Any], means: str) -> None:
-    assert SETTING.from_user(base, TWO, workload()) == means
+    assert SETTING.from_user(Context(TWO, workload(), base)) == means
 
 
 @pytest.mark.parametrize("value", ["none", "full_shard", "shard_grad_op"])
 def test_what_is_applied_means_itself(value: str) -> None:
-    assert SETTING.from_user(SETTING.apply(value, TWO).training_arguments, TWO, workload()) == value
+    assert SETTING.from_user(Context(TWO, workload(), SETTING.apply(value, TWO).training_arguments)) == value
 
 
 def test_without_it_nothing_of_the_user_s_remains() -> None:
@@ -46,10 +47,10 @@ def test_without_it_nothing_of_the_user_s_remains() -> None:
 
 def test_it_needs_several_gpus() -> None:
     for value in ("full_shard", "shard_grad_op"):
-        assert SETTING.unavailable(value, TWO, workload()) is None
-        assert "one is visible" in str(SETTING.unavailable(value, gpu(device_count=1), workload()))
-        assert "on a CPU" in str(SETTING.unavailable(value, cpu(), workload()))
-    assert SETTING.unavailable("none", cpu(), workload()) is None
+        assert SETTING.unavailable(value, Context(TWO, workload())) is None
+        assert "one is visible" in str(SETTING.unavailable(value, Context(gpu(device_count=1), workload())))
+        assert "on a CPU" in str(SETTING.unavailable(value, Context(cpu(), workload())))
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
 
 
 def test_it_means_something_on_several_ranks_only() -> None:
@@ -87,6 +88,6 @@ def test_what_is_kept_whole_is_hungrier() -> None:
 
 def test_sharding_is_expected_to_save_what_it_does_not_keep() -> None:
     facts = workload(gradient_bytes=100, parameter_bytes=60)
-    assert SETTING.change("none", TWO, facts).peak_bytes == 0
-    assert SETTING.change("shard_grad_op", TWO, facts).peak_bytes == -150
-    assert SETTING.change("full_shard", TWO, facts).peak_bytes == -180
+    assert SETTING.change("none", Context(TWO, facts)).peak_bytes == 0
+    assert SETTING.change("shard_grad_op", Context(TWO, facts)).peak_bytes == -150
+    assert SETTING.change("full_shard", Context(TWO, facts)).peak_bytes == -180

@@ -2,6 +2,7 @@
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.garbage_threshold import SETTING
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -11,10 +12,10 @@ SAID = gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0
 
 
 def test_the_user_s_own_is_what_their_variable_says_and_cannot_be_taken_back() -> None:
-    assert SETTING.from_user({}, gpu(), workload()) == "none"
-    assert SETTING.from_user({}, SAID, workload()) == 0.7
-    assert "takes it back" in (SETTING.unavailable("none", SAID, workload()) or "")
-    assert SETTING.unavailable("none", gpu(), workload()) is None
+    assert SETTING.from_user(Context(gpu(), workload())) == "none"
+    assert SETTING.from_user(Context(SAID, workload())) == 0.7
+    assert "no value undoes that" in (SETTING.unavailable("none", Context(SAID, workload())) or "")
+    assert SETTING.unavailable("none", Context(gpu(), workload())) is None
 
 
 def test_it_is_one_of_the_allocator_s_settings() -> None:
@@ -28,21 +29,21 @@ def test_it_is_read_back_from_the_allocator(told: float, value: object) -> None:
 
 
 def test_it_is_a_gpu_s() -> None:
-    assert "GPU" in (SETTING.unavailable(0.8, cpu(), workload()) or "")
-    assert SETTING.unavailable(0.8, LIMITED, workload()) is None
+    assert "GPU" in (SETTING.unavailable(0.8, Context(cpu(), workload())) or "")
+    assert SETTING.unavailable(0.8, Context(LIMITED, workload())) is None
 
 
 @pytest.mark.parametrize("said", ["", "per_process_memory_fraction:1.0", "expandable_segments:True"])
 def test_it_is_left_out_where_the_training_itself_would_not_heed_it(said: str) -> None:
     """Probes are held to a fraction of the card, so in them it would work."""
-    reason = SETTING.unavailable(0.8, gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload())
+    reason = SETTING.unavailable(0.8, Context(gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload()))
     assert "per_process_memory_fraction below 1" in (reason or "")
-    assert SETTING.unavailable("none", gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload()) is None
+    assert SETTING.unavailable("none", Context(gpu(variables={"PYTORCH_CUDA_ALLOC_CONF": said}), workload())) is None
 
 
 def test_what_the_user_s_own_variable_sets_stays_as_it_is() -> None:
-    assert SETTING.unavailable(0.7, SAID, workload()) is None
-    assert SETTING.unavailable(0.8, SAID, workload()) is not None
+    assert SETTING.unavailable(0.7, Context(SAID, workload())) is None
+    assert SETTING.unavailable(0.8, Context(SAID, workload())) is not None
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.2", "-0.5"])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
+from autotune.space.settings import Context
 from autotune.space.settings.logging_nan_inf_filter import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, gpu, workload
@@ -12,8 +13,8 @@ from tests.space.settings.fakes import observed
 
 def test_the_user_s_own_is_what_transformers_does_unless_they_say_otherwise(tmp_path: Path) -> None:
     usual = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none").logging_nan_inf_filter
-    assert SETTING.from_user({}, gpu(), workload()) is usual is True
-    assert SETTING.from_user({"logging_nan_inf_filter": False}, gpu(), workload()) is False
+    assert SETTING.from_user(Context(gpu(), workload())) is usual is True
+    assert SETTING.from_user(Context(gpu(), workload(), {"logging_nan_inf_filter": False})) is False
 
 
 def test_both_values_stand_in_the_answer() -> None:
@@ -27,9 +28,9 @@ def test_it_is_read_back_from_the_trainer_s_arguments() -> None:
 
 
 def test_a_cpu_has_nothing_to_wait_for() -> None:
-    assert SETTING.unavailable(True, cpu(), workload()) is None
-    assert "CPU" in (SETTING.unavailable(False, cpu(), workload()) or "")
-    assert SETTING.unavailable(False, gpu(), workload()) is None
+    assert SETTING.unavailable(True, Context(cpu(), workload())) is None
+    assert "CPU" in (SETTING.unavailable(False, Context(cpu(), workload())) or "")
+    assert SETTING.unavailable(False, Context(gpu(), workload())) is None
 
 
 def test_it_changes_nothing_of_what_is_learned() -> None:

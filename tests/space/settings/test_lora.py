@@ -4,6 +4,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from autotune.space.settings import Context
 from autotune.space.settings.lora import SETTING
 from autotune.space.setup import adapter_arguments
 from tests.makers import configuration, cpu, workload
@@ -22,7 +23,7 @@ def model() -> object:
 
 
 def test_without_a_word_all_weights_are_trained() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
+    assert SETTING.from_user(Context(cpu(), workload())) == "none"
     assert adapter_arguments(configuration(8, lora="none"), cpu(), "causal-lm") == {}
     assert adapter_arguments(configuration(8), cpu(), "causal-lm") == {}
 
@@ -48,10 +49,10 @@ def test_it_is_read_back_from_what_is_trained() -> None:
     [({}, None), ({"user_objects": True}, "model_init"), ({"task": "image-classification"}, "new head")],
 )
 def test_it_is_unavailable_where_it_could_not_learn(facts: dict[str, object], said: str | None) -> None:
-    reason = SETTING.unavailable("8", WITH_PEFT, workload(**facts))
+    reason = SETTING.unavailable("8", Context(WITH_PEFT, workload(**facts)))
     assert reason is None if said is None else said in (reason or "")
-    assert "pip install peft" in (SETTING.unavailable("8", cpu(), workload(**facts)) or "")
-    assert SETTING.unavailable("none", cpu(), workload(**facts)) is None
+    assert "pip install peft" in (SETTING.unavailable("8", Context(cpu(), workload(**facts))) or "")
+    assert SETTING.unavailable("none", Context(cpu(), workload(**facts))) is None
 
 
 def test_a_larger_rank_is_hungrier() -> None:

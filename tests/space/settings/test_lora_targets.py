@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from autotune.core.failures import from_exception
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
+from autotune.space.settings import Context
 from autotune.space.settings.lora_targets import SETTING
 from autotune.space.setup import adapter_arguments
 from autotune.workload.model.adapters import adapted, adapter_targets
@@ -41,7 +42,7 @@ SMALL = {
 
 
 def test_it_is_a_field_of_the_adapter_whatever_stands_first() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "all_linear"
+    assert SETTING.from_user(Context(cpu(), workload())) == "all_linear"
     for settings in ({"lora": "8", "lora_targets": "attention"}, {"lora_targets": "attention", "lora": "8"}):
         fields = adapter_arguments(configuration(8, **settings), cpu(), "causal-lm")
         assert "q_proj" in fields["target_modules"]
@@ -57,7 +58,7 @@ def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: 
     task = choose_task(config, None)
     fields = adapter_arguments(configuration(8, lora="2", lora_targets=value), cpu(), task)
     outline = model_outline(config, task)
-    assert SETTING.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
+    assert SETTING.unavailable(value, Context(cpu(), workload(adapter_targets=adapter_targets(outline)))) is None
     made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
     assert SETTING.read_back(observed(model=made)) == value
 
@@ -66,8 +67,8 @@ def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and
     config = AutoConfig.for_model("funnel", block_sizes=[1], num_decoder_layers=1, d_model=8, n_head=2, d_head=4)
     outline = model_outline(config, "masked-lm")
     known = workload(adapter_targets=adapter_targets(outline))
-    assert SETTING.unavailable("all_linear", cpu(), known) is None
-    assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", cpu(), known) or "")
+    assert SETTING.unavailable("all_linear", Context(cpu(), known)) is None
+    assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", Context(cpu(), known)) or "")
     fields = adapter_arguments(configuration(8, lora="2", lora_targets="attention"), cpu(), "masked-lm")
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)

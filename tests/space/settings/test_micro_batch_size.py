@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.micro_batch_size import SETTING, divisors
 from tests.makers import cpu, workload
 from tests.space.settings.fakes import observed
@@ -30,7 +31,7 @@ def test_it_is_a_whole_number_from_one(text: object) -> None:
 
 def test_it_is_applied_and_read_back_from_the_loader() -> None:
     assert SETTING.apply(4, cpu()).training_arguments == {"per_device_train_batch_size": 4}
-    assert SETTING.from_user({"per_device_train_batch_size": 4}, cpu(), workload()) == 4
+    assert SETTING.from_user(Context(cpu(), workload(), {"per_device_train_batch_size": 4})) == 4
     assert SETTING.read_back(observed(loader=SimpleNamespace(total_batch_size=16))) == 16
     assert SETTING.read_back(observed(loader=SimpleNamespace(), train_batch_size=6)) == 6
 

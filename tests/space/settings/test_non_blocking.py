@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from transformers import TrainingArguments
 
+from autotune.space.settings import Context
 from autotune.space.settings.non_blocking import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, gpu, workload
@@ -11,9 +12,9 @@ from tests.space.settings.fakes import observed
 
 
 def test_the_user_s_own_stands_in_the_accelerator_s_config() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) is False
-    assert SETTING.from_user({"accelerator_config": {"non_blocking": True}}, cpu(), workload()) is True
-    assert SETTING.from_user({"accelerator_config": "config.json"}, cpu(), workload()) is False
+    assert SETTING.from_user(Context(cpu(), workload())) is False
+    assert SETTING.from_user(Context(cpu(), workload(), {"accelerator_config": {"non_blocking": True}})) is True
+    assert SETTING.from_user(Context(cpu(), workload(), {"accelerator_config": "config.json"})) is False
 
 
 def test_it_joins_what_the_user_s_own_config_says() -> None:
@@ -35,8 +36,8 @@ def test_it_is_read_back_from_the_accelerator() -> None:
 
 
 def test_it_means_something_with_page_locked_memory_on_a_card_only() -> None:
-    assert "CPU" in (SETTING.unavailable(True, cpu(), workload()) or "")
-    assert SETTING.unavailable(True, gpu(), workload()) is None
+    assert "CPU" in (SETTING.unavailable(True, Context(cpu(), workload())) or "")
+    assert SETTING.unavailable(True, Context(gpu(), workload())) is None
     assert SETTING.active_if is not None
     name, means = SETTING.active_if
     assert (name, means(True), means(False)) == ("pin_memory", True, False)

@@ -2,13 +2,14 @@
 
 from transformers import DataCollatorWithFlattening
 
+from autotune.space.settings import Context
 from autotune.space.settings.packing import COLLATOR, SETTING
 from tests.makers import cpu, workload
 from tests.space.settings.fakes import observed
 
 
 def test_nobody_packs_by_himself() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
+    assert SETTING.from_user(Context(cpu(), workload())) == "none"
 
 
 def test_it_is_an_argument_of_the_data() -> None:
@@ -23,7 +24,10 @@ def test_it_is_read_back_from_the_trainer_s_collator() -> None:
 
 
 def test_it_is_unavailable_as_data_and_model_say() -> None:
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert SETTING.unavailable("flattening", cpu(), workload(collating={"packing": None})) is None
-    assert SETTING.unavailable("flattening", cpu(), workload(collating={"packing": "no positions"})) == "no positions"
-    assert "not known" in (SETTING.unavailable("flattening", cpu(), workload()) or "")
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
+    assert SETTING.unavailable("flattening", Context(cpu(), workload(collating={"packing": None}))) is None
+    assert (
+        SETTING.unavailable("flattening", Context(cpu(), workload(collating={"packing": "no positions"})))
+        == "no positions"
+    )
+    assert "not known" in (SETTING.unavailable("flattening", Context(cpu(), workload())) or "")

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from autotune.space.settings import Context
 from autotune.space.settings.persistent_workers import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, workload
@@ -9,8 +10,8 @@ from tests.space.settings.fakes import observed
 
 
 def test_they_end_with_an_epoch_where_nobody_says_otherwise() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) is False
-    assert SETTING.from_user({"dataloader_persistent_workers": True}, cpu(), workload()) is True
+    assert SETTING.from_user(Context(cpu(), workload())) is False
+    assert SETTING.from_user(Context(cpu(), workload(), {"dataloader_persistent_workers": True})) is True
 
 
 def test_they_are_applied_with_workers_and_left_out_without() -> None:

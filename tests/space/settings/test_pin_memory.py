@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.pin_memory import SETTING
 from tests.makers import cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -15,9 +16,9 @@ def test_it_is_read_as_people_write_it(text: object, value: bool) -> None:
 
 
 def test_it_is_on_by_default_on_a_card_and_never_on_a_cpu() -> None:
-    assert SETTING.from_user({}, gpu(), workload()) is True
-    assert SETTING.from_user({"dataloader_pin_memory": False}, gpu(), workload()) is False
-    assert SETTING.from_user({"dataloader_pin_memory": True}, cpu(), workload()) is False
+    assert SETTING.from_user(Context(gpu(), workload())) is True
+    assert SETTING.from_user(Context(gpu(), workload(), {"dataloader_pin_memory": False})) is False
+    assert SETTING.from_user(Context(cpu(), workload(), {"dataloader_pin_memory": True})) is False
 
 
 def test_it_is_applied_and_read_back_from_the_loader() -> None:
@@ -26,6 +27,6 @@ def test_it_is_applied_and_read_back_from_the_loader() -> None:
 
 
 def test_it_is_unavailable_on_a_cpu() -> None:
-    assert "CPU" in (SETTING.unavailable(True, cpu(), workload()) or "")
-    assert SETTING.unavailable(False, cpu(), workload()) is None
-    assert SETTING.unavailable(True, gpu(), workload()) is None
+    assert "CPU" in (SETTING.unavailable(True, Context(cpu(), workload())) or "")
+    assert SETTING.unavailable(False, Context(cpu(), workload())) is None
+    assert SETTING.unavailable(True, Context(gpu(), workload())) is None

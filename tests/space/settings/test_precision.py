@@ -2,6 +2,7 @@
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.precision import SETTING
 from autotune.space.settings.zero import zero_config
 from autotune.space.setup import model_arguments
@@ -25,11 +26,11 @@ def test_one_precision_is_on_and_the_others_are_off(value: str, fields: dict[str
 
 
 def test_the_user_s_own_is_the_one_that_is_on() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "fp32"
-    assert SETTING.from_user({"bf16": True}, cpu(), workload()) == "bf16"
-    assert SETTING.from_user({"bf16": True, "tf32": True}, cpu(), workload()) == "bf16"
-    assert SETTING.from_user({"tf32": True}, cpu(), workload()) == "tf32"
-    assert SETTING.from_user({"bf16": False}, cpu(), workload()) == "fp32"
+    assert SETTING.from_user(Context(cpu(), workload())) == "fp32"
+    assert SETTING.from_user(Context(cpu(), workload(), {"bf16": True})) == "bf16"
+    assert SETTING.from_user(Context(cpu(), workload(), {"bf16": True, "tf32": True})) == "bf16"
+    assert SETTING.from_user(Context(cpu(), workload(), {"tf32": True})) == "tf32"
+    assert SETTING.from_user(Context(cpu(), workload(), {"bf16": False})) == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_an_effect_that_is_none_of_the_values_is_named(shown: dict[str, object])
 
 
 def test_it_is_unavailable_as_the_device_showed() -> None:
-    assert SETTING.unavailable("bf16", cpu(), workload()) is None
-    assert SETTING.unavailable("fp16", cpu(), workload()) == "trains in fp32 on a CPU"
-    assert "not tried" in (SETTING.unavailable("fp8", cpu(), workload()) or "")
+    assert SETTING.unavailable("bf16", Context(cpu(), workload())) is None
+    assert SETTING.unavailable("fp16", Context(cpu(), workload())) == "trains in fp32 on a CPU"
+    assert "not tried" in (SETTING.unavailable("fp8", Context(cpu(), workload())) or "")
 
 
 def test_it_has_no_order_of_hunger() -> None:
@@ -104,11 +105,13 @@ def test_weights_in_16_bits_are_an_argument_of_the_model_and_no_other_value_is()
 
 def test_a_callers_own_model_keeps_its_weights() -> None:
     works = gpu(precisions=dict.fromkeys(SETTING.values))
-    assert SETTING.unavailable("bf16_weights", works, workload()) is None
+    assert SETTING.unavailable("bf16_weights", Context(works, workload())) is None
     own = workload(user_objects=True)
-    assert all("model_init" in (SETTING.unavailable(one, works, own) or "") for one in ("bf16_weights", "bf16_frozen"))
+    assert all(
+        "model_init" in (SETTING.unavailable(one, Context(works, own)) or "") for one in ("bf16_weights", "bf16_frozen")
+    )
     of_16_bits = workload(user_objects=True, weights_dtype="bfloat16")
-    usable = {value for value in SETTING.values if SETTING.unavailable(value, works, of_16_bits) is None}
+    usable = {value for value in SETTING.values if SETTING.unavailable(value, Context(works, of_16_bits)) is None}
     assert usable == {"bf16", "bf16_weights"}
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.space.settings import Context
 from autotune.space.settings.prefetch_factor import SETTING
 from autotune.space.setup import training_arguments
 from tests.makers import configuration, cpu, workload
@@ -11,11 +12,11 @@ from tests.space.settings.fakes import observed
 
 
 def test_it_is_two_where_nobody_says_otherwise() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == 2
-    assert SETTING.from_user({"dataloader_prefetch_factor": None}, cpu(), workload()) == 2
-    assert SETTING.from_user({"dataloader_prefetch_factor": 8}, cpu(), workload()) == 8
+    assert SETTING.from_user(Context(cpu(), workload())) == 2
+    assert SETTING.from_user(Context(cpu(), workload(), {"dataloader_prefetch_factor": None})) == 2
+    assert SETTING.from_user(Context(cpu(), workload(), {"dataloader_prefetch_factor": 8})) == 8
     with pytest.raises(ValueError, match="whole number"):
-        SETTING.from_user({"dataloader_prefetch_factor": 0}, cpu(), workload())
+        SETTING.from_user(Context(cpu(), workload(), {"dataloader_prefetch_factor": 0}))
 
 
 def test_it_is_applied_with_workers_and_left_out_without() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from autotune.space.settings import Context
 from autotune.space.settings.quantization import SETTING
 from autotune.space.settings.setting import Change
 from autotune.space.setup import model_arguments
@@ -57,8 +58,8 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
     before = bytes_of(model)
     saved = before - bytes_of(in_four_bits(model, SETTING.apply("nf4", cpu()).model_arguments["quantization_config"]))
     assert linear > 0.5 * parameters
-    assert -SETTING.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
-    assert SETTING.change("none", cpu(), of) == Change()
+    assert -SETTING.change("nf4", Context(cpu(), of)).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert SETTING.change("none", Context(cpu(), of)) == Change()
 
 
 def bytes_of(model: Any) -> int:
@@ -71,13 +72,13 @@ def bytes_of(model: Any) -> int:
 
 def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
     works = {"nf4": None, "fp4": "no kernel"}
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert SETTING.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
-    assert SETTING.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
-    assert "not tried" in (SETTING.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
-    assert "install bitsandbytes" in (SETTING.unavailable("nf4", gpu(versions={}), workload()) or "")
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
+    assert SETTING.unavailable("nf4", Context(gpu(versions=VERSIONS, quantizations=works), workload())) is None
+    assert SETTING.unavailable("fp4", Context(gpu(versions=VERSIONS, quantizations=works), workload())) == "no kernel"
+    assert "not tried" in (SETTING.unavailable("nf4", Context(cpu(versions=VERSIONS), workload())) or "")
+    assert "install bitsandbytes" in (SETTING.unavailable("nf4", Context(gpu(versions={}), workload())) or "")
     alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
-    assert "install peft" in (SETTING.unavailable("nf4", alone, workload()) or "")
+    assert "install peft" in (SETTING.unavailable("nf4", Context(alone, workload())) or "")
 
 
 def test_it_means_something_below_an_adapter_only() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import autotune.space.settings
-from autotune.space.settings import SETTINGS, Setting
+from autotune.space.settings import SETTINGS, Context, Setting
 from tests.makers import cpu, gpu, workload
 
 EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
@@ -59,8 +59,12 @@ def test_a_value_means_itself_once_applied(setting: Setting) -> None:
         for value in setting.values or (1, 8):
             settings = setting.apply(value, environment)
             alone = settings.processes < 2  # what a launcher is told stands in no field
-            if alone and settings.training_arguments and setting.unavailable(value, environment, workload()) is None:
-                assert setting.from_user(settings.training_arguments, environment, workload()) == value
+            if (
+                alone
+                and settings.training_arguments
+                and setting.unavailable(value, Context(environment, workload())) is None
+            ):
+                assert setting.from_user(Context(environment, workload(), settings.training_arguments)) == value
 
 
 @EVERY
@@ -91,9 +95,9 @@ def test_what_it_needs_is_a_setting_that_needs_none_and_comes_before_it(setting:
 
 @EVERY
 def test_its_default_has_a_meaning_and_can_be_had_on_a_card(setting: Setting) -> None:
-    own = setting.from_user({}, gpu(), workload())
+    own = setting.from_user(Context(gpu(), workload()))
     assert setting.read(str(own)) == own
-    assert setting.unavailable(own, gpu(), workload()) is None
+    assert setting.unavailable(own, Context(gpu(), workload())) is None
 
 
 @EVERY
