@@ -117,7 +117,7 @@ def worth_of_padding(
     time_limit: TimeLimit,
 ) -> tuple[str, ...]:
     """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
-    layer = output_layer(workload.model_config, workload.task, environment, space.beside("precision"))
+    layer = output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
     seconds = head_seconds(host, environment, layer, ESTIMATED * time_limit.seconds_left()) if layer else {}
     if layer is None or not seconds:
         return ()
