@@ -65,13 +65,6 @@ def test_it_is_an_argument_of_the_data_and_read_back_from_the_collator() -> None
     assert SETTING.read_back(observed(collator=print)) == "always"
 
 
-def test_it_is_unavailable_as_the_data_say() -> None:
-    assert SETTING.unavailable("always", Context(cpu(), workload())) is None
-    assert SETTING.unavailable("where_needed", Context(cpu(), workload(collating={"attention_mask": None}))) is None
-    assert SETTING.unavailable("where_needed", Context(cpu(), workload(collating={"attention_mask": "why"}))) == "why"
-    assert "not known" in (SETTING.unavailable("where_needed", Context(cpu(), workload())) or "")
-
-
 def test_a_probe_trains_without_it_and_counts_its_tokens(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

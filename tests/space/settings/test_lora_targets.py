@@ -82,11 +82,3 @@ def test_what_is_read_of_a_model_tells_which_of_its_layers_can_have_one(workload
 def test_without_an_adapter_nothing_is_read_back() -> None:
     outline = model_outline(AutoConfig.for_model("gpt2", **SMALL["gpt2"]), "causal-lm")
     assert SETTING.read_back(observed(model=outline)) is None
-
-
-def test_more_targets_are_hungrier_and_mean_something_with_an_adapter_only() -> None:
-    assert SETTING.needs_at_least_as_much("all_linear", "attention")
-    assert not SETTING.needs_at_least_as_much("attention", "all_linear")
-    assert SETTING.active_if is not None
-    name, means = SETTING.active_if
-    assert (name, means("8"), means("none")) == ("lora", True, False)

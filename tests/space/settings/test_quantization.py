@@ -15,8 +15,6 @@ from autotune.workload.model.build import count_parameters
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
-VERSIONS = {"peft": "0.21.2", "bitsandbytes": "0.50"}
-
 
 def test_it_is_an_argument_of_the_model() -> None:
     fields = model_arguments(configuration(8, lora="8", quantization="nf4"), gpu())["quantization_config"]
@@ -68,21 +66,3 @@ def bytes_of(model: Any) -> int:
     states = [one.quant_state for one in model.parameters() if type(one).__name__ == "Params4bit"]
     tensors += [scales for one in states for scales in (one.absmax, one.state2.absmax)]
     return sum(int(one.numel() * one.element_size()) for one in tensors)
-
-
-def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
-    works = {"nf4": None, "fp4": "no kernel"}
-    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
-    assert SETTING.unavailable("nf4", Context(gpu(versions=VERSIONS, quantizations=works), workload())) is None
-    assert SETTING.unavailable("fp4", Context(gpu(versions=VERSIONS, quantizations=works), workload())) == "no kernel"
-    assert "not tried" in (SETTING.unavailable("nf4", Context(cpu(versions=VERSIONS), workload())) or "")
-    assert "install bitsandbytes" in (SETTING.unavailable("nf4", Context(gpu(versions={}), workload())) or "")
-    alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
-    assert "install peft" in (SETTING.unavailable("nf4", Context(alone, workload())) or "")
-
-
-def test_it_means_something_below_an_adapter_only() -> None:
-    assert SETTING.active_if is not None
-    name, means = SETTING.active_if
-    assert (name, means("8"), means("none")) == ("lora", True, False)
-    assert SETTING.needs_at_least_as_much("none", "nf4")

@@ -11,7 +11,7 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers import AutoConfig, TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_hf_deepspeed_config
 
-from autotune.space.settings import Context
+from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.zero import NAMES, NVME, SETTING, zero_config
 from autotune.space.setup import process_environment, training_arguments
 from tests.makers import GIB, configuration, cpu, gpu, workload
@@ -114,3 +114,23 @@ def test_it_is_only_for_models_that_do_not_fit_otherwise() -> None:
     assert "nothing to divide between" in (SETTING.unavailable("3", Context(CARD, LARGE)) or "")
     several = gpu(versions={"deepspeed": "0.18"}, device_count=4)
     assert SETTING.unavailable("3", Context(several, LARGE)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "linear_dtype", "value"),
+    [
+        ("bf16", "bfloat16", "bf16"),
+        ("fp16", "float16", "fp16"),
+        ("fp32", "float32", "fp32"),
+        ("fp32", "bfloat16", "bf16_weights"),
+        ("bf16", "float32", "fp32"),
+        ("fp16", "bfloat16", "bf16_weights"),
+    ],
+)
+def test_deepspeed_s_engine_casts_the_model_itself_and_has_no_autocast(
+    asked: str, linear_dtype: str, value: str
+) -> None:
+    config = zero_config("3_offload_all") | {name: {"enabled": name == asked} for name in ("bf16", "fp16")}
+    shown = observed(linear_dtype=linear_dtype)
+    shown.trainer.model_wrapped = DeepSpeedEngine(config)
+    assert SETTINGS["precision"].read_back(shown) == value
