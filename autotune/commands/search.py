@@ -311,7 +311,7 @@ def _unmeasured(
         notes=(
             *space.notes,
             *_learning(space),
-            *advice(workload.model_config, environment, space.beside("precision")),
+            *advice(workload.model_config, environment, space.possible_values("precision")),
         ),
         identity=study_identity(request, environment, workload, space),
         folder=folder,

@@ -1,4 +1,4 @@
-"""A search-space file: YAML -> setting -> values, with clear words for what is wrong in it.
+"""Search-space file: YAML -> setting -> values, with the line and the fix for whatever is wrong in it.
 
 core: [micro_batch_size, precision]   # searched first; without this line all settings at once
 parameters:
@@ -22,15 +22,16 @@ from autotune.space.settings import MICRO, SETTINGS, Setting
 
 DIVISORS, TILES = "divisors", "tiles"
 SIZES = {DIVISORS: {"multiple_of": 1}, TILES: {"multiple_of": TILES}}
-"""What may be said of micro-batch sizes in a word: every divisor of the global batch, or the multiples that suit the device."""
-
+"""Words for micro-batch sizes: every divisor of the global batch, or the multiples that suit the device."""
 
 MOST_DEPTH = 100
-"""Brackets within brackets that a YAML file may have."""
+"""Nested brackets that a YAML file may have."""
+
+_SHAPE = "Write `parameters:` and below it a line for each setting, as `  precision: [fp32, bf16]`."
 
 
 class _SpaceFile(BaseModel):
-    """The shape of a search-space file."""
+    """The shape of a search-space file; setting names have underscores."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,21 +44,20 @@ class _Yaml12(yaml.SafeLoader):
     """YAML 1.2's core schema: only true and false are booleans, 5e-5 is a number, `off` and `no` are words."""
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        """Brackets within brackets: the scanner's time grows with the square of them."""
+        """Limits the depth: the scanner's time grows with its square."""
         if self.flow_level >= MOST_DEPTH:
             raise yaml.YAMLError(TOO_DEEP)
         super().fetch_flow_collection_start(TokenClass)
 
 
+_BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 _Yaml12.yaml_implicit_resolvers = {
-    letter: [(tag, rule) for tag, rule in rules if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    letter: [(tag, rule) for tag, rule in rules if tag not in (_BOOL, _FLOAT)]
     for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Yaml12.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF"))
 _Yaml12.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF")
-)
-_Yaml12.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
+    _FLOAT,
     re.compile(r"^[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"),
     list("-+.0123456789"),
 )
@@ -82,7 +82,7 @@ def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
 
 
 def spaces_folder() -> Path:
-    """Where the shipped spaces are: inside the wheel, or beside the package in a checkout."""
+    """Where the shipped spaces are: inside the wheel, or next to the package in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "search_spaces"
     return inside if inside.is_dir() else package.parent / "search_spaces"
@@ -111,8 +111,12 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
         setting = SETTINGS.get(name.replace("-", "_"))
         if setting is None:
             raise InvalidSpace(f"{where}: there is no setting {name!r}.", did_you_mean(name, SETTINGS))
-        space[setting.name] = tuple(_value(setting, value, where) for value in _several(setting, given))
-        if not space[setting.name]:
+        if setting.name == MICRO and isinstance(given, str) and given in SIZES:
+            values: list[Any] = [SIZES[given]]
+        else:
+            values = given if isinstance(given, list) else [given]
+        space[setting.name] = tuple(_value(setting, value, where) for value in values)
+        if not values:
             raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
     if not space:
         raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(SETTINGS)}.")
@@ -123,50 +127,38 @@ def core_settings(name_or_path: str) -> tuple[str, ...]:
     """The settings that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
     path = _path(name_or_path)
     file, lines = _open_space(path)
-    known = [name.replace("-", "_") for name in file.parameters]
+    names = [name.replace("-", "_") for name in file.parameters]
     core = tuple(name.replace("-", "_") for name in file.core)
     for name in core:
-        if name not in known:
-            where = f"{path}:{lines.get('core', 1)}"
+        if name not in names:
             raise InvalidSpace(
-                f"{where}: the core names {name!r}, which has no values below.", did_you_mean(name, known)
+                f"{path}:{lines.get('core', 1)}: the core names {name!r}, which has no values below.",
+                did_you_mean(name, names),
             )
     return core
 
 
 def _path(name_or_path: str) -> Path:
-    known = named_spaces()
-    path = known.get(name_or_path) or Path(name_or_path)
+    shipped = named_spaces()
+    path = shipped.get(name_or_path) or Path(name_or_path)
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long
-        raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, known))
+        raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, shipped))
     return path
 
 
-def _several(setting: Setting, given: Any) -> list[Any]:
-    if setting.name == MICRO and isinstance(given, str) and given in SIZES:
-        return [SIZES[given]]
-    return given if isinstance(given, list) else [given]
-
-
 def _value(setting: Setting, value: Any, where: str) -> Any:
-    if isinstance(value, dict):
-        if (
-            setting.name == MICRO
-            and list(value) == ["multiple_of"]
-            and (value["multiple_of"] == TILES or value["multiple_of"] >= 1)
-        ):
-            return value
-        raise InvalidSpace(
-            f"{where}: {value} is no value of {setting.name}.",
-            "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
-        )
-    try:
-        return setting.read(value)
-    except ValueError as error:
-        raise InvalidSpace(f"{where}: {setting.name}: {error}.", did_you_mean(value, setting.values)) from error
-
-
-_SHAPE = "Write `parameters:` and below it a line for each setting, as `  precision: [fp32, bf16]`."
+    if not isinstance(value, dict):
+        try:
+            return setting.read(value)
+        except ValueError as error:
+            raise InvalidSpace(f"{where}: {setting.name}: {error}.", did_you_mean(value, setting.values)) from error
+    multiple = value.get("multiple_of", 0) if setting.name == MICRO and len(value) == 1 else 0
+    if multiple == TILES or multiple >= 1:
+        return value
+    raise InvalidSpace(
+        f"{where}: {value} is no value of {setting.name}.",
+        "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
+    )
 
 
 def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
@@ -185,26 +177,29 @@ def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
         line = mark.line + 1 if mark else 1
         raise InvalidSpace(f"{path}:{line}: no valid YAML: {problem}.", "Check indentation and brackets.") from error
     if not isinstance(data, dict):
-        what = "is empty" if data is None else "holds no section `parameters`"
-        raise InvalidSpace(f"{path}:1: the file {what}.", _SHAPE)
+        problem = "is empty" if data is None else "holds no section `parameters`"
+        raise InvalidSpace(f"{path}:1: the file {problem}.", _SHAPE)
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:
-            raise InvalidSpace(f"{path}:{line}: {key} stands here and in line {lines[key]}.", "Pass only one of them.")
+            raise InvalidSpace(
+                f"{path}:{line}: {key} is given here and in line {lines[key]}.", "Pass only one of them."
+            )
         lines[key] = line
     try:
         return _SpaceFile.model_validate(data), lines
     except ValidationError as error:
-        unknown = next((one for one in error.errors() if one["type"] == "extra_forbidden"), None)
+        unknown = next((problem for problem in error.errors() if problem["type"] == "extra_forbidden"), None)
         first = unknown or error.errors()[0]
-        place = [str(part) for part in first["loc"]]
-        line = next((lines[part] for part in reversed(place[:2]) if part in lines), 1)
-        advice = did_you_mean(place[0], _SpaceFile.model_fields) if unknown else _SHAPE
-        what = "there is no such section" if unknown else first["msg"]
-        raise InvalidSpace(f"{path}:{line}: {'.'.join(place[:2]) or 'file'}: {what}.", advice) from error
+        keys = [str(key) for key in first["loc"][:2]]
+        line = next((lines[key] for key in reversed(keys) if key in lines), 1)
+        advice = did_you_mean(keys[0], _SpaceFile.model_fields) if unknown else _SHAPE
+        message = "there is no such section" if unknown else first["msg"]
+        raise InvalidSpace(f"{path}:{line}: {'.'.join(keys) or 'file'}: {message}.", advice) from error
 
 
 def _lines(node: yaml.Node | None, depth: int = 2) -> Iterator[tuple[str, int]]:
+    """(key, line) of the two uppermost levels."""
     if isinstance(node, yaml.MappingNode) and depth:
         for key, value in node.value:
             yield str(key.value), key.start_mark.line + 1

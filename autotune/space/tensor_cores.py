@@ -1,4 +1,4 @@
-"""Sizes that fill a GPU's Tensor Cores: which multiples suit a device, and advice on a model's sizes that are none."""
+"""Tensor Cores: the multiples of sizes that fill them, and advice on a model's sizes that do not."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,29 +51,31 @@ class OutputLayer:
     def worth(self, seconds: Mapping[int, float], sample_flops: float | None, tokens: int | None) -> str:
         """What padding is worth, measured. seconds: size -> of the layer's products. sample_flops: of a sample, of so many
         tokens, with the size as it is; None where unknown."""
-        said = (
+        measured = (
             f"measured here: with a vocabulary of {self.padded} instead of {self.size} the output layer's products in "
             f"{self.precision} run {seconds[self.size] / seconds[self.padded]:.2f}x as fast"
         )
         if not sample_flops or not tokens:
-            return said
-        return f"{said}; they are {6 * self.width * self.size * tokens / sample_flops:.0%} of the model's arithmetic"
+            return measured
+        return (
+            f"{measured}; they are {6 * self.width * self.size * tokens / sample_flops:.0%} of the model's arithmetic"
+        )
 
 
 def output_layer(
     model_config: Mapping[str, Any], task: str, environment: Environment, precisions: Collection[Value]
 ) -> OutputLayer | None:
-    """That of a language model whose vocabulary leaves tiles half empty; None where none does, and where none is computed."""
+    """The output layer of a language model whose vocabulary leaves tiles half empty; None for any other model."""
     least, config = multiple(environment, precisions), _of_text(model_config)
     size, width = _whole(config, _VOCABULARY), _width(config)
     if not task.endswith("-lm") or not width or not size % least:
         return None
-    known = [ALIKE.get(str(one), str(one)) for one in precisions if one in SIXTEEN_BITS]
-    return OutputLayer(width, size, _next(size, least), "bf16" if "bf16" in known else known[0])
+    formats = [ALIKE.get(str(value), str(value)) for value in precisions if value in SIXTEEN_BITS]
+    return OutputLayer(width, size, _next(size, least), "bf16" if "bf16" in formats else formats[0])
 
 
 def _of_text(model_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with the fields of the config of text inside it."""
+    """The config with the fields of its `text_config`."""
     text = model_config.get("text_config")
     return {**model_config, **(text if isinstance(text, Mapping) else {})}
 

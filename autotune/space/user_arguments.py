@@ -26,10 +26,10 @@ class TrainingArgumentsLike(Protocol):
 
 
 UserArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
-"""What people may give as their own arguments."""
+"""The forms in which the user's own arguments may be given."""
 
 OF_THE_DEVICE = ("use_cpu", "local_rank")
-"""Private fields that are no user's to keep: the answer's device and the launcher decide them."""
+"""Private fields that the result's device and the launcher decide."""
 
 
 def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -61,15 +61,17 @@ def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str,
             "Fix it, or write the file with `TrainingArguments.to_json_string()`.",
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise InvalidRequest(f"{path} holds no fields of TrainingArguments.", "Write NAME: VALUE lines.")
+        raise InvalidRequest(f"{path} has no fields of TrainingArguments.", "Write NAME: VALUE lines.")
     return data
 
 
 @dataclass(frozen=True)
-class Own:
-    """The user's own arguments as fields; unsent: names of those that are no plain data; source: where they came from, for
-    people. user: a copy of the object, else the fields that belong to the user's run alone (folders, names, secrets), which
-    stay in memory."""
+class GivenArguments:
+    """The user's own arguments.
+
+    fields: without folders and secrets. unsent: names of those that are no plain data. source: of them all, for people. user:
+    a copy of the object, else the fields that belong to the user's run alone (folders, names, secrets), which stay in memory.
+    """
 
     fields: dict[str, Any]
     unsent: Sequence[str]
@@ -77,22 +79,22 @@ class Own:
     user: Any = field(default=None, repr=False)
 
 
-def read_user_arguments(**given: UserArguments) -> Own:
-    """Of the one name under which any are given: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
+def read_user_arguments(**given: UserArguments) -> GivenArguments:
+    """The arguments that one of these names has: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise InvalidRequest(f"Both {names[0]} and {names[1]} are given.", "Pass only args.")
     args = given[names[0]] if names else None
     source = os.fspath(args) if isinstance(args, (str, os.PathLike)) else "Your training arguments"
     if args is None or isinstance(args, (str, os.PathLike, Mapping)):
-        given_fields = _read(args)
-        own = {name: given_fields[name] for name in PRIVATE if name in given_fields and name not in OF_THE_DEVICE}
-        return Own(read_training_args(given_fields), (), source, own)
+        fields = _read(args)
+        private = {name: fields[name] for name in PRIVATE if name in fields and name not in OF_THE_DEVICE}
+        return GivenArguments(read_training_args(fields), (), source, private)
     if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
         raise InvalidRequest(
             f"{names[0]} is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
         )
-    return Own(*fields_of(args), source, copy.copy(args))
+    return GivenArguments(*fields_of(args), source, copy.copy(args))
 
 
 def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
@@ -102,7 +104,7 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     """
     from transformers import TrainingArguments
 
-    declared = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
+    declared = {field.name: field.default for field in dataclasses.fields(TrainingArguments) if field.init}
     values = {name: value for name, value in arguments.to_dict().items() if name in declared and name not in PRIVATE}
     differing = {name: value for name, value in values.items() if value != declared[name]}
     plain = {name: value for name, value in differing.items() if _is_plain(value)}
@@ -110,7 +112,7 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def left_out(names: Sequence[str]) -> str:
-    """What is said of arguments that cannot travel; empty where all can."""
+    """A note on arguments that no probe gets; empty where there are none."""
     return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""
 
 

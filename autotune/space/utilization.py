@@ -1,4 +1,4 @@
-"""How much of a device's arithmetic a training uses: model FLOPs utilization, of the data sheet's peak and of a measured product.
+"""Model FLOPs utilization (MFU): the share of a device's peak arithmetic that a training uses, and of a measured product.
 
 FLOPs of a sample x samples / second / devices
 ----------------------------------------------
@@ -17,7 +17,7 @@ from autotune.core.gpus import Card, card_of
 from autotune.core.io import Serializable
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import training_setup
 
@@ -27,7 +27,7 @@ OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 
 @dataclass(frozen=True)
 class SampleFlops(Serializable):
-    """Floating-point operations of one sample's forward and backward: what the model needs, and nothing computed again.
+    """Floating-point operations of one sample's forward and backward pass that the model needs, without recomputation.
 
     Attention is counted whole, also where a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
     no gradients. whole: of the longest sample. half: of one of half its length, None where all are alike.
@@ -37,7 +37,7 @@ class SampleFlops(Serializable):
     half: float | None = None
 
     def of(self, share: float) -> float:
-        """Of a sample of this share of the longest one's tokens: a part grows with it, attention's with its square."""
+        """Of a sample with this share of the longest one's tokens: one part grows with it, attention's with its square."""
         if self.half is None:
             return self.whole
         squared = 2 * self.whole - 4 * self.half
@@ -67,18 +67,18 @@ class Utilization:
 
     @property
     def text(self) -> str:
-        """`45.2 % of the H200's 989.5 TFLOP/s in bf16 (MFU), 57 % of the fastest product measured here`; what is known."""
-        said = []
+        """`45.2 % of the H200's 989.5 TFLOP/s in bf16 (MFU), 57 % of the fastest product measured here`; the known part."""
+        parts = []
         if self.mfu is not None and self.card is not None:
             peak = self.card.flops[self.precision] / 1e12
-            said.append(f"{self.mfu:.1%} of the {self.card.name}'s {peak:g} TFLOP/s in {self.precision} (MFU)")
+            parts.append(f"{self.mfu:.1%} of the {self.card.name}'s {peak:g} TFLOP/s in {self.precision} (MFU)")
         if self.of_measured is not None:
-            said.append(f"{self.of_measured:.0%} of the fastest product of matrices measured here")
-        return ", ".join(said)
+            parts.append(f"{self.of_measured:.0%} of the fastest product of matrices measured here")
+        return ", ".join(parts)
 
 
 def adapter_key(configuration: Configuration, environment: Environment, task: str) -> str:
-    """What tells adapters apart; empty where all weights are trained."""
+    """Key of the configuration's adapter; empty where all weights are trained."""
     adapter = training_setup(configuration, environment, {}, task).adapter
     return json.dumps(adapter, sort_keys=True) if adapter else ""
 
@@ -89,18 +89,18 @@ def utilization(
     """Of this trial; None where its speed or its operations are not known. base: the user's own arguments."""
     configuration, speed = trial.configuration, trial.samples_per_second
     try:
-        counted = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
+        sample_flops = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))
         precision = _precision(configuration, environment, workload, base)
-    except InvalidRequest:  # it holds a setting or a value of another version
+    except InvalidRequest:  # it has a setting or a value of another version
         return None
-    if counted is None or not speed:
+    if sample_flops is None or not speed:
         return None
-    flops = counted.of(_mean_share(trial, workload))
-    done = flops * float(speed) / configuration.data_parallel_size
+    flops = sample_flops.of(_mean_share(trial, workload))
+    rate = flops * float(speed) / configuration.data_parallel_size
     card = None if environment.is_cpu else card_of(environment.device_name, environment.total_memory_bytes)
     peak = card.flops.get(precision) if card else None
     product = arithmetic.products.get(precision)
-    return Utilization(precision, flops, done / peak if peak else None, done / product if product else None, card)
+    return Utilization(precision, flops, rate / peak if peak else None, rate / product if product else None, card)
 
 
 def _mean_share(trial: Trial, workload: Workload) -> float:
@@ -114,8 +114,9 @@ def _mean_share(trial: Trial, workload: Workload) -> float:
 def _precision(
     configuration: Configuration, environment: Environment, workload: Workload, base: Mapping[str, Any]
 ) -> str:
-    """The number format of the factors of its products."""
+    """The number format of the factors of its matrix products."""
     packed = training_setup(configuration, environment, base).model_arguments.get("quantization_config") or {}
-    own = configuration.values.get("precision")
-    value = str(own if own is not None else SETTINGS["precision"].from_user(base, environment, workload))
+    value = str(
+        configuration.values.get("precision") or SETTINGS["precision"].from_user(Context(environment, workload, base))
+    )
     return OF_FOUR_BITS.get(packed.get("bnb_4bit_compute_dtype", ""), ALIKE.get(value, value))

@@ -1,14 +1,14 @@
-"""Environment variables that hold several settings in one value, and how two of them become one."""
+"""Environment variables that hold several settings in one value, and how two are merged."""
 
 import re
 from collections.abc import Mapping
 
 ALLOCATOR, OLDER_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-"""Settings of torch's device allocator; the older name is the one that every torch knows."""
+"""Settings of torch's device allocator; every torch knows the older name."""
 
 PRELOAD, TUNABLES = "LD_PRELOAD", "GLIBC_TUNABLES"
 
-# Name -> what stands between its settings, what goes between them, what ends a setting's name (nothing: all of it is).
+# Name -> separators that are read, the separator that is written, the end of a setting's name (empty: all of it is the name).
 _JOINED = {
     ALLOCATOR: (r",(?![^\[]*\])", ",", ":"),
     OLDER_ALLOCATOR: (r",(?![^\[]*\])", ",", ":"),
@@ -17,38 +17,34 @@ _JOINED = {
 }
 
 READ = (*_JOINED, "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
-"""Variables of the caller's own that an environment keeps: they decide memory and speed, and are no secrets."""
+"""Variables of the user's own that an environment keeps: they decide memory and speed, and are no secrets."""
 
 
 def joined(*several: Mapping[str, str]) -> dict[str, str]:
-    """One environment of several; what holds several settings keeps those of all, and of one setting the last value."""
-    made: dict[str, str] = {}
-    for one in several:
-        for name, value in one.items():
-            made[name] = _together(name, made[name], value) if name in made else value
-    return made
+    """One environment of several. Variables that hold several settings keep all of them; of the same setting the last wins."""
+    merged: dict[str, str] = {}
+    for variables in several:
+        for name, value in variables.items():
+            if name in merged and name in _JOINED:
+                value = _JOINED[name][1].join((settings_of(name, merged[name]) | settings_of(name, value)).values())
+            merged[name] = value
+    return merged
 
 
 def settings_of(name: str, value: str) -> dict[str, str]:
     """Setting's name -> the whole setting, of a variable that holds several."""
-    between, _, ends = _JOINED[name]
-    parts = (part.strip() for part in re.split(between, value))
-    return {part.partition(ends)[0].strip() if ends else part: part for part in parts if part}
+    separators, _, end = _JOINED[name]
+    parts = (part.strip() for part in re.split(separators, value))
+    return {part.partition(end)[0].strip() if end else part: part for part in parts if part}
 
 
-def _together(name: str, before: str, after: str) -> str:
-    if name not in _JOINED:
-        return after
-    return _JOINED[name][1].join((settings_of(name, before) | settings_of(name, after)).values())
+def allocator_variable(variables: Mapping[str, str]) -> str:
+    """The variable of torch's device allocator: the newer name only where the user sets it."""
+    return ALLOCATOR if ALLOCATOR in variables else OLDER_ALLOCATOR
 
 
-def allocator_variable(own: Mapping[str, str]) -> str:
-    """The variable that torch's device allocator is told by: the newer name only where the caller uses it."""
-    return ALLOCATOR if ALLOCATOR in own else OLDER_ALLOCATOR
-
-
-def allocator_settings(own: Mapping[str, str]) -> dict[str, str]:
-    """Setting -> value of the caller's own variable."""
-    name = allocator_variable(own)
-    parts = settings_of(name, own.get(name, ""))
+def allocator_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> value in the user's own variable."""
+    name = allocator_variable(variables)
+    parts = settings_of(name, variables.get(name, ""))
     return {setting: part.partition(":")[2].strip() for setting, part in parts.items()}

@@ -22,7 +22,7 @@ from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS
+from autotune.space.settings import MICRO, SETTINGS, Context
 from autotune.space.tensor_cores import output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.plan import Progress, Watch
@@ -117,7 +117,7 @@ def worth_of_padding(
     time_limit: TimeLimit,
 ) -> tuple[str, ...]:
     """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
-    layer = output_layer(workload.model_config, workload.task, environment, space.beside("precision"))
+    layer = output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
     seconds = head_seconds(host, environment, layer, ESTIMATED * time_limit.seconds_left()) if layer else {}
     if layer is None or not seconds:
         return ()
@@ -155,7 +155,7 @@ def expected_effects(
 ) -> dict[str, dict[Value, Effect]]:
     """Prior.effects: what the settings say of their values on this device (Setting.change)."""
     effects = {
-        name: {value: Effect(*SETTINGS[name].change(value, environment, workload)) for value in values}
+        name: {value: Effect(*SETTINGS[name].change(value, Context(environment, workload))) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }
@@ -168,7 +168,7 @@ def _needs(space: SearchSpace) -> list[Configuration]:
     names = [name for name in traced_settings if name in space.values and name != MICRO]
     return [
         space.baseline,
-        *islice(dict.fromkeys(_traceable(space, setting) for setting in _combined(space, names)), TRACED),
+        *islice(dict.fromkeys(_traceable(space, configuration) for configuration in _combined(space, names)), TRACED),
     ]
 
 

@@ -12,7 +12,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.survey_query import read_device
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from tests.probe.probes import SETTINGS as BASE
 from tests.probe.probes import make_order, measured
 
@@ -78,7 +78,7 @@ def skip_without(cuda: Environment) -> Callable[..., None]:
 
     def skip(workload: Workload, **settings: Any) -> None:
         for name, value in settings.items():
-            if reason := SETTINGS[name].unavailable(value, cuda, workload):
+            if reason := SETTINGS[name].unavailable(value, Context(cuda, workload)):
                 pytest.skip(f"{name} {value}: {reason}")
 
     return skip

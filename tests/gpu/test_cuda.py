@@ -36,7 +36,7 @@ from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.rates_query import device_rates  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.probe.trace_query import traced  # noqa: E402
-from autotune.space.settings import SETTINGS  # noqa: E402
+from autotune.space.settings import SETTINGS, Context  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
 from tests.probe.processes import becomes_true  # noqa: E402
 
@@ -164,7 +164,7 @@ def test_checkpointing_workers_and_pinned_memory_are_as_asked(
 ) -> None:
     workload = workload_of("gpt2-mini", sequence_length=64)
     for name, value in settings.items():
-        if reason := SETTINGS[name].unavailable(value, cuda, workload):
+        if reason := SETTINGS[name].unavailable(value, Context(cuda, workload)):
             pytest.skip(reason)
     asked = configuration(8, 2, **settings)
     measurement = train("gpt2-mini", asked)
@@ -428,7 +428,7 @@ def test_the_cache_is_emptied_as_often_as_asked(train: Train) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce_overhead"])
 def test_a_compiled_training_keeps_its_precision(train: Train, cuda: Environment, mode: str) -> None:
-    if reason := SETTINGS["compile"].unavailable(mode, cuda, Workload("bert-mini", "masked-lm")):
+    if reason := SETTINGS["compile"].unavailable(mode, Context(cuda, Workload("bert-mini", "masked-lm"))):
         pytest.skip(reason)
     measurement = train("bert-mini", configuration(8, pin_memory=True, compile=mode), deadline_s=500.0)
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"

@@ -10,7 +10,7 @@ import pytest
 from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement
 from autotune.core.workload import Workload
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from tests.probe.probes import configuration
 
 pytestmark = pytest.mark.gpu
@@ -70,7 +70,7 @@ def test_copies_run_beside_the_compute_where_asked_to(train: Train, value: bool)
 def test_experts_are_computed_as_asked(
     train: Train, cuda: Environment, workload_of: Callable[..., Workload], value: str
 ) -> None:
-    if reason := SETTINGS["experts"].unavailable(value, cuda, workload_of("moe-mini", sequence_length=64)):
+    if reason := SETTINGS["experts"].unavailable(value, Context(cuda, workload_of("moe-mini", sequence_length=64))):
         pytest.skip(reason)
     train("moe-mini", experts=value)
 
@@ -83,5 +83,5 @@ def test_zero_trains_what_it_divides_or_offloads(
         pytest.skip("needs `pip install deepspeed`")
     large = replace(workload_of("llama-mini", sequence_length=64), parameters=cuda.total_memory_bytes)
     several = replace(cuda, device_count=2)
-    assert SETTINGS["zero"].unavailable(value, several, large) is None
+    assert SETTINGS["zero"].unavailable(value, Context(several, large)) is None
     train("llama-mini", zero=value, precision="bf16")

@@ -9,6 +9,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings import Context
 from autotune.space.settings.experts import NAMES, SETTING
 from tests.probe.probes import configuration, make_order, measured
 
@@ -18,7 +19,7 @@ def test_a_mixture_of_experts_trains_with_what_was_asked(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, value: str
 ) -> None:
     workload = workload_of("moe-mini", sequence_length=16)
-    if reason := SETTING.unavailable(value, environment, workload):
+    if reason := SETTING.unavailable(value, Context(environment, workload)):
         pytest.skip(reason)
     asked = configuration(2, 2, experts=value)
     measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))

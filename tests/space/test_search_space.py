@@ -439,7 +439,7 @@ def test_a_value_that_rules_out_others_is_proposed_only_where_it_can_stand(tmp_p
     accumulating = Configuration.exact(8, 4, {"precision": "fp32", "optimizer": "lomo"})
     assert accumulating not in made
     assert "accumulate" in made.conflict(accumulating.values)
-    assert any("lomo is left out beside gradient_accumulation_steps 4, 2" in note for note in made.notes)
+    assert any("lomo is not combined with gradient_accumulation_steps 4, 2" in note for note in made.notes)
 
 
 def test_a_value_that_can_stand_beside_none_of_the_others_is_ruled_out(tmp_path: Path) -> None:

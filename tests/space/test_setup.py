@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 from autotune.core.errors import InvalidRequest
 from autotune.core.request import tuning_request
 from autotune.space.build import build_space
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from autotune.space.setup import baseline_sizes, check_fields, training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 
@@ -95,9 +95,9 @@ def test_every_configuration_of_the_default_space_makes_real_training_arguments(
         fields = training_setup(one, environment, {"learning_rate": 1e-3}).training_arguments
         real = TrainingArguments(output_dir=str(tmp_path), **fields)
         assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 6
-        assert {name: SETTINGS[name].from_user(fields, environment, workload()) for name, _ in one.settings} == dict(
-            one.settings
-        )
+        assert {
+            name: SETTINGS[name].from_user(Context(environment, workload(), fields)) for name, _ in one.settings
+        } == dict(one.settings)
         assert (real.bf16, real.optim, real.device.type) == (fields["bf16"], fields["optim"], "cpu")
         assert real.learning_rate == 1e-3
 
@@ -107,9 +107,9 @@ def test_the_settings_know_hugging_face_s_defaults(tmp_path: Path) -> None:
     environment = gpu(training_argument_fields=REAL_FIELDS)
     for name, setting in SETTINGS.items():
         if name != "pin_memory":  # real arguments for a CPU have it off
-            assert setting.from_user({}, environment, workload()) == setting.from_user(real, environment, workload()), (
-                name
-            )
+            assert setting.from_user(Context(environment, workload())) == setting.from_user(
+                Context(environment, workload(), real)
+            ), name
 
 
 # The baseline's sizes -------------------------------------------------------------------------------------------

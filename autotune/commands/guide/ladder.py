@@ -10,7 +10,7 @@ from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import finite
 from autotune.core.workload import Workload
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 
 MIB = 2**20
 SAMPLES = 512
@@ -103,7 +103,7 @@ def rungs_here(environment: Environment, workload: Workload) -> Iterator[GuideMe
 
 def _why_not(rung: GuideMethod, environment: Environment, workload: Workload) -> str:
     reasons = {
-        f"{name} {value}": SETTINGS[name].unavailable(value, environment, workload)
+        f"{name} {value}": SETTINGS[name].unavailable(value, Context(environment, workload))
         for name, value in rung.settings.items()
     }
     return "; ".join(f"{what}: {reason}" for what, reason in reasons.items() if reason)

@@ -1,12 +1,10 @@
-"""Compiling: torch turns the model into fused kernels at its first steps, so that a probe of it is a dear one."""
+"""Compiling: torch turns the model into fused kernels in its first steps, which makes its probes long."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import ACCUMULATION, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import ACCUMULATION, Context, Effect, Observed, Setting, one_of
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
 
@@ -21,7 +19,7 @@ MODES = {
     "max_autotune_graphs": "max-autotune",
 }
 """Value -> inductor's mode (`torch._inductor.list_mode_options`). `max_autotune_graphs` is for those who set that mode
-themselves: it stands in no search space, because graphs and autotuning are two things."""
+themselves: it is in no search space, because graphs and autotuning are two things."""
 
 _VALUES = {mode: value for value, mode in MODES.items()}
 
@@ -36,31 +34,21 @@ COMPILED = "OptimizedModule"
 
 VALUES = (NONE, BLOCKS, DEFAULT, *MODES)
 
-EXPECTED_S = {
-    BLOCKS: 20.0,
-    DEFAULT: 60.0,
-    "reduce_overhead": 75.0,
-    "max_autotune": 180.0,
-    "max_autotune_graphs": 195.0,
-}
+EXPECTED_S = {BLOCKS: 20.0, DEFAULT: 60.0, **dict(zip(MODES, (75.0, 180.0, 195.0), strict=True))}
 """Seconds of compiling a model of some hundred million parameters: assumptions, of the order that people report. The first
-probe of a value tells its own."""
+probe of a value measures its own."""
 
 
-def is_on(base: Mapping[str, Any]) -> bool:
+def _from_user(context: Context) -> str:
     """A mode or a backend implies it (`TrainingArguments.torch_compile_mode`)."""
-    return any(base.get(field) for field in FIELDS)
-
-
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    if not is_on(base):
+    if not any(context.arguments.get(field) for field in FIELDS):
         return NONE
-    mode = str(base.get(MODE) or DEFAULT)
+    mode = str(context.arguments.get(MODE) or DEFAULT)
     return _VALUES.get(mode) or one_of(DEFAULT, *MODES)(mode)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
-    """Compiling switches TF32 on for the whole process where nobody says otherwise: here somebody does."""
+    """`tf32` is set because compiling switches it on for the whole process where the arguments leave it open."""
     if value == NONE:
         return Effect({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
     if value in (DEFAULT, BLOCKS):
@@ -80,7 +68,7 @@ def backend_of(trainer: Any) -> str:
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode it was told to.
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
 
     Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
     """
@@ -99,9 +87,10 @@ def _in_blocks(model: Any) -> bool:
     return COMPILED in kinds[1:] and kinds[0] != COMPILED
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == NONE:
         return None
+    environment = context.environment
     if ON not in environment.training_argument_fields:
         return f"this transformers' TrainingArguments has no field {ON}"
     if reason := environment.compile_backends.get("inductor", "torch offers no inductor here"):
@@ -114,7 +103,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
 SETTING = Setting(
     name="compile",
     values=VALUES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
     read=one_of(*VALUES),
     from_user=_from_user,

@@ -1,23 +1,10 @@
-"""The backend of compiling: what turns captured graphs into kernels."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Compile backend: what turns captured graphs into kernels."""
 
 from autotune.core.configuration import Value
-from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
-from autotune.space.settings.setting import ACCUMULATION, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import ACCUMULATION, Context, Observed, field_setting, one_of
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
-
-
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return one_of(*NAMES)(base.get(BACKEND) or "inductor")
-
-
-def _apply(value: Value, environment: Environment) -> Effect:
-    return Effect({BACKEND: value})
 
 
 def _read_back(observed: Observed) -> str | None:
@@ -29,20 +16,20 @@ def _read_back(observed: Observed) -> str | None:
     return backend if mode in (None, "default") else None
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == "inductor":
         return None  # where it cannot be used nothing is compiled at all: `compile` says so
-    return environment.compile_backends.get(str(value), "this torch offers no such backend")
+    return context.environment.compile_backends.get(str(value), "this torch offers no such backend")
 
 
-SETTING = Setting(
+SETTING = field_setting(
     name="compile_backend",
+    field=BACKEND,
     values=NAMES,
-    changes=frozenset({"speed", "memory"}),
+    default="inductor",
+    changes={"speed", "memory"},
     summary="What makes kernels of the compiled graphs: inductor writes Triton on GPUs and C++ on CPUs.",
     read=one_of(*NAMES),
-    from_user=_from_user,
-    apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
     forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},

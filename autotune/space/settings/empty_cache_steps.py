@@ -1,18 +1,15 @@
-"""Emptying the cache: every so many steps the device's allocator gives back what it keeps."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Emptying the cache: the device's allocator gives back unused memory after so many steps."""
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, none_or, whole_number
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, none_or, whole_number
 
 FIELD = "torch_empty_cache_steps"
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
-    return "none" if base.get(FIELD) is None else whole_number(1)(base[FIELD])
+def _from_user(context: Context) -> Value:
+    steps = context.arguments.get(FIELD)
+    return "none" if steps is None else whole_number(1)(steps)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -26,10 +23,10 @@ def _read_back(observed: Observed) -> Value:
     return "none" if steps is None else int(steps)
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value != "none" and environment.is_cpu:
+def _unavailable(value: Value, context: Context) -> str | None:
+    if value != "none" and context.environment.is_cpu:
         return "a CPU has no cache of a device to empty"
-    if value != "none" and FIELD not in environment.training_argument_fields:
+    if value != "none" and FIELD not in context.environment.training_argument_fields:
         return f"this transformers' TrainingArguments has no field {FIELD}"
     return None
 
@@ -37,7 +34,7 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
 SETTING = Setting(
     name="empty_cache_steps",
     values=("none", 1, 4, 16),
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Gives cached device memory back every so many steps: fewer fragments for slower steps.",
     read=none_or(whole_number(1)),
     from_user=_from_user,

@@ -1,20 +1,17 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, yes_or_no
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu, yes_or_no
 from autotune.space.variables import allocator_settings, allocator_variable
 
 OPTION = "expandable_segments"
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
-    """As the caller's own variable says: no field of TrainingArguments does."""
-    return allocator_settings(environment.variables).get(OPTION, "").lower() == "true" and not environment.is_cpu
+def _from_user(context: Context) -> bool:
+    """As the user's own variable says: no field of TrainingArguments does."""
+    environment = context.environment
+    return not environment.is_cpu and allocator_settings(environment.variables).get(OPTION, "").lower() == "true"
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -24,24 +21,20 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> bool | None:
-    own = observed.allocator.get(OPTION)
-    return None if own is None else bool(own)
-
-
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    return "it is a way of a GPU's allocator" if value and environment.is_cpu else None
+    expandable = observed.allocator.get(OPTION)
+    return None if expandable is None else bool(expandable)
 
 
 SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="The device's allocator grows blocks in place: less memory is lost to fragments where batches differ in length.",
     read=yes_or_no,
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
+    unavailable=needs_gpu("it is an option of a GPU's allocator"),
     traced=False,
     of_process=True,
 )

@@ -1,12 +1,7 @@
 """Experts: which implementation computes a mixture of experts."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from autotune.core.configuration import Value
-from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
 """What a model without experts has."""
@@ -16,25 +11,16 @@ NAMES = ("eager", "batched_mm", "grouped_mm")
 (`transformers.integrations.hub_kernels`), which no probe should."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    """What the model takes where nobody chose: no field of TrainingArguments says."""
-    return workload.expert or NONE
-
-
-def _apply(value: Value, environment: Environment) -> Effect:
-    return Effect(model_arguments={} if value == NONE else {"experts_implementation": value})
-
-
 def _read_back(observed: Observed) -> str | None:
-    """None for a model without experts: its config has a word for them all the same, which means nothing there."""
-    model = observed.trainer.model
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside PEFT's
-    own = getattr(model.config, "_experts_implementation", None)
-    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
-    return str(own) if own is not None and chooses() else None
+    """None for a model without experts: its config names an implementation all the same."""
+    model = observed.base_model
+    implementation = getattr(model.config, "_experts_implementation", None)
+    can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    return str(implementation) if implementation is not None and can_choose() else None
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
+    workload = context.workload
     if value == (workload.expert or NONE):
         return None
     if workload.user_objects:
@@ -47,11 +33,11 @@ def _unavailable(value: Value, environment: Environment, workload: Workload) -> 
 SETTING = Setting(
     name="experts",
     values=NAMES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Grouped and batched products compute all chosen experts at once instead of one after the other.",
     read=one_of(NONE, *NAMES),
-    from_user=_from_user,
-    apply=_apply,
+    from_user=lambda context: context.workload.expert or NONE,
+    apply=lambda value, environment: Effect(model_arguments={} if value == NONE else {"experts_implementation": value}),
     read_back=_read_back,
     unavailable=_unavailable,
 )

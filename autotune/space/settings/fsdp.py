@@ -1,41 +1,38 @@
-"""FSDP: ranks keep a part each of weights, gradients and the optimizer's state, instead of a copy each."""
-
-from collections.abc import Mapping
-from typing import Any
+"""FSDP: each rank keeps a part of weights, gradients and the optimizer's state instead of a copy."""
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Change, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of
 
-VALUES = ("none", "full_shard", "shard_grad_op")
+VALUES = ("none", "shard_grad_op", "full_shard")
+"""From the most memory to the least."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(context: Context) -> str:
     """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
 
     A `hybrid_shard` copies between machines, and on one is a full_shard.
     """
-    asked = base.get("fsdp")
-    if not asked:
+    option = context.arguments.get("fsdp")
+    if not option:
         return "none"
-    words = asked.split() if isinstance(asked, str) else [str(getattr(one, "value", one)) for one in _several(asked)]
-    if named := [word for word in words if word in VALUES]:
-        return named[0]
-    reshards = (base.get("fsdp_config") or {}).get("reshard_after_forward", True)
-    return "full_shard" if str(reshards).lower() in ("true", "full_shard") else "shard_grad_op"
+    words = option.split() if isinstance(option, str) else option if isinstance(option, (list, tuple)) else ()
+    for word in words:
+        if (named := str(getattr(word, "value", word))) in VALUES:
+            return named
+    return _sharding((context.arguments.get("fsdp_config") or {}).get("reshard_after_forward", True))
 
 
-def _several(asked: Any) -> list[Any]:
-    return list(asked) if isinstance(asked, (list, tuple)) else []
+def _sharding(reshards: object) -> str:
+    """By `reshard_after_forward`, in any of its spellings."""
+    return "full_shard" if str(reshards).rpartition(".")[2].lower() in ("true", "full_shard") else "shard_grad_op"
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
-    """Version 2 of FSDP: what shards is said by whether weights are gathered anew for the backward pass."""
+    """Version 2 of FSDP, where `reshard_after_forward` decides what is sharded."""
     if value == "none":
         return Effect({"fsdp": ""}, contradicts=("fsdp_config",))
-    reshards = value != "shard_grad_op"
-    return Effect({"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": reshards}})
+    return Effect({"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": value != "shard_grad_op"}})
 
 
 def _read_back(observed: Observed) -> str:
@@ -43,43 +40,40 @@ def _read_back(observed: Observed) -> str:
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if not kinds & {"FSDPModule", "FullyShardedDataParallel"}:
         return "none"
-    plugin = observed.trainer.accelerator.state.fsdp_plugin
-    reshards = getattr(plugin, "reshard_after_forward", True)
-    return "full_shard" if str(reshards).rpartition(".")[2].lower() in ("true", "full_shard") else "shard_grad_op"
+    return _sharding(getattr(observed.trainer.accelerator.state.fsdp_plugin, "reshard_after_forward", True))
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == "none":
         return None
-    if environment.is_cpu:
+    if context.environment.is_cpu:
         return "shards the memory of several GPUs; ranks on a CPU share one memory"
-    if environment.device_count < 2:
+    if context.environment.device_count < 2:
         return "shards over several GPUs, and one is visible"
     return None
 
 
-def _change(value: Value, environment: Environment, workload: Workload) -> Change:
+def _change(value: Value, context: Context) -> Change:
     """What two ranks save, the fewest there are: half of the gradients and, where they are not kept whole, of the weights
-    (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. Of the optimizer's state nothing is said."""
+    (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. The optimizer's state is left out."""
     if value == "none":
         return Change()
+    workload = context.workload
     weights = workload.parameter_bytes if value != "shard_grad_op" else 0
     return Change(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
 
 
-_HUNGER = {"none": 2, "shard_grad_op": 1, "full_shard": 0}
-
 SETTING = Setting(
     name="fsdp",
     values=VALUES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Shards weights, gradients and optimizer state over the ranks: memory for a larger micro-batch, paid in traffic.",
     read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs_at_least_as_much=lambda one, other: one == other or _HUNGER[str(one)] > _HUNGER[str(other)],
+    needs_at_least_as_much=lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other)),
     active_if=(RANKS, lambda ranks: int(ranks) > 1),
     change=_change,
 )

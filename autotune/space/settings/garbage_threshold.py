@@ -1,12 +1,10 @@
-"""Garbage threshold: from which share of its own limit on the device's allocator reclaims blocks that lie unused."""
+"""Garbage threshold: from which share of its limit on the device's allocator reclaims unused blocks."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, none_or
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, none_or
 from autotune.space.variables import allocator_settings, allocator_variable
 
 OPTION, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
@@ -23,10 +21,10 @@ def _share(text: Any) -> float:
     return share
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> Value:
-    """As the caller's own variable says: no field of TrainingArguments does."""
-    own = allocator_settings(environment.variables).get(OPTION)
-    return "none" if own is None or environment.is_cpu else _share(own)
+def _from_user(context: Context) -> Value:
+    """As the user's own variable says: no field of TrainingArguments does."""
+    share = allocator_settings(context.environment.variables).get(OPTION)
+    return "none" if share is None or context.environment.is_cpu else _share(share)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -36,22 +34,25 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> Value | None:
-    own = observed.allocator.get(OPTION)
-    if own is None:
+    share = observed.allocator.get(OPTION)
+    if share is None:
         return None
-    return "none" if own <= 0 else round(float(own), 6)  # it is kept in 32 bits
+    return "none" if share <= 0 else round(float(share), 6)  # it is kept in 32 bits
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     """Torch reclaims only where a process is held to a fraction of the card (c10/cuda/CUDACachingAllocator.cpp, `malloc` and
-    `setMemoryFraction`): probes always are, a training only where the caller's own variable says so."""
-    own, variable = _from_user({}, environment, workload), allocator_variable(environment.variables)
+    `setMemoryFraction`): probes always are, a training only where the user's own variable says so."""
+    environment, own = context.environment, _from_user(context)
+    variable = allocator_variable(environment.variables)
     if value == "none":
-        return None if own == "none" else f"your {variable} sets it, and no value takes it back"
+        return None if own == "none" else f"your {variable} sets it, and no value undoes that"
     if environment.is_cpu:
-        return "it is a way of a GPU's allocator"
+        return "it is an option of a GPU's allocator"
     if value != own and not _limited(environment):
-        return f"torch heeds it only where your {variable} sets a {LIMIT} below 1: without, your training would not"
+        return (
+            f"it has an effect only where your {variable} sets a {LIMIT} below 1: in your training it would have none"
+        )
     return None
 
 
@@ -65,7 +66,7 @@ def _limited(environment: Environment) -> bool:
 SETTING = Setting(
     name="garbage_threshold",
     values=("none", 0.6, 0.8),
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Reclaims unused device memory before the limit is met, so that nothing has to be freed all at once.",
     read=none_or(_share),
     from_user=_from_user,

@@ -1,12 +1,8 @@
-"""LoRA: small matrices beside the weights are trained instead of the weights (arXiv 2106.09685)."""
-
-from collections.abc import Mapping
-from typing import Any
+"""LoRA: small matrices added to the weights are trained instead of the weights (arXiv 2106.09685)."""
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
 NAMES = (NONE, "8", "16", "32", "64", "128")
@@ -17,11 +13,6 @@ ALPHA = 2
 GPT-3 runs scale by 8 to 1/2; twice the rank is what PEFT's examples take)."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    """No field of TrainingArguments says: without a word all weights are trained."""
-    return NONE
-
-
 def _apply(value: Value, environment: Environment) -> Effect:
     rank = 0 if value == NONE else int(value)
     return Effect(adapter={"r": rank, "lora_alpha": ALPHA * rank} if rank else {"r": 0})
@@ -30,42 +21,39 @@ def _apply(value: Value, environment: Environment) -> Effect:
 def _read_back(observed: Observed) -> str:
     """The rank, where nothing but the adapter (and a new head) is trained."""
     model = observed.trainer.model
-    known = getattr(model, "peft_config", None)
-    if not known:
+    configs = getattr(model, "peft_config", None)
+    if not configs:
         return NONE
-    adapter = next(iter(known.values()))
-    learning = [name for name, one in model.named_parameters() if one.requires_grad]
+    learning = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if any("lora_" not in name and "modules_to_save" not in name for name in learning):
         return "with other weights"
-    return str(adapter.r)
+    return str(next(iter(configs.values())).r)
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == NONE:
         return None
-    if "peft" not in environment.versions:
+    if "peft" not in context.environment.versions:
         return "needs `pip install peft`"
-    if workload.user_objects:
+    if context.workload.user_objects:
         return "the model comes built from your model_init: put the adapter on there"
-    if workload.task == "image-classification":
-        return "its new head would not be trained: PEFT knows it by no task"
+    if context.workload.task == "image-classification":
+        return "its new head would not be trained: PEFT has no such task"
     return None
 
 
-def _needs_at_least_as_much(one: Value, other: Value) -> bool:
-    """A larger rank is; all weights against an adapter is not said: a small model's adapter keeps more activations."""
-    if NONE in (one, other):
-        return one == other
-    return int(one) >= int(other)
+def _needs_at_least_as_much(value: Value, other: Value) -> bool:
+    """By rank. All weights against an adapter is open: a small model's adapter keeps more activations."""
+    return value == other if NONE in (value, other) else int(value) >= int(other)
 
 
 SETTING = Setting(
     name="lora",
     values=NAMES,
-    changes=frozenset({"speed", "memory", "numerics"}),
+    changes={"speed", "memory", "numerics"},
     summary="An adapter of this rank is trained instead of all weights: hardly any gradients and optimizer states.",
     read=one_of(*NAMES),
-    from_user=_from_user,
+    from_user=lambda context: NONE,  # no field of TrainingArguments adds one
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,

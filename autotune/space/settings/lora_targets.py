@@ -1,11 +1,5 @@
 """LoRA's targets: which layers get an adapter."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings import lora
 from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
@@ -13,22 +7,8 @@ ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
 PROJECTIONS = (
     *("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "qkv_proj", "query_proj", "key_proj", "value_proj"),
-    *(
-        "Wqkv",
-        "query_key_value",
-        "query",
-        "key",
-        "value",
-        "c_attn",
-        "q",
-        "k",
-        "v",
-        "o",
-        "q_lin",
-        "k_lin",
-        "v_lin",
-        "out_lin",
-    ),
+    *("Wqkv", "query_key_value", "query", "key", "value", "c_attn", "q", "k", "v", "o"),
+    *("q_lin", "k_lin", "v_lin", "out_lin"),
 )
 """The names that transformers' models give the projections of their attention."""
 
@@ -37,16 +17,8 @@ FIELDS = {ALL_LINEAR: "all-linear", ATTENTION: rf".*[._]({'|'.join(PROJECTIONS)}
 matches."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    return ALL_LINEAR
-
-
-def _apply(value: Value, environment: Environment) -> Effect:
-    return Effect(adapter={"target_modules": FIELDS[str(value)]})
-
-
 def _read_back(observed: Observed) -> str | None:
-    """By what got one; None where nothing did."""
+    """By the layers that have an adapter; None where none has."""
     model = observed.trainer.model
     if not getattr(model, "peft_config", None):
         return None
@@ -56,20 +28,16 @@ def _read_back(observed: Observed) -> str | None:
     return ATTENTION if adapted <= set(PROJECTIONS) else ALL_LINEAR
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    return workload.adapter_targets.get(str(value))
-
-
 SETTING = Setting(
     name="lora_targets",
     values=NAMES,
-    changes=frozenset({"speed", "memory", "numerics"}),
+    changes={"speed", "memory", "numerics"},
     summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
     read=one_of(*NAMES),
-    from_user=_from_user,
-    apply=_apply,
+    from_user=lambda context: ALL_LINEAR,
+    apply=lambda value, environment: Effect(adapter={"target_modules": FIELDS[str(value)]}),
     read_back=_read_back,
-    unavailable=_unavailable,
-    needs_at_least_as_much=lambda one, other: one in (other, ALL_LINEAR),
+    unavailable=lambda value, context: context.workload.adapter_targets.get(str(value)),
+    needs_at_least_as_much=lambda value, other: value in (other, ALL_LINEAR),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
 )

@@ -1,13 +1,9 @@
 """Padding: batches of text filled up to a multiple of so many tokens."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings import packing
-from autotune.space.settings.setting import Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
 """To the longest sample of the batch, and no further."""
@@ -17,9 +13,9 @@ NAMES = (NONE, "8", "16", "32", "64", "128")
 guide, "Tensor Core requirements"); coarser ones leave fewer shapes to compile kernels for."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(context: Context) -> str:
     """What the user's own collator says; ours pads to the longest."""
-    return str(workload.pad_to_multiple_of or NONE)
+    return str(context.workload.pad_to_multiple_of or NONE)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -31,27 +27,27 @@ def _read_back(observed: Observed) -> str:
     return str(getattr(getattr(collator, "inner", collator), "pad_to_multiple_of", None) or NONE)
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if value == _from_user({}, environment, workload):
+def _unavailable(value: Value, context: Context) -> str | None:
+    if value == _from_user(context):
         return None
-    if reason := workload.collating.get("pad_to_multiple_of", "what its batches can be is not known"):
+    if reason := context.workload.collating.get("pad_to_multiple_of", "its batches are not known"):
         return reason
-    length = workload.sequence_length
+    length = context.workload.sequence_length
     if value != NONE and length is not None and length % int(value):
         return f"the longest samples would have more than the {length} tokens asked for"
     return None
 
 
-def _needs_at_least_as_much(one: Value, other: Value) -> bool:
+def _needs_at_least_as_much(value: Value, other: Value) -> bool:
     """A multiple of a multiple pads every batch at least as far."""
-    sizes = [1 if value == NONE else int(value) for value in (one, other)]
-    return sizes[0] % sizes[1] == 0
+    tokens, fewer = (1 if multiple == NONE else int(multiple) for multiple in (value, other))
+    return tokens % fewer == 0
 
 
 SETTING = Setting(
     name="padding",
     values=NAMES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="Rows of a round number of tokens suit matrix units and kernels, at the price of more padding.",
     read=one_of(*NAMES),
     from_user=_from_user,

@@ -1,36 +1,18 @@
-"""Persistent workers: data loader processes that live on from one epoch to the next."""
+"""Persistent workers: data loader processes that stay alive between epochs."""
 
-from collections.abc import Mapping
-from typing import Any
+from autotune.space.settings.setting import field_setting, yes_or_no
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting, yes_or_no
-
-
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> bool:
-    return bool(base.get("dataloader_persistent_workers", False))
-
-
-def _apply(value: Value, environment: Environment) -> Effect:
-    return Effect({"dataloader_persistent_workers": value})
-
-
-def _read_back(observed: Observed) -> bool | None:
-    """None where no worker loads: there is nothing to persist."""
-    loader = observed.trainer.callback_handler.train_dataloader
-    return bool(loader.persistent_workers) if getattr(loader, "num_workers", 0) else None
-
-
-SETTING = Setting(
+SETTING = field_setting(
     name="persistent_workers",
+    field="dataloader_persistent_workers",
     values=(False, True),
-    changes=frozenset({"speed"}),
+    default=False,
+    changes={"speed"},
     summary="Workers that live on from epoch to epoch save their start where epochs are short; a probe sees one epoch only.",
     read=yes_or_no,
-    from_user=_from_user,
-    apply=_apply,
-    read_back=_read_back,
+    # Without workers there is nothing to persist.
+    read_back=lambda observed: (
+        bool(observed.loader.persistent_workers) if getattr(observed.loader, "num_workers", 0) else None
+    ),
     active_if=("workers", bool),
 )

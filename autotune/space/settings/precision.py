@@ -1,13 +1,11 @@
 """Precision: the number format of matrix products, and with `bf16_weights` and `bf16_frozen` of the weights too."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Effect, Observed, Setting, Work, from_probe_of_the_device, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, one_of, tried_on_device
 from autotune.space.settings.zero import engine_config
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -33,7 +31,6 @@ ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
 """Value -> the one whose matrix products have the same factors."""
 
 _BF16 = "bfloat16"
-
 
 _OF_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")
 """Attributes of a model that `Accelerator.prepare_model` sets (accelerate 1.15)."""
@@ -65,9 +62,9 @@ def wrap_again(wrapped: list[tuple[Any, dict[str, Any]]]) -> None:
         vars(module).update(attributes)
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    asked = next((name for name in ("fp16", "bf16", "tf32") if base.get(name)), "fp32")
-    return WEIGHTS if asked in ("fp32", "tf32") and workload.weights_dtype == _BF16 else asked
+def _from_user(context: Context) -> str:
+    value = next((name for name in ("fp16", "bf16", "tf32") if context.arguments.get(name)), "fp32")
+    return WEIGHTS if value in ("fp32", "tf32") and context.workload.weights_dtype == _BF16 else value
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -76,11 +73,11 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 _OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
 """What left a linear layer under DeepSpeed -> the value and part of its config: its engine casts the model to 16 bits, keeps
-float32 weights beside it, and needs no autocast."""
+float32 weights besides, and needs no autocast."""
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: what left a linear layer of the first micro-step, whether autocast was on, and what is frozen."""
+    """By the output of a linear layer in the first micro-step, whether autocast was on, and what is frozen."""
     of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
     if ((engine_config(observed.trainer) or {}).get(of_engine) or {}).get("enabled") is True:
         return of_engine
@@ -95,26 +92,25 @@ def _read_back(observed: Observed) -> str:
     return "tf32" if observed.tf32 else "fp32"
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
+    workload = context.workload
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
         return "the weights of your model are bfloat16"
     if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
         return "the model comes built from your model_init, which chooses the dtype of its weights"
-    return from_probe_of_the_device("precisions")(value, environment, workload)
+    return tried_on_device("precisions", value, context)
 
 
-def _beside_lora(value: Value, rank: Value) -> str | None:
-    return (
-        f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
-        if (value, rank) == (FROZEN, lora.NONE)
-        else None
-    )
+def _forbidden_lora(value: Value, rank: Value) -> str | None:
+    if (value, rank) == (FROZEN, lora.NONE):
+        return f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
+    return None
 
 
 SETTING = Setting(
     name="precision",
     values=VALUES,
-    changes=frozenset({"speed", "memory", "numerics"}),
+    changes={"speed", "memory", "numerics"},
     summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
     read=one_of(*VALUES),
     from_user=_from_user,
@@ -123,6 +119,6 @@ SETTING = Setting(
     unavailable=_unavailable,
     work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
     learns=lambda value: "bf16" if value == FROZEN else value,
-    forbidden={lora.SETTING.name: _beside_lora},
+    forbidden={lora.SETTING.name: _forbidden_lora},
     differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
 )

@@ -1,13 +1,9 @@
-"""Quantization: frozen weights in four bits below an adapter (QLoRA, arXiv 2305.14314)."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Quantization: frozen weights in four bits under an adapter (QLoRA, arXiv 2305.14314)."""
 
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Change, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of, tried_on_device
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
@@ -18,74 +14,64 @@ BITS = 4 + 8 / 64 + 32 / (64 * 256)
 (double quantization; QLoRA, section 3)."""
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    """No field of TrainingArguments says: weights are float32 unless the model is asked for less."""
-    return NONE
-
-
 def _apply(value: Value, environment: Environment) -> Effect:
     if value == NONE:
         return Effect(model_arguments={FIELD: None})
     computes = "bfloat16" if (environment.compute_capability or (0, 0)) >= (8, 0) else "float16"
-    return Effect(
-        model_arguments={
-            FIELD: {
-                "load_in_4bit": True,
-                "bnb_4bit_quant_type": value,
-                "bnb_4bit_use_double_quant": True,
-                "bnb_4bit_compute_dtype": "float32" if environment.is_cpu else computes,
-            }
-        }
-    )
+    config = {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": value,
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": "float32" if environment.is_cpu else computes,
+    }
+    return Effect(model_arguments={FIELD: config})
 
 
 def _read_back(observed: Observed) -> str:
     """By the weights themselves."""
-    for one in observed.trainer.model.parameters():
-        if type(one).__name__ == "Params4bit":
-            return (
-                str(one.quant_type) if one.dtype.itemsize == 1 and getattr(one, "quant_state", None) else "not packed"
-            )
+    for weight in observed.trainer.model.parameters():
+        if type(weight).__name__ == "Params4bit":
+            packed = weight.dtype.itemsize == 1 and getattr(weight, "quant_state", None)
+            return str(weight.quant_type) if packed else "not packed"
     return NONE
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == NONE:
         return None
-    if "bitsandbytes" not in environment.versions:
+    if "bitsandbytes" not in context.environment.versions:
         return "needs `pip install bitsandbytes`"
-    if reason := environment.quantizations.get(str(value), f"{value} was not tried on this device"):
-        return reason
-    return lora.SETTING.unavailable("8", environment, workload)
+    return tried_on_device("quantizations", value, context) or lora.SETTING.unavailable("8", context)
 
 
-def _beside_lora(value: Value, rank: Value) -> str | None:
+def _forbidden_lora(value: Value, rank: Value) -> str | None:
     """Where four bits are the only value of a space, they would come with a training of all weights too."""
     return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
 
 
-def _change(value: Value, environment: Environment, workload: Workload) -> Change:
+def _change(value: Value, context: Context) -> Change:
     """What packing the linear layers saves against weights of as many bytes as the model's own."""
+    workload = context.workload
     if value == NONE or not workload.parameters:
         return Change()
-    each = workload.parameter_bytes / workload.parameters
-    return Change(peak_bytes=-workload.linear_parameters * (each - BITS / 8))
+    bytes_each = workload.parameter_bytes / workload.parameters
+    return Change(peak_bytes=-workload.linear_parameters * (bytes_each - BITS / 8))
 
 
 SETTING = Setting(
     name="quantization",
     values=NAMES,
-    changes=frozenset({"speed", "memory", "numerics"}),
+    changes={"speed", "memory", "numerics"},
     summary="Frozen weights in four bits take an eighth of the memory and time to unpack.",
     read=one_of(*NAMES),
-    from_user=_from_user,
+    from_user=lambda context: NONE,  # weights are float32 unless the model is asked for less
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs_at_least_as_much=lambda one, other: one == other or (one == NONE and other != NONE),
+    needs_at_least_as_much=lambda value, other: value in (other, NONE),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
     spares_gradients=lambda value: value != NONE,
-    forbidden={lora.SETTING.name: _beside_lora},
+    forbidden={lora.SETTING.name: _forbidden_lora},
     change=_change,
     traceable=lambda value: value == NONE,
 )

@@ -1,15 +1,12 @@
 """SDPA kernel: which of torch's kernels computes scaled dot-product attention."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from autotune.core.configuration import Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
 from autotune.space.settings import attention
 from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 
 AUTO = "auto"
+"""What torch chooses."""
 SWITCHES = {
     "flash": "enable_flash_sdp",
     "efficient": "enable_mem_efficient_sdp",
@@ -21,15 +18,8 @@ SWITCHES = {
 NAMES = (AUTO, *SWITCHES)
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
-    """What torch chooses: no field of TrainingArguments says."""
-    return AUTO
-
-
 def _apply(value: Value, environment: Environment) -> Effect:
-    if value == AUTO:
-        return Effect()
-    return Effect(switches={switch: kernel == value for kernel, switch in SWITCHES.items()})
+    return Effect(switches={} if value == AUTO else {switch: value == name for name, switch in SWITCHES.items()})
 
 
 def _read_back(observed: Observed) -> str:
@@ -37,22 +27,18 @@ def _read_back(observed: Observed) -> str:
     return allowed[0] if len(allowed) == 1 else AUTO
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-    if environment.is_cpu and value in ("efficient", "cudnn"):
-        return "a kernel for GPUs"
-    return None
-
-
 SETTING = Setting(
     name="sdpa_kernel",
     values=NAMES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="One kernel of torch's attention instead of the one that torch chooses by shapes and masks.",
     read=one_of(*NAMES),
-    from_user=_from_user,
+    from_user=lambda context: AUTO,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
+    unavailable=lambda value, context: (
+        "a kernel for GPUs" if context.environment.is_cpu and value in ("efficient", "cudnn") else None
+    ),
     active_if=(attention.SETTING.name, lambda value: value == "sdpa"),
     traced=False,
 )

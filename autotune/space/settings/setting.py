@@ -1,6 +1,6 @@
-"""Setting: one thing that can be set, and all there is to say about it in one place."""
+"""Setting: everything about one thing that can be set, in one place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,19 +38,28 @@ class Effect:
 
 
 ACCUMULATION = "gradient_accumulation_steps"
-"""What `Setting.forbidden` may name beside settings: it follows from the micro-batch size."""
+"""What `Setting.forbidden` may name besides settings: it follows from the micro-batch size."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a value is judged by: the device, the model with its data, and the user's own `TrainingArguments` fields."""
+
+    environment: Environment
+    workload: Workload
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a running training shows of itself: the Trainer at `on_train_begin`, and its first micro-step.
+    """What a running training shows: the Trainer at `on_train_begin`, and its first micro-step.
 
-    linear_dtype: what left the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
+    linear_dtype: of the output of the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
     tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
     started_with: variables that the process was started with. libraries: names of the library files in it.
-    allocator: settings of the device's allocator, as it tells them itself. graphs: that torch compiled so far.
+    allocator: settings of the device's allocator, as it reports them. graphs: that torch has compiled.
     sdpa_kernels: of scaled dot-product attention that torch may use (`flash`, `efficient`, `cudnn`, `math`).
-    frozen_dtypes: of weights that do not learn, as `bfloat16`; empty for a model of the caller's own, who chose them.
+    frozen_dtypes: of weights that do not learn, as `bfloat16`; empty for a model of the user's own, who chose them.
     """
 
     trainer: Any
@@ -65,9 +74,20 @@ class Observed:
     sdpa_kernels: frozenset[str] = frozenset()
     frozen_dtypes: frozenset[str] = frozenset()
 
+    @property
+    def loader(self) -> Any:
+        """The data loader of the training."""
+        return self.trainer.callback_handler.train_dataloader
+
+    @property
+    def base_model(self) -> Any:
+        """The model without PEFT's wrapper."""
+        model = self.trainer.model
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
 
 class Work(NamedTuple):
-    """How many times as long a micro-step's arithmetic takes, its kernels, and the optimizer's step."""
+    """Factors on the time of a micro-step's arithmetic, of its kernels, and of the optimizer's step."""
 
     arithmetic: float = 1.0
     kernels: float = 1.0
@@ -75,8 +95,8 @@ class Work(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a value is expected to make of costs, where `Work` cannot say it: logarithms of how many times the seconds of a
-    micro-step and of the optimizer's step, and bytes of the peak beyond what is estimated for one process alone."""
+    """Expected effect of a value on costs that `Work` cannot express: logarithms of the factors on the seconds of a micro-step
+    and of the optimizer's step, and bytes of the peak beyond the estimate for a single process."""
 
     micro_step: float = 0.0
     optimizer_step: float = 0.0
@@ -85,41 +105,41 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting; every function is pure and knows no accelerator.
+    """One setting; every function is pure and imports no accelerator.
 
-    name: as in configurations, spaces and tables. values: all that it knows, in the order to show them.
+    name: as in configurations, search spaces and tables. values: all of them, in the order to show them.
     changes: of "speed", "memory", "numerics". summary: one sentence for people.
-    ordered: its values are numbers whose order means something to a sampler.
-    work: what a value makes of a step's work, by what is known before any probe, on a device of these rates (precision ->
-    operations / second of large matrix products, optimizer -> parameters / second).
-    change: what a value makes of costs on this device, against doing without.
     read: a value from text or YAML; raises ValueError. from_user: the value that the user's own arguments mean for this model.
-    apply: what a value sets here. read_back: the value that a running training shows (None: cannot be seen).
+    apply: what a value sets. read_back: the value that a running training shows (None: cannot be seen).
     unavailable: why a value cannot be used here, or None where it can.
-    learns: values of which it is the same learn the same, up to rounding (fused and plain AdamW); of a setting that changes
+    needs_at_least_as_much: whether the first value needs at least as much memory as the second in every configuration.
+    ordered: its values are numbers whose order means something to a sampler.
+    active_if: another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
+    forbidden: another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None where it can.
+    work: effect of a value on a step's work, known before any probe, on a device of these rates (precision -> operations /
+    second of large matrix products, optimizer -> parameters / second).
+    change: expected effect of a value on costs on this device, against doing without.
+    learns: values with the same result learn the same, up to rounding (fused and plain AdamW); of a setting that changes
     numerics each its own by default.
-    forbidden: another setting, or ACCUMULATION -> why a value cannot stand beside that value of it, or None where it can.
-    differs: in what a value learns differently, where that is more than how results are rounded; else empty.
-    active_if: another setting, and at which of its values this one means anything (prefetching: with workers); None: always.
-    hungrier: whether the first value needs at least as much memory as the second in every configuration.
+    differs: how training with a value differs, where that is more than rounding; else empty.
     seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
-    period: steps after which what a value does comes round: a probe times as many at the least.
-    of_process: it only says who hands out memory: what a model or a library can do does not depend on it.
+    period: steps after which a value's effect repeats: a probe times at least as many.
+    of_process: it only says who allocates memory: what a model or a library can do does not depend on it.
     traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
-    traceable: whether a step with this value can be traced at all; else its estimate is that of `none` and what `change` says.
+    traceable: whether a step with this value can be traced at all; else its estimate is that of `none` plus `change`.
     spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
     """
 
     name: str
     values: tuple[Value, ...]
-    changes: frozenset[str]
+    changes: Set[str]
     summary: str
     read: Callable[[Any], Value]
-    from_user: Callable[[Mapping[str, Any], Environment, Workload], Value]
+    from_user: Callable[[Context], Value]
     apply: Callable[[Value, Environment], Effect]
     read_back: Callable[[Observed], Value | None]
-    unavailable: Callable[[Value, Environment, Workload], str | None] = lambda value, environment, workload: None
-    needs_at_least_as_much: Callable[[Value, Value], bool] = lambda one, other: one == other
+    unavailable: Callable[[Value, Context], str | None] = lambda value, context: None
+    needs_at_least_as_much: Callable[[Value, Value], bool] = lambda value, other: value == other
     ordered: bool = False
     active_if: tuple[str, Callable[[Value], bool]] | None = None
     spares_gradients: Callable[[Value], bool] = lambda value: False
@@ -127,17 +147,27 @@ class Setting:
     learns: Callable[[Value], Value] = lambda value: value
     forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
     differs: Callable[[Value], str] = lambda value: ""
-
-    change: Callable[[Value, Environment, Workload], Change] = lambda value, environment, workload: Change()
+    change: Callable[[Value, Context], Change] = lambda value, context: Change()
     seconds: Callable[[Value], float] = lambda value: 0.0
     traced: bool = True
     traceable: Callable[[Value], bool] = lambda value: True
     of_process: bool = False
     period: Callable[[Value], int] = lambda value: 1
 
-    def learns_alike(self, one: Value, other: Value) -> bool:
+    def learns_alike(self, value: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""
-        return "numerics" not in self.changes or self.learns(one) == self.learns(other)
+        return "numerics" not in self.changes or self.learns(value) == self.learns(other)
+
+
+def field_setting(field: str, *, default: Value, read: Callable[[Any], Value], **parts: Any) -> Setting:
+    """A setting that sets one field of `TrainingArguments`; `parts` are the rest of `Setting`, and may replace what follows
+    from the field. default: the Trainer's own, where the user's arguments leave the field out or null."""
+    from_field: dict[str, Any] = {
+        "from_user": lambda context: default if (own := context.arguments.get(field)) is None else read(own),
+        "apply": lambda value, environment: Effect({field: value}),
+        "read_back": lambda observed: read(getattr(observed.trainer.args, field)),
+    }
+    return Setting(read=read, **{**from_field, **parts})
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -169,11 +199,7 @@ def whole_number(least: int) -> Callable[[Any], int]:
 
 def none_or(read: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """Read `none`, or what this reads; raises ValueError."""
-
-    def either(text: Any) -> Value:
-        return "none" if str(text).strip().lower() == "none" else read(text)
-
-    return either
+    return lambda text: "none" if str(text).strip().lower() == "none" else read(text)
 
 
 def yes_or_no(text: Any) -> bool:
@@ -185,11 +211,12 @@ def yes_or_no(text: Any) -> bool:
     return words[word]
 
 
-def from_probe_of_the_device(table: str) -> Callable[[Value, Environment, Workload], str | None]:
-    """Unavailable as the environment's table of that name says (`precisions`, `optimizers`)."""
+def tried_on_device(table: str, value: Value, context: Context) -> str | None:
+    """Why this value is unavailable, by the environment's table of that name (`precisions`, `optimizers`)."""
+    reasons: Mapping[str, str | None] = getattr(context.environment, table)
+    return reasons.get(str(value), f"{value} was not tried on this device")
 
-    def unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
-        known: Mapping[str, str | None] = getattr(environment, table)
-        return known.get(str(value), f"{value} was not tried on this device")
 
-    return unavailable
+def needs_gpu(reason: str) -> Callable[[Value, Context], str | None]:
+    """Unavailable on a CPU for this reason, unless the value is false."""
+    return lambda value, context: reason if value and context.environment.is_cpu else None

@@ -5,38 +5,32 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.core.workload import Workload
-from autotune.space.settings.setting import Effect, Observed, Setting
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 NONE, OWN = "none", "own"
 STAGES = ("0", "1", "2", "3")
 OFFLOADING = ("2_offload_optimizer", "3_offload_optimizer", "3_offload_all")
 NAMES = (NONE, *STAGES, *OFFLOADING)
 NVME = "3_offload_nvme:"
-"""With a folder of a fast disk behind it: `3_offload_nvme:/local/nvme`."""
+"""Followed by a folder on a fast disk: `3_offload_nvme:/local/nvme`."""
 
 FIELD = "deepspeed"
 BYTES_PER_PARAMETER = 16
 """Weights 4, gradients 4 and AdamW's states 8 in float32 (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1)."""
 
-ALONE = {
-    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
-    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
-}
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 """What a launcher would set for a single process; the port is torch's own default."""
 
 
-def _beside_optimizer(value: Value, optimizer: Value) -> str | None:
-    """What is offloaded is stepped by DeepSpeed's own AdamW on the host."""
+def _forbidden_optimizer(value: Value, optimizer: Value) -> str | None:
+    """DeepSpeed's own AdamW on the host updates what is offloaded."""
     if "offload" not in str(value) or optimizer in ("adamw_torch", "adamw_torch_fused"):
         return None
-    return f"DeepSpeed steps what it offloads by its own AdamW, not by {optimizer}"
+    return f"DeepSpeed updates what it offloads by its own AdamW, not by {optimizer}"
 
 
-def _beside_ranks(value: Value, ranks: Value) -> str | None:
-    if value not in STAGES or int(ranks) > 1:
-        return None
-    return "it divides between ranks, and there is one"
+def _forbidden_ranks(value: Value, ranks: Value) -> str | None:
+    return "it divides between ranks, and there is one" if value in STAGES and int(ranks) == 1 else None
 
 
 def _read(text: Any) -> str:
@@ -51,10 +45,8 @@ def _read(text: Any) -> str:
 
 
 def zero_config(value: str) -> dict[str, Any]:
-    """DeepSpeed's config of this value; what `auto` stands for the Trainer fills in from its own arguments.
-
-    Sizes in `auto` follow the model's width; see "DeepSpeed Integration" in transformers' documentation.
-    """
+    """DeepSpeed's config of this value; the Trainer replaces `auto` by its own arguments, sizes by the model's width
+    ("DeepSpeed Integration" in transformers' documentation)."""
     zero: dict[str, Any] = {"stage": int(value[0])}
     if zero["stage"]:
         zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
@@ -81,23 +73,18 @@ def zero_config(value: str) -> dict[str, Any]:
     }
     if "offload" in value:
         # An optimizer on the host must be DeepSpeed's own (DeepSpeedCPUAdam), which it makes where it is named here.
-        named = ("lr", "betas", "eps", "weight_decay")
-        config["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(named, "auto")}
+        config["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")}
     return config
 
 
-def _from_user(base: Mapping[str, Any], environment: Environment, workload: Workload) -> str:
+def _from_user(context: Context) -> str:
     """`own` is a config that is none of ours: it stays as it is."""
-    own = base.get(FIELD)
-    if not own:
+    config = context.arguments.get(FIELD)
+    if not config:
         return NONE
-    known = [NVME + str(_nvme_path(own)), *NAMES[1:]]
-    return next((name for name in known if own == zero_config(name)), OWN)
-
-
-def _nvme_path(config: Any) -> Any:
     zero = config.get("zero_optimization", {}) if isinstance(config, Mapping) else {}
-    return zero.get("offload_optimizer", {}).get("nvme_path", "/")
+    nvme_path = zero.get("offload_optimizer", {}).get("nvme_path", "/")
+    return next((value for value in (f"{NVME}{nvme_path}", *NAMES[1:]) if config == zero_config(value)), OWN)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -109,7 +96,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def engine_config(trainer: Any) -> Mapping[str, Any] | None:
-    """The config of the DeepSpeed engine that trains, every "auto" filled in; None where there is none."""
+    """The config of the DeepSpeed engine that trains, with every "auto" replaced; None where there is none."""
     engine = getattr(trainer, "model_wrapped", None)
     config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
     return config if isinstance(config, Mapping) else None
@@ -128,30 +115,31 @@ def _read_back(observed: Observed) -> str | None:
     return f"{zero.get('stage', 0)}{held.get(str(optimizer.get('device')), '')}"
 
 
-def _unavailable(value: Value, environment: Environment, workload: Workload) -> str | None:
+def _unavailable(value: Value, context: Context) -> str | None:
     if value == NONE:
         return None
+    environment = context.environment
     if environment.is_cpu:
         return "it divides or frees a GPU's memory"
     if "deepspeed" not in environment.versions:
         return "needs `pip install deepspeed`"
     if value == OWN:
         return None
-    needed = BYTES_PER_PARAMETER * workload.parameters
+    needed = BYTES_PER_PARAMETER * context.workload.parameters
     if needed < environment.total_memory_bytes:
         return (
             f"weights, gradients and AdamW's states take about {needed / 1e9:.3g} GB and fit "
             f"the {environment.total_memory_bytes / 1e9:.3g} GB of the GPU: it could only slow the training down"
         )
     if "offload" not in str(value) and environment.device_count < 2:
-        return "one GPU has nobody to divide with: only what is offloaded frees its memory"
+        return "there is one GPU, so nothing to divide between: only offloading frees its memory"
     return None
 
 
 SETTING = Setting(
     name="zero",
     values=NAMES,
-    changes=frozenset({"speed", "memory"}),
+    changes={"speed", "memory"},
     summary="ZeRO divides states, gradients and weights between GPUs or keeps them in the host's memory: larger models fit.",
     read=_read,
     from_user=_from_user,
@@ -160,5 +148,5 @@ SETTING = Setting(
     unavailable=_unavailable,
     spares_gradients=lambda value: "offload" in str(value),
     traceable=lambda value: value == NONE,
-    forbidden={"optimizer": _beside_optimizer, RANKS: _beside_ranks},
+    forbidden={"optimizer": _forbidden_optimizer, RANKS: _forbidden_ranks},
 )

@@ -13,6 +13,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.collators import WithoutFullMask
+from autotune.space.settings import Context
 from autotune.space.settings.attention_mask import SETTING
 from autotune.space.setup import training_setup
 from autotune.workload.data.collate import collated_as_asked
@@ -59,23 +60,16 @@ def test_a_model_computes_the_same_without_it(workload_of: Callable[..., Workloa
 def test_it_is_an_argument_of_the_data_and_read_back_from_the_collator() -> None:
     asked = makers.configuration(8, attention_mask="where_needed")
     assert training_setup(asked, cpu(), {}).data_arguments == DROPPED
-    assert SETTING.from_user({}, cpu(), workload()) == "always"
+    assert SETTING.from_user(Context(cpu(), workload())) == "always"
     assert SETTING.read_back(observed(collator=WithoutFullMask(print))) == "where_needed"
     assert SETTING.read_back(observed(collator=print)) == "always"
-
-
-def test_it_is_unavailable_as_the_data_say() -> None:
-    assert SETTING.unavailable("always", cpu(), workload()) is None
-    assert SETTING.unavailable("where_needed", cpu(), workload(collating={"attention_mask": None})) is None
-    assert SETTING.unavailable("where_needed", cpu(), workload(collating={"attention_mask": "why"})) == "why"
-    assert "not known" in (SETTING.unavailable("where_needed", cpu(), workload()) or "")
 
 
 def test_a_probe_trains_without_it_and_counts_its_tokens(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     of = workload_of("gpt2-mini", sequence_length=16)
-    assert SETTING.unavailable("where_needed", environment, of) is None
+    assert SETTING.unavailable("where_needed", Context(environment, of)) is None
     asked = configuration(2, 2, attention_mask="where_needed", workers=2)
     measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=of))
     assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"

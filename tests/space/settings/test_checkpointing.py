@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from autotune.space.settings import Context
 from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
@@ -81,22 +82,28 @@ def test_without_it_no_options_of_the_user_s_are_left() -> None:
 
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 def test_the_user_s_own_is_read_under_both_names(name: str) -> None:
-    assert SETTING.from_user({name: True}, cpu(), workload()) == "full"
-    assert SETTING.from_user({name: False}, cpu(), workload()) == "none"
+    assert SETTING.from_user(Context(cpu(), workload(), {name: True})) == "full"
+    assert SETTING.from_user(Context(cpu(), workload(), {name: False})) == "none"
     assert (
-        SETTING.from_user({name: True, f"{name}_kwargs": {"use_reentrant": True}}, cpu(), workload())
+        SETTING.from_user(Context(cpu(), workload(), {name: True, f"{name}_kwargs": {"use_reentrant": True}}))
         == "full_reentrant"
     )
-    assert SETTING.from_user({name: True, f"{name}_kwargs": {"every_n_layers": 3}}, cpu(), workload()) == "every_3rd"
-    assert SETTING.from_user({name: True, f"{name}_kwargs": {"preserve_rng_state": False}}, cpu(), workload()) == "full"
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
+    assert (
+        SETTING.from_user(Context(cpu(), workload(), {name: True, f"{name}_kwargs": {"every_n_layers": 3}}))
+        == "every_3rd"
+    )
+    assert (
+        SETTING.from_user(Context(cpu(), workload(), {name: True, f"{name}_kwargs": {"preserve_rng_state": False}}))
+        == "full"
+    )
+    assert SETTING.from_user(Context(cpu(), workload())) == "none"
 
 
 @pytest.mark.parametrize("options", [{"every_n_layers": 7}, {"every_n_layers": 2, "offload": True}, "use_reentrant"])
 def test_options_of_the_user_s_own_that_are_no_value_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match=r"(none of|no table)"):
         SETTING.from_user(
-            {"activation_checkpointing": True, "activation_checkpointing_kwargs": options}, cpu(), workload()
+            Context(cpu(), workload(), {"activation_checkpointing": True, "activation_checkpointing_kwargs": options})
         )
 
 
@@ -131,16 +138,16 @@ def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
 @pytest.mark.parametrize("value", VALUES)
 def test_it_is_unavailable_where_the_model_does_not_support_it(value: str) -> None:
     unable = workload(supports_checkpointing=False)
-    assert ("does not support" in (SETTING.unavailable(value, gpu(), unable) or "")) == (value != "none")
-    assert SETTING.unavailable(value, gpu(), workload()) is None
-    assert SETTING.unavailable(value, gpu(), workload(supports_checkpointing=None)) is None
+    assert ("does not support" in (SETTING.unavailable(value, Context(gpu(), unable)) or "")) == (value != "none")
+    assert SETTING.unavailable(value, Context(gpu(), workload())) is None
+    assert SETTING.unavailable(value, Context(gpu(), workload(supports_checkpointing=None))) is None
 
 
 def test_options_that_this_transformers_does_not_know_are_unavailable() -> None:
     for value, option in (("every_2nd", "every_n_layers"), ("every_3rd", "every_n_layers"), ("offload", "offload")):
-        assert option in (SETTING.unavailable(value, OLDER, workload()) or "")
-    assert SETTING.unavailable("full_reentrant", OLDER, workload()) is None
-    assert "host" in (SETTING.unavailable("offload", cpu(), workload()) or "")
+        assert option in (SETTING.unavailable(value, Context(OLDER, workload())) or "")
+    assert SETTING.unavailable("full_reentrant", Context(OLDER, workload())) is None
+    assert "host" in (SETTING.unavailable("offload", Context(cpu(), workload())) or "")
 
 
 def test_the_fewer_layers_forget_the_hungrier_a_training_is() -> None:
@@ -211,12 +218,12 @@ def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> Non
 
 def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:
     by_hand = workload(checkpointing="every_2nd")
-    assert SETTING.from_user({}, cpu(), by_hand) == "every_2nd"
-    assert SETTING.from_user({"gradient_checkpointing": True}, cpu(), by_hand) == "full", (
+    assert SETTING.from_user(Context(cpu(), by_hand)) == "every_2nd"
+    assert SETTING.from_user(Context(cpu(), by_hand, {"gradient_checkpointing": True})) == "full", (
         "the Trainer switches it on anew"
     )
     with pytest.raises(ValueError, match="2 of 5 layers"):
-        SETTING.from_user({}, cpu(), workload(checkpointing="2 of 5 layers"))
+        SETTING.from_user(Context(cpu(), workload(checkpointing="2 of 5 layers")))
 
 
 @pytest.mark.parametrize(

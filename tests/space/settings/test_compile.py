@@ -17,6 +17,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
+from autotune.space.settings import Context
 from autotune.space.settings.compile import SETTING
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, cpu, gpu, workload
@@ -50,7 +51,7 @@ def fields(environment: Environment, base: dict[str, object] | None = None, **se
     ],
 )
 def test_a_mode_or_a_backend_of_the_user_s_implies_it(base: dict[str, object], value: str) -> None:
-    assert SETTING.from_user(base, MACHINE, workload()) == value
+    assert SETTING.from_user(Context(MACHINE, workload(), base)) == value
 
 
 def test_none_takes_mode_and_backend_back_because_they_would_switch_it_on() -> None:
@@ -136,13 +137,13 @@ def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -
 
 
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
-    assert SETTING.unavailable("default", MACHINE, workload()) is None
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert "no field" in (SETTING.unavailable("default", cpu(), workload()) or "")
+    assert SETTING.unavailable("default", Context(MACHINE, workload())) is None
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
+    assert "no field" in (SETTING.unavailable("default", Context(cpu(), workload())) or "")
     without = replace(MACHINE, compile_backends={"inductor": "there is no C++ compiler"})
-    assert SETTING.unavailable("max_autotune", without, workload()) == "there is no C++ compiler"
-    assert "CUDA graphs" in (SETTING.unavailable("reduce_overhead", MACHINE, workload()) or "")
-    assert SETTING.unavailable("reduce_overhead", CARD, workload()) is None
+    assert SETTING.unavailable("max_autotune", Context(without, workload())) == "there is no C++ compiler"
+    assert "CUDA graphs" in (SETTING.unavailable("reduce_overhead", Context(MACHINE, workload())) or "")
+    assert SETTING.unavailable("reduce_overhead", Context(CARD, workload())) is None
 
 
 def test_its_probes_are_expected_to_take_longer() -> None:
@@ -153,7 +154,7 @@ def test_its_probes_are_expected_to_take_longer() -> None:
 def test_a_training_of_compiled_blocks_is_measured(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
-    if reason := SETTING.unavailable("regional", environment, workload()):
+    if reason := SETTING.unavailable("regional", Context(environment, workload())):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 2}), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
@@ -169,7 +170,7 @@ def test_a_training_of_compiled_blocks_is_measured(
 def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
-    if reason := SETTING.unavailable("default", environment, workload()):
+    if reason := SETTING.unavailable("default", Context(environment, workload())):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")

@@ -12,7 +12,6 @@ from autotune.core.workload import Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings.compile_backend import SETTING
-from tests.makers import cpu, workload
 from tests.probe.probes import configuration, make_order, measured
 from tests.space.settings.fakes import observed
 
@@ -24,30 +23,11 @@ def shown(backend: object, mode: str | None = None, graphs: int = 1) -> object:
     return SETTING.read_back(one)
 
 
-def test_the_user_s_own_is_inductor_unless_they_name_another() -> None:
-    assert SETTING.from_user({"torch_compile": True}, cpu(), workload()) == "inductor"
-    assert SETTING.from_user({"torch_compile_backend": "tvm"}, cpu(), workload()) == "tvm"
-
-
-def test_it_means_something_where_the_default_mode_compiles() -> None:
-    assert SETTING.active_if is not None
-    decides, means = SETTING.active_if
-    assert decides == "compile"
-    assert [means(value) for value in ("none", "regional", "default", "max_autotune")] == [False, True, True, False]
-
-
 def test_it_is_read_back_from_what_compiles() -> None:
     assert shown(SimpleNamespace(value="AOT_EAGER"), "default") == "aot_eager"
     assert shown("INDUCTOR", "reduce-overhead") is None
     assert shown("INDUCTOR", graphs=0) is None
     assert shown(SimpleNamespace(value="NO"), "default") is None, "an optimizer compiled itself"
-
-
-def test_what_this_torch_does_not_offer_is_unavailable() -> None:
-    some = cpu(compile_backends={"inductor": None, "tvm": "tvm is not installed"})
-    assert SETTING.unavailable("inductor", some, workload()) is None
-    assert SETTING.unavailable("tvm", some, workload()) == "tvm is not installed"
-    assert "no such backend" in (SETTING.unavailable("openxla", some, workload()) or "")
 
 
 def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(

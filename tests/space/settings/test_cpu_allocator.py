@@ -11,6 +11,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
+from autotune.space.settings import Context
 from autotune.space.settings.cpu_allocator import SETTING
 from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, workload
@@ -21,10 +22,12 @@ INSTALLED = cpu(libraries={"glibc": "libc.so.6", "jemalloc": "libjemalloc.so.2"}
 
 
 def test_the_user_s_own_is_what_their_variables_start() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
-    assert SETTING.from_user({}, cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}), workload()) == "jemalloc"
+    assert SETTING.from_user(Context(cpu(), workload())) == "none"
+    assert (
+        SETTING.from_user(Context(cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}), workload())) == "jemalloc"
+    )
     mapped = cpu(variables={"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"})
-    assert SETTING.from_user({}, mapped, workload()) == "glibc_mmap"
+    assert SETTING.from_user(Context(mapped, workload())) == "glibc_mmap"
 
 
 def test_it_is_what_a_process_is_started_with() -> None:
@@ -52,14 +55,17 @@ def test_it_is_read_back_from_the_process() -> None:
 
 
 def test_what_is_not_installed_or_not_the_device_s_is_unavailable() -> None:
-    assert SETTING.unavailable("jemalloc", INSTALLED, workload()) is None
-    assert SETTING.unavailable("tcmalloc", INSTALLED, workload()) == "not installed: apt install libtcmalloc-minimal4"
-    assert SETTING.unavailable("glibc_mmap", INSTALLED, workload()) is None
-    assert "not glibc" in (SETTING.unavailable("glibc_mmap", cpu(), workload()) or "")
-    assert "GPU" in (SETTING.unavailable("glibc_mmap", gpu(libraries=INSTALLED.libraries), workload()) or "")
+    assert SETTING.unavailable("jemalloc", Context(INSTALLED, workload())) is None
+    assert (
+        SETTING.unavailable("tcmalloc", Context(INSTALLED, workload()))
+        == "not installed: apt install libtcmalloc-minimal4"
+    )
+    assert SETTING.unavailable("glibc_mmap", Context(INSTALLED, workload())) is None
+    assert "not glibc" in (SETTING.unavailable("glibc_mmap", Context(cpu(), workload())) or "")
+    assert "GPU" in (SETTING.unavailable("glibc_mmap", Context(gpu(libraries=INSTALLED.libraries), workload())) or "")
     preloaded = replace(INSTALLED, variables={"LD_PRELOAD": "libjemalloc.so.2"})
-    assert "your own variables" in (SETTING.unavailable("none", preloaded, workload()) or "")
-    assert SETTING.unavailable("jemalloc", preloaded, workload()) is None
+    assert "your own variables" in (SETTING.unavailable("none", Context(preloaded, workload())) or "")
+    assert SETTING.unavailable("jemalloc", Context(preloaded, workload())) is None
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,7 @@ def test_a_probe_runs_in_a_process_that_was_started_with_it(
     workload_of: Callable[..., Workload],
     tmp_path: Path,
 ) -> None:
-    if reason := SETTING.unavailable(value, environment, workload()):
+    if reason := SETTING.unavailable(value, Context(environment, workload())):
         pytest.skip(f"{value}: {reason}")
     model = workload_of("bert-mini", sequence_length=16)
     for name in (value, "none"):

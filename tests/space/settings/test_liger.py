@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from autotune.space.settings import Context
 from autotune.space.settings.liger import LOSS, SETTING
 from autotune.space.setup import training_setup
 from autotune.workload.model import liger as kernels
@@ -44,9 +45,12 @@ def model(of_a_layer: bool = False, of_itself: bool = False) -> torch.nn.Module:
 
 
 def test_the_user_s_own_tells_whether_the_loss_is_liger_s_too() -> None:
-    assert SETTING.from_user({}, CARD, KNOWN) == "none"
-    assert SETTING.from_user({"use_liger_kernel": True}, CARD, KNOWN) == "kernels_and_loss"
-    assert SETTING.from_user({"use_liger_kernel": True, "liger_kernel_config": {LOSS: False}}, CARD, KNOWN) == "kernels"
+    assert SETTING.from_user(Context(CARD, KNOWN)) == "none"
+    assert SETTING.from_user(Context(CARD, KNOWN, {"use_liger_kernel": True})) == "kernels_and_loss"
+    assert (
+        SETTING.from_user(Context(CARD, KNOWN, {"use_liger_kernel": True, "liger_kernel_config": {LOSS: False}}))
+        == "kernels"
+    )
 
 
 def test_none_takes_the_user_s_choice_of_kernels_back() -> None:
@@ -76,13 +80,13 @@ def test_it_is_read_back_through_mixed_precision_which_wraps_the_model_s_forward
 
 
 def test_what_cannot_run_is_unavailable_with_its_reason() -> None:
-    assert SETTING.unavailable("kernels_and_loss", CARD, KNOWN) is None
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert "next token" in (SETTING.unavailable("kernels_and_loss", CARD, workload(task="masked-lm")) or "")
+    assert SETTING.unavailable("kernels_and_loss", Context(CARD, KNOWN)) is None
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
+    assert "next token" in (SETTING.unavailable("kernels_and_loss", Context(CARD, workload(task="masked-lm"))) or "")
     none = workload(liger={"kernels": "it has no kernels for models of type gpt2"})
-    assert SETTING.unavailable("kernels", CARD, none) == "it has no kernels for models of type gpt2"
+    assert SETTING.unavailable("kernels", Context(CARD, none)) == "it has no kernels for models of type gpt2"
     bare = gpu(training_argument_fields=CARD.training_argument_fields, liger="not installed: pip install liger-kernel")
-    assert "pip install" in (SETTING.unavailable("kernels", bare, KNOWN) or "")
+    assert "pip install" in (SETTING.unavailable("kernels", Context(bare, KNOWN)) or "")
 
 
 def test_a_cpu_cannot_run_triton_s_kernels() -> None:

@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from autotune.space.settings.lora import SETTING
 from autotune.space.setup import training_setup
-from tests.makers import configuration, cpu, workload
+from tests.makers import configuration, cpu
 from tests.space.settings.fakes import observed
 
 # PEFT asks by a deprecated name, and says that it turns the weights of a GPT-2.
@@ -14,17 +14,9 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.is_gradient_checkpointing:FutureWarning", "ignore:fan_in_fan_out is set to False:UserWarning"
 )
 
-WITH_PEFT = cpu(versions={"peft": "0.21.2"})
-
 
 def model() -> object:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", n_layer=1, n_embd=8, n_head=2, vocab_size=32))
-
-
-def test_without_a_word_all_weights_are_trained() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "none"
-    assert training_setup(configuration(8, lora="none"), cpu(), {}, "causal-lm").adapter == {}
-    assert training_setup(configuration(8), cpu(), {}, "causal-lm").adapter == {}
 
 
 def test_a_rank_makes_fields_of_peft_s_config() -> None:
@@ -43,25 +35,3 @@ def test_it_is_read_back_from_what_is_trained() -> None:
     assert SETTING.read_back(observed(model=made)) == "8"
     made.get_base_model().lm_head.weight.requires_grad = True
     assert SETTING.read_back(observed(model=made)) == "with other weights"
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [({}, None), ({"user_objects": True}, "model_init"), ({"task": "image-classification"}, "new head")],
-)
-def test_it_is_unavailable_where_it_could_not_learn(facts: dict[str, object], said: str | None) -> None:
-    reason = SETTING.unavailable("8", WITH_PEFT, workload(**facts))
-    assert reason is None if said is None else said in (reason or "")
-    assert "pip install peft" in (SETTING.unavailable("8", cpu(), workload(**facts)) or "")
-    assert SETTING.unavailable("none", cpu(), workload(**facts)) is None
-
-
-def test_a_larger_rank_is_hungrier() -> None:
-    assert SETTING.needs_at_least_as_much("64", "8")
-    assert not SETTING.needs_at_least_as_much("8", "64")
-    assert not SETTING.needs_at_least_as_much("none", "8")
-
-
-def test_an_adapter_spares_the_gradients_of_the_model() -> None:
-    assert SETTING.spares_gradients("8")
-    assert not SETTING.spares_gradients("none")

@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from autotune.core.failures import from_exception
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
+from autotune.space.settings import Context
 from autotune.space.settings.lora_targets import SETTING
 from autotune.space.setup import training_setup
 from autotune.workload.model.adapters import adapted, adapter_targets
@@ -41,7 +42,7 @@ SMALL = {
 
 
 def test_it_is_a_field_of_the_adapter_whatever_stands_first() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "all_linear"
+    assert SETTING.from_user(Context(cpu(), workload())) == "all_linear"
     for settings in ({"lora": "8", "lora_targets": "attention"}, {"lora_targets": "attention", "lora": "8"}):
         fields = training_setup(configuration(8, **settings), cpu(), {}, "causal-lm").adapter
         assert "q_proj" in fields["target_modules"]
@@ -57,7 +58,7 @@ def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: 
     task = choose_task(config, None)
     fields = training_setup(configuration(8, lora="2", lora_targets=value), cpu(), {}, task).adapter
     outline = model_outline(config, task)
-    assert SETTING.unavailable(value, cpu(), workload(adapter_targets=adapter_targets(outline))) is None
+    assert SETTING.unavailable(value, Context(cpu(), workload(adapter_targets=adapter_targets(outline)))) is None
     made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
     assert SETTING.read_back(observed(model=made)) == value
 
@@ -66,8 +67,8 @@ def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and
     config = AutoConfig.for_model("funnel", block_sizes=[1], num_decoder_layers=1, d_model=8, n_head=2, d_head=4)
     outline = model_outline(config, "masked-lm")
     known = workload(adapter_targets=adapter_targets(outline))
-    assert SETTING.unavailable("all_linear", cpu(), known) is None
-    assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", cpu(), known) or "")
+    assert SETTING.unavailable("all_linear", Context(cpu(), known)) is None
+    assert "FunnelForMaskedLM" in (SETTING.unavailable("attention", Context(cpu(), known)) or "")
     fields = training_setup(configuration(8, lora="2", lora_targets="attention"), cpu(), {}, "masked-lm").adapter
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)
@@ -81,11 +82,3 @@ def test_what_is_read_of_a_model_tells_which_of_its_layers_can_have_one(workload
 def test_without_an_adapter_nothing_is_read_back() -> None:
     outline = model_outline(AutoConfig.for_model("gpt2", **SMALL["gpt2"]), "causal-lm")
     assert SETTING.read_back(observed(model=outline)) is None
-
-
-def test_more_targets_are_hungrier_and_mean_something_with_an_adapter_only() -> None:
-    assert SETTING.needs_at_least_as_much("all_linear", "attention")
-    assert not SETTING.needs_at_least_as_much("attention", "all_linear")
-    assert SETTING.active_if is not None
-    name, means = SETTING.active_if
-    assert (name, means("8"), means("none")) == ("lora", True, False)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers.training_args import OptimizerNames
 
-from autotune.space.settings import ACCUMULATION, Work
-from autotune.space.settings.optimizer import NAMES, ORDINARY, SETTING, _known_to_transformers
+from autotune.space.settings import ACCUMULATION, Context, Work
+from autotune.space.settings.optimizer import NAMES, ORDINARY, SETTING, _installed_names
 from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -37,9 +37,9 @@ def test_it_is_applied_by_name() -> None:
 
 
 def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
-    assert SETTING.from_user({}, cpu(), workload()) == "adamw_torch_fused"
-    assert SETTING.from_user({"optim": "sgd"}, cpu(), workload()) == "sgd"
-    assert SETTING.from_user({"optim": Named.LION}, cpu(), workload()) == "lion_32bit"
+    assert SETTING.from_user(Context(cpu(), workload())) == "adamw_torch_fused"
+    assert SETTING.from_user(Context(cpu(), workload(), {"optim": "sgd"})) == "sgd"
+    assert SETTING.from_user(Context(cpu(), workload(), {"optim": Named.LION})) == "lion_32bit"
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_a_class_of_its_own_is_read_back_by_the_name_that_made_it() -> None:
 
 def test_it_is_unavailable_as_the_device_showed() -> None:
     broken = cpu(optimizers={"adamw_bnb_8bit": "no GPU build"})
-    assert SETTING.unavailable("adamw_bnb_8bit", broken, workload()) == "no GPU build"
-    assert "not tried" in (SETTING.unavailable("sgd", broken, workload()) or "")
-    assert all(SETTING.unavailable(name, cpu(), workload()) is None for name in ORDINARY)
+    assert SETTING.unavailable("adamw_bnb_8bit", Context(broken, workload())) == "no GPU build"
+    assert "not tried" in (SETTING.unavailable("sgd", Context(broken, workload())) or "")
+    assert all(SETTING.unavailable(name, Context(cpu(), workload())) is None for name in ORDINARY)
 
 
 def test_pages_are_only_between_a_gpu_and_the_host() -> None:
     there = {"paged_adamw_8bit": None}
-    assert "GPU" in (SETTING.unavailable("paged_adamw_8bit", cpu(optimizers=there), workload()) or "")
-    assert SETTING.unavailable("paged_adamw_8bit", gpu(optimizers=there), workload()) is None
+    assert "GPU" in (SETTING.unavailable("paged_adamw_8bit", Context(cpu(optimizers=there), workload())) or "")
+    assert SETTING.unavailable("paged_adamw_8bit", Context(gpu(optimizers=there), workload())) is None
 
 
 def test_every_name_of_this_transformers_is_known_and_no_other_word() -> None:
-    assert {one.value for one in OptimizerNames} <= {*NAMES, *_known_to_transformers()}
-    assert set(_known_to_transformers()) == {one.value for one in OptimizerNames}
+    assert {one.value for one in OptimizerNames} <= {*NAMES, *_installed_names()}
+    assert set(_installed_names()) == {one.value for one in OptimizerNames}
     assert all(SETTING.read(one.value) == one.value for one in OptimizerNames)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from autotune.space.settings import Context
 from autotune.space.settings.quantization import SETTING
 from autotune.space.settings.setting import Change
 from autotune.space.setup import training_setup
@@ -13,8 +14,6 @@ from autotune.workload.model.adapters import in_four_bits, linear_layers
 from autotune.workload.model.build import count_parameters
 from tests.makers import configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
-
-VERSIONS = {"peft": "0.21.2", "bitsandbytes": "0.50"}
 
 
 def test_it_is_an_argument_of_the_model() -> None:
@@ -59,8 +58,8 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
     before = bytes_of(model)
     saved = before - bytes_of(in_four_bits(model, SETTING.apply("nf4", cpu()).model_arguments["quantization_config"]))
     assert linear > 0.5 * parameters
-    assert -SETTING.change("nf4", cpu(), of).peak_bytes == pytest.approx(saved, rel=0.005)
-    assert SETTING.change("none", cpu(), of) == Change()
+    assert -SETTING.change("nf4", Context(cpu(), of)).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert SETTING.change("none", Context(cpu(), of)) == Change()
 
 
 def bytes_of(model: Any) -> int:
@@ -69,21 +68,3 @@ def bytes_of(model: Any) -> int:
     states = [one.quant_state for one in model.parameters() if type(one).__name__ == "Params4bit"]
     tensors += [scales for one in states for scales in (one.absmax, one.state2.absmax)]
     return sum(int(one.numel() * one.element_size()) for one in tensors)
-
-
-def test_it_is_unavailable_as_the_device_showed_and_without_its_libraries() -> None:
-    works = {"nf4": None, "fp4": "no kernel"}
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert SETTING.unavailable("nf4", gpu(versions=VERSIONS, quantizations=works), workload()) is None
-    assert SETTING.unavailable("fp4", gpu(versions=VERSIONS, quantizations=works), workload()) == "no kernel"
-    assert "not tried" in (SETTING.unavailable("nf4", cpu(versions=VERSIONS), workload()) or "")
-    assert "install bitsandbytes" in (SETTING.unavailable("nf4", gpu(versions={}), workload()) or "")
-    alone = gpu(versions={"bitsandbytes": "0.50"}, quantizations=works)
-    assert "install peft" in (SETTING.unavailable("nf4", alone, workload()) or "")
-
-
-def test_it_means_something_below_an_adapter_only() -> None:
-    assert SETTING.active_if is not None
-    name, means = SETTING.active_if
-    assert (name, means("8"), means("none")) == ("lora", True, False)
-    assert SETTING.needs_at_least_as_much("none", "nf4")

@@ -10,6 +10,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
+from autotune.space.settings import Context
 from autotune.space.settings.sdpa_kernel import NAMES, SETTING
 from autotune.space.setup import training_setup
 from tests.makers import cpu, gpu, space, workload
@@ -31,12 +32,15 @@ def test_one_kernel_is_allowed_and_all_others_are_not() -> None:
 def test_it_is_read_back_from_torch_s_own_switches() -> None:
     assert SETTING.read_back(observed(sdpa_kernels=frozenset({"math"}))) == "math"
     assert SETTING.read_back(observed(sdpa_kernels=frozenset({"math", "flash", "efficient"}))) == "auto"
-    assert SETTING.from_user({}, gpu(), workload()) == "auto"
+    assert SETTING.from_user(Context(gpu(), workload())) == "auto"
 
 
 def test_kernels_for_gpus_are_ruled_out_on_a_cpu() -> None:
-    assert [value for value in NAMES if SETTING.unavailable(value, cpu(), workload())] == ["efficient", "cudnn"]
-    assert not any(SETTING.unavailable(value, gpu(), workload()) for value in NAMES)
+    assert [value for value in NAMES if SETTING.unavailable(value, Context(cpu(), workload()))] == [
+        "efficient",
+        "cudnn",
+    ]
+    assert not any(SETTING.unavailable(value, Context(gpu(), workload())) for value in NAMES)
 
 
 def test_it_means_nothing_beside_another_attention() -> None:

@@ -6,23 +6,24 @@ from pathlib import Path
 import pytest
 
 import autotune.space.settings
-from autotune.space.settings import SETTINGS, Setting
+from autotune.space.settings import SETTINGS, Context, Setting
 from tests.makers import cpu, gpu, workload
 
 EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
 
 
 @EVERY
-def test_a_setting_stands_in_the_file_of_its_name(setting: Setting) -> None:
+def test_a_setting_is_in_the_file_of_its_name(setting: Setting) -> None:
     folder = Path(autotune.space.settings.__file__).parent
     assert (folder / f"{setting.name}.py").is_file()
     assert SETTINGS[setting.name] is setting
 
 
 def test_every_file_is_a_setting_and_every_setting_has_its_test() -> None:
-    folder = Path(autotune.space.settings.__file__).parent
+    folder, here = Path(autotune.space.settings.__file__).parent, Path(__file__).parent
     assert {path.stem for path in folder.glob("*.py")} - {"__init__", "setting"} == set(SETTINGS)
-    assert {f"test_{name}.py" for name in SETTINGS} <= {path.name for path in Path(__file__).parent.iterdir()}
+    rows = (here / "test_rows.py").read_text(encoding="utf-8")
+    assert not [name for name in SETTINGS if f'"{name}"' not in rows and not (here / f"test_{name}.py").exists()]
 
 
 @EVERY
@@ -59,8 +60,12 @@ def test_a_value_means_itself_once_applied(setting: Setting) -> None:
         for value in setting.values or (1, 8):
             settings = setting.apply(value, environment)
             alone = settings.processes < 2  # what a launcher is told stands in no field
-            if alone and settings.training_arguments and setting.unavailable(value, environment, workload()) is None:
-                assert setting.from_user(settings.training_arguments, environment, workload()) == value
+            if (
+                alone
+                and settings.training_arguments
+                and setting.unavailable(value, Context(environment, workload())) is None
+            ):
+                assert setting.from_user(Context(environment, workload(), settings.training_arguments)) == value
 
 
 @EVERY
@@ -91,13 +96,13 @@ def test_what_it_needs_is_a_setting_that_needs_none_and_comes_before_it(setting:
 
 @EVERY
 def test_its_default_has_a_meaning_and_can_be_had_on_a_card(setting: Setting) -> None:
-    own = setting.from_user({}, gpu(), workload())
+    own = setting.from_user(Context(gpu(), workload()))
     assert setting.read(str(own)) == own
-    assert setting.unavailable(own, gpu(), workload()) is None
+    assert setting.unavailable(own, Context(gpu(), workload())) is None
 
 
 @EVERY
-def test_hungrier_is_a_partial_order(setting: Setting) -> None:
+def test_the_order_of_memory_is_a_partial_order(setting: Setting) -> None:
     values = setting.values or (1, 2, 4, 8)
     for one in values:
         assert setting.needs_at_least_as_much(one, one)

@@ -11,6 +11,7 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers import AutoConfig, TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig, unset_hf_deepspeed_config
 
+from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.zero import NAMES, NVME, SETTING, zero_config
 from autotune.space.setup import training_setup
 from tests.makers import GIB, configuration, cpu, gpu, workload
@@ -73,13 +74,13 @@ def test_what_is_offloaded_goes_where_it_was_asked_to() -> None:
 @pytest.mark.parametrize("value", EVERY)
 def test_its_own_config_is_read_as_the_value_that_made_it(value: str) -> None:
     assert SETTING.read(value) == value
-    assert SETTING.from_user({"deepspeed": zero_config(value)}, CARD, LARGE) == value
-    assert SETTING.from_user({}, CARD, LARGE) == "none"
+    assert SETTING.from_user(Context(CARD, LARGE, {"deepspeed": zero_config(value)})) == value
+    assert SETTING.from_user(Context(CARD, LARGE)) == "none"
 
 
 @pytest.mark.parametrize("own", [{"zero_optimization": {"stage": 2}}, "ds_config.json"])
 def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
-    assert SETTING.from_user({"deepspeed": own}, CARD, LARGE) == "own"
+    assert SETTING.from_user(Context(CARD, LARGE, {"deepspeed": own})) == "own"
     assert training_setup(configuration(8, zero="own"), CARD, {"deepspeed": own}).training_arguments["deepspeed"] == own
     assert "deepspeed" not in training_setup(configuration(8, zero="none"), CARD, {"deepspeed": own}).training_arguments
 
@@ -105,11 +106,31 @@ def test_it_is_read_back_from_deepspeed_s_engine() -> None:
 
 
 def test_it_is_only_for_models_that_do_not_fit_otherwise() -> None:
-    assert SETTING.unavailable("none", cpu(), workload()) is None
-    assert "GPU's memory" in (SETTING.unavailable("2", cpu(), LARGE) or "")
-    assert "pip install deepspeed" in (SETTING.unavailable("3_offload_all", gpu(), LARGE) or "")
-    assert "fit the" in (SETTING.unavailable("3_offload_all", CARD, workload()) or "")
-    assert SETTING.unavailable("3_offload_all", CARD, LARGE) is None, "16 x 8 GB are more than 80 GiB"
-    assert "nobody to divide with" in (SETTING.unavailable("3", CARD, LARGE) or "")
+    assert SETTING.unavailable("none", Context(cpu(), workload())) is None
+    assert "GPU's memory" in (SETTING.unavailable("2", Context(cpu(), LARGE)) or "")
+    assert "pip install deepspeed" in (SETTING.unavailable("3_offload_all", Context(gpu(), LARGE)) or "")
+    assert "fit the" in (SETTING.unavailable("3_offload_all", Context(CARD, workload())) or "")
+    assert SETTING.unavailable("3_offload_all", Context(CARD, LARGE)) is None, "16 x 8 GB are more than 80 GiB"
+    assert "nothing to divide between" in (SETTING.unavailable("3", Context(CARD, LARGE)) or "")
     several = gpu(versions={"deepspeed": "0.18"}, device_count=4)
-    assert SETTING.unavailable("3", several, LARGE) is None
+    assert SETTING.unavailable("3", Context(several, LARGE)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "linear_dtype", "value"),
+    [
+        ("bf16", "bfloat16", "bf16"),
+        ("fp16", "float16", "fp16"),
+        ("fp32", "float32", "fp32"),
+        ("fp32", "bfloat16", "bf16_weights"),
+        ("bf16", "float32", "fp32"),
+        ("fp16", "bfloat16", "bf16_weights"),
+    ],
+)
+def test_deepspeed_s_engine_casts_the_model_itself_and_has_no_autocast(
+    asked: str, linear_dtype: str, value: str
+) -> None:
+    config = zero_config("3_offload_all") | {name: {"enabled": name == asked} for name in ("bf16", "fp16")}
+    shown = observed(linear_dtype=linear_dtype)
+    shown.trainer.model_wrapped = DeepSpeedEngine(config)
+    assert SETTINGS["precision"].read_back(shown) == value

@@ -13,7 +13,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from autotune.workload.data.collate import collated_as_asked
 from autotune.workload.data.sampling import (
     RepeatedBatches,
@@ -49,7 +49,7 @@ def train(
     def train(model: str = "gpt2-mini", **settings: Any) -> Measurement:
         asked, workload = configuration(4, 2, **settings), texts(model)
         for name, value in settings.items():
-            assert SETTINGS[name].unavailable(value, environment, workload) is None
+            assert SETTINGS[name].unavailable(value, Context(environment, workload)) is None
         measurement = measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
         assert measurement.outcome is Outcome.COMPLETED, measurement.reason
         assert measurement.settings | settings == measurement.settings

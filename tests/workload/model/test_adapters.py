@@ -21,7 +21,7 @@ from autotune.memory.estimate import memory_model
 from autotune.memory.keys import UpdateKey, update_key, wanted_traces
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 from autotune.workload.data.synthetic import SyntheticSamples
 from autotune.workload.model.adapters import in_four_bits
 from autotune.workload.model.build import build_model, count_parameters, model_outline, plain_config
@@ -37,7 +37,7 @@ def train(
     def train(model: str = "gpt2-mini", **settings: Any) -> Measurement:
         asked, workload = configuration(2, 2, **settings), workload_of(model, sequence_length=16)
         for name, value in settings.items():
-            assert SETTINGS[name].unavailable(value, environment, workload) is None
+            assert SETTINGS[name].unavailable(value, Context(environment, workload)) is None
         return measured(host, make_order(tmp_path, environment, asked=asked, workload=workload))
 
     return train
