@@ -29,6 +29,8 @@ class RecordedHost(ProbeHost):
     is answered as not traced. orders: all that it was sent.
     """
 
+    uses_cache = False
+
     def __init__(self, recording: Path, objects: bytes = b"") -> None:
         super().__init__(objects)
         self._known = read_json(recording)
@@ -37,8 +39,10 @@ class RecordedHost(ProbeHost):
         ]
         self.orders: list[Order] = []
 
-    def start(self) -> None:
+    def launch(self) -> None:
         """Nothing is started."""
+
+    start = launch
 
     def close(self) -> None:
         """Remove the folders that were asked for."""
@@ -151,6 +155,8 @@ class RecordingHost(ProbeHost):
 
     answers: (order, the first rank's answer) of all hosts that are to be saved together.
     """
+
+    uses_cache = False
 
     def __init__(self, answers: list[tuple[Order, Any]], objects: bytes = b"") -> None:
         super().__init__(objects)

@@ -33,9 +33,8 @@ from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import read_json  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
-from autotune.probe.rates_query import device_rates  # noqa: E402
+from autotune.probe.queries import device_rates, traced  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
-from autotune.probe.trace_query import traced  # noqa: E402
 from autotune.space.settings import SETTINGS  # noqa: E402
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured  # noqa: E402
 from tests.probe.processes import becomes_true  # noqa: E402

@@ -1,13 +1,11 @@
 """What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
 
-import contextlib
 import ctypes.util
 import dataclasses
 import inspect
 import os
 import platform
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from autotune.core.environment import Environment, installed_versions
 from autotune.core.errors import InvalidRequest
 from autotune.probe.device import compile as compiling
 from autotune.probe.device import tryout
+from autotune.probe.device.machine import cpu_name, machine_memory
 from autotune.probe.device.nvml import used_bytes
 from autotune.probe.order import Order
 from autotune.space.settings.checkpointing import OPTIONS
@@ -96,36 +95,11 @@ def _can_be_preloaded(library: str) -> bool:
 def _cpu_facts() -> dict[str, Any]:
     total, free = machine_memory()
     return {
-        "device_name": _cpu_name(),
+        "device_name": cpu_name(),
         "total_memory_bytes": total,
         "free_memory_bytes": free,
         "context_source": "none on a CPU",
     }
-
-
-def machine_memory() -> tuple[int, int]:
-    """(total, available) bytes of the machine, or of the control group where that is less."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    total, free = memory.total, memory.available
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
-            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
-            total, free = min(total, limit), min(free, max(0, limit - used))
-    return total, free
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return os.uname().machine
 
 
 def _cuda_facts(order: Order) -> dict[str, Any]:

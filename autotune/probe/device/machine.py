@@ -186,6 +186,30 @@ class ReadingDelta:
         return None if before is None or after is None else max(0, after - before)
 
 
+def machine_memory() -> tuple[int, int]:
+    """(total, available) bytes of the machine, or of the control group where that is less."""
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
+            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
+            total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def cpu_name() -> str:
+    """The processor as the kernel calls it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
 def read_machine(cores: frozenset[int], clocks: bool = True) -> MachineReading:
     """The machine now. cores: those whose work counts; clocks: whether their clocks are read."""
     some = sorted(cores)[:: max(1, math.ceil(len(cores) / CLOCKS_READ))]

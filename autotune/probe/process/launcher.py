@@ -51,7 +51,11 @@ class ProbeHost:
 
     An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
     beside this one to the end. Still only one probe runs at a time. time_limit: of the command; no order outlasts it.
+    As a context it is launched at once, and imports its libraries while the caller goes on.
     """
+
+    uses_cache = True
+    """Whether what its children answered is cached, and the cache consulted instead of them."""
 
     def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
         self.time_limit = TimeLimit()
@@ -70,6 +74,8 @@ class ProbeHost:
 
     def __enter__(self) -> "ProbeHost":
         self._kept.enter_context(kept_initialized())
+        if self._channel is None:
+            self.launch()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,8 +87,8 @@ class ProbeHost:
         """The host's process id while it runs."""
         return self._pid
 
-    def start(self) -> None:
-        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+    def launch(self) -> None:
+        """Let the host start, without waiting until it is ready."""
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
         ours, theirs = socket.socketpair()
@@ -98,6 +104,12 @@ class ProbeHost:
             )
         self._channel = ours
         self._buffer = b""
+
+    def start(self) -> None:
+        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+        if self._channel is None:
+            self.launch()
+        assert self._channel is not None
         ready = self._receive(self.time_limit.cut(START_S))
         if ready is None or "ready" not in ready or "refused" in ready:
             output = self._output_end()
@@ -107,7 +119,7 @@ class ProbeHost:
         self._pid = ready["pid"]
         message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
         with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
-            ours.sendall(json.dumps(message).encode() + b"\n" + self._objects)
+            self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> Account:
         """Carry an order out, and up to twice more where something else killed it: the account of its end.
@@ -126,7 +138,7 @@ class ProbeHost:
         """Send an order and wait for its end."""
         interrupt.check()
         folder, begun = Path(order.folder), time.monotonic()
-        if self._process is None:
+        if self._pid is None:
             self.start()
         assert self._channel is not None
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
@@ -181,7 +193,7 @@ class ProbeHost:
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
-        if self._process is None:
+        if self._pid is None:
             self.start()
         return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
 
