@@ -309,7 +309,7 @@ def test_reading_the_surroundings_is_no_part_of_a_step(clock: Clock, monkeypatch
             self.read.append("stop")
             clock.sleep(100.0)
 
-    monkeypatch.setattr(timer, "Surroundings", Slow)
+    monkeypatch.setattr(timer, "MachineMonitor", Slow)
     watch, _ = watched(clock, order_of(4, 1))
     assert [step.seconds for step in watch.steps] == pytest.approx([Durations().whole(1)] * 5)
     assert watch.surroundings.read == ["start", "stop"]  # type: ignore[attr-defined]
