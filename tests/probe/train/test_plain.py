@@ -11,7 +11,6 @@ from autotune.core.environment import Environment
 from autotune.core.failures import Failure
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
-from autotune.probe.order import LOG
 from autotune.probe.process.launcher import ProbeHost
 from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
@@ -97,23 +96,6 @@ def test_a_training_held_to_too_little_ends_out_of_memory(bert: Attempt) -> None
     assert failure.reason
 
 
-def test_what_the_training_raises_comes_back_with_its_log(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    variables = {"BEHAVIOUR_TEXT": "something else altogether"}
-    order = make_order(
-        tmp_path,
-        environment,
-        "raise in backward",
-        variables=variables,
-        kind="verification",
-        request={"steps": 5, "seconds": None},
-    )
-    failure = own(own_host, order)
-    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, "RuntimeError: something else altogether")
-    assert "Traceback" in (tmp_path / LOG).read_text(encoding="utf-8")
-
-
 def test_a_training_that_takes_no_step_is_no_answer(
     own_host: ProbeHost, environment: Environment, tmp_path: Path
 ) -> None:
@@ -125,15 +107,6 @@ def test_a_training_that_takes_no_step_is_no_answer(
         Outcome.CRASHED,
         "RuntimeError: the training ended without a timed step",
     )
-
-
-def test_a_training_that_is_too_slow_is_ended_at_its_deadline(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(
-        tmp_path, environment, "slow", kind="verification", deadline_s=1.5, request={"steps": 5, "seconds": None}
-    )
-    assert own(own_host, order).outcome is Outcome.TIMED_OUT
 
 
 # The clock, without a training -----------------------------------------------------------------------------------
