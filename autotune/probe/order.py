@@ -1,4 +1,4 @@
-"""The whole contract between parent and child: what is ordered, and how an answer comes back.
+"""Orders from the parent to child processes, and the files of their answers.
 
     parent --order.json--> host --fork--> child --answer.json--> parent (measurement.json)
 
@@ -121,10 +121,10 @@ class Order:
             "timing": lambda value: Timing(**value),
             "best_so_far": lambda value: Interval(*value),
         }
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: opened[name](value) if value and name in opened else value for name, value in data.items()
         }
-        return cls(folder=str(folder), **known)
+        return cls(folder=str(folder), **fields)
 
 
 def answer_name(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
+"""Capabilities of the device with the installed libraries, each tried once."""
 
 import ctypes.util
 import dataclasses
@@ -38,9 +38,9 @@ def read(order: Order) -> Environment:
     if uuid := order.request.get("device_uuid"):
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
-    asked = order.request.get("optimizers", ())
-    wanted = dict.fromkeys([*ORDINARY, *([one.value for one in OptimizerNames] if asked == "every" else asked)])
-    optimizers, optimizer_bytes = tryout.optimizers(list(wanted), device)
+    requested = order.request.get("optimizers", ())
+    names = [name.value for name in OptimizerNames] if requested == "every" else requested
+    optimizers, optimizer_bytes = tryout.optimizers(list(dict.fromkeys([*ORDINARY, *names])), device)
     return Environment(
         device=device,
         device_uuid=uuid,
@@ -64,10 +64,11 @@ def read(order: Order) -> Environment:
 
 def _defaults() -> dict[str, Any]:
     """Defaults of TrainingArguments that JSON can hold, enumerations by their value."""
-    known = {
-        field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
+    fields = dataclasses.fields(TrainingArguments)
+    defaults = {field.name: getattr(field.default, "value", field.default) for field in fields}
+    return {
+        name: value for name, value in defaults.items() if value is None or isinstance(value, (bool, int, float, str))
     }
-    return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
 
 
 def _checkpointing_options() -> tuple[str, ...]:
@@ -78,12 +79,12 @@ def _checkpointing_options() -> tuple[str, ...]:
 
 def _libraries() -> dict[str, str]:
     """Library that a process can be started with -> its name for the loader, each tried; and glibc where it is the C library."""
-    found = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
+    libraries = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
     for name, files in PRELOADED.items():
-        known = next(filter(None, map(ctypes.util.find_library, files)), None)
-        if known is not None and _can_be_preloaded(known):
-            found[name] = known
-    return found
+        library = next(filter(None, map(ctypes.util.find_library, files)), None)
+        if library is not None and _can_be_preloaded(library):
+            libraries[name] = library
+    return libraries
 
 
 def _can_be_preloaded(library: str) -> bool:
@@ -136,9 +137,9 @@ def _wake_cuda() -> None:
     try:
         torch.zeros(1, device="cuda")
     except (RuntimeError, AssertionError) as error:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidRequest(
-            f"torch {torch.__version__} cannot use the GPU: {said}.",
+            f"torch {torch.__version__} cannot use the GPU: {line}.",
             "Use --device=cpu, or install a torch that fits the driver.",
         ) from error
     layer = torch.nn.Linear(256, 256, device="cuda")

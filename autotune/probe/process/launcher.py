@@ -1,4 +1,4 @@
-"""The parent's side: starts the host, sends orders, keeps deadlines, and turns every end into a Measurement."""
+"""The host of child processes as the parent sees it: started, sent orders, held to deadlines."""
 
 import contextlib
 import json
@@ -166,12 +166,17 @@ class ProbeHost:
             )
         if account is not None and "ended" in account:
             return account
-        known = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
+        ending = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
         if account is not None:
             kills, output = account["kernel_oom_kills"], self._output_end()
-            known |= {"ended": "host ended", "code": account["host_ended"], "kernel_oom_kills": kills, "output": output}
+            ending |= {
+                "ended": "host ended",
+                "code": account["host_ended"],
+                "kernel_oom_kills": kills,
+                "output": output,
+            }
         self.close()
-        return known
+        return ending
 
     def _run_elsewhere(self, order: Order) -> Account:
         """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
@@ -182,8 +187,8 @@ class ProbeHost:
         try:
             return other.run(order)
         except ProbeHostFailed as error:
-            said = " ".join(f"{name}={value}" for name, value in own.items())
-            reason = f"no process can be started with {said}: {error.written[0]}"
+            variables = " ".join(f"{name}={value}" for name, value in own.items())
+            reason = f"no process can be started with {variables}: {error.written[0]}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
 
