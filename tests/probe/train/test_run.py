@@ -1,7 +1,7 @@
 """Real trainings of tiny models: what was asked is what ran, and every way to fail is told apart."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,19 +27,6 @@ from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
 from tests.trainers import Logged, Numbers, bert
 
 Train = Callable[..., Measurement]
-
-
-@pytest.fixture(scope="module")
-def own_host() -> Iterator[ProbeHost]:
-    """A host with a caller's own model, data and Trainer class."""
-    objects = {
-        "model_init": misbehaviours.model_init,
-        "train_dataset": misbehaviours.Samples(),
-        "trainer_class": misbehaviours.OwnTrainer,
-    }
-    with ProbeHost(sent(objects)) as host:
-        host.start()
-        yield host
 
 
 @pytest.fixture
