@@ -113,9 +113,9 @@ def doctor(
     """Say what device, driver, libraries, precisions and optimizers there are, and what does not work and why."""
     with ErrorReporter(as_json) as answer:
         from autotune.commands.doctor import doctor_lines
-        from autotune.probe.survey_query import read_device
+        from autotune.probe.queries import read_device
 
-        environment = read_device(device)
+        environment = read_device(device, anew=True)
         if as_json:
             answer.json(environment.to_dict())
         else:

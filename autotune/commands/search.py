@@ -4,6 +4,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from autotune.commands.finished import finished_study, request_fingerprint
@@ -17,8 +18,8 @@ from autotune.core.time_limit import TimeLimit
 from autotune.core.workload import Workload
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
-from autotune.probe.survey_query import read_environment, read_workload
 from autotune.report import FILES
 from autotune.report.live.views import following
 from autotune.report.loggers.guarded import LoggerGroup
@@ -151,6 +152,10 @@ def search(
     return dataclasses.replace(result, user_arguments=user)
 
 
+IMPORTED_AHEAD = ("pandas", "sqlalchemy.dialects.sqlite", "alembic.command")
+"""What a study's storage and report need, imported while the host imports its own libraries."""
+
+
 def _begin(
     request: TuningRequest,
     card: device.Card | None,
@@ -170,6 +175,8 @@ def _begin(
     base = request.training_args
     with probes(pickled) as host, following(watch) as show:
         host.time_limit = time_limit
+        for name in IMPORTED_AHEAD:
+            import_module(name)
         environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)
         base = what_differs(base, environment)

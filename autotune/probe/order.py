@@ -1,4 +1,4 @@
-"""The whole contract between parent and child: what is ordered, and how an answer comes back.
+"""Orders from the parent to child processes, and the files of their answers.
 
     parent --order.json--> host --fork--> child --answer.json--> parent (measurement.json)
 

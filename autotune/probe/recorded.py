@@ -29,16 +29,21 @@ class RecordedHost(ProbeHost):
     is answered as not traced. orders: all that it was sent.
     """
 
+    uses_cache = False
+
     def __init__(self, recording: Path, objects: bytes = b"") -> None:
         super().__init__(objects)
-        self._known = read_json(recording)
+        self._recording = read_json(recording)
         self._probes = [
-            (Configuration.from_dict(made), Measurement.from_dict(data)) for made, data in self._known["probes"]
+            (Configuration.from_dict(configuration), Measurement.from_dict(data))
+            for configuration, data in self._recording["probes"]
         ]
         self.orders: list[Order] = []
 
-    def start(self) -> None:
+    def launch(self) -> None:
         """Nothing is started."""
+
+    start = launch
 
     def close(self) -> None:
         """Remove the folders that were asked for."""
@@ -61,8 +66,8 @@ class RecordedHost(ProbeHost):
         answers: dict[str, Callable[[Order], Any]] = {
             "prepare": self.prepare,
             "trace": self._trace,
-            "rates": lambda order: self._known["rates"],
-            "capabilities": lambda order: self._known["environment"],
+            "rates": lambda order: self._recording["rates"],
+            "capabilities": lambda order: self._recording["environment"],
             "verification": self._verification,
         }
         seconds = 0.0
@@ -80,39 +85,37 @@ class RecordedHost(ProbeHost):
         """The recorded workload, with the sequence length that is requested."""
         request, workload = (
             TuningRequest.from_dict(order.request["request"]),
-            Workload.from_dict(self._known["workload"]),
+            Workload.from_dict(self._recording["workload"]),
         )
         length = workload.sequence_length and (request.sequence_length or workload.sequence_length)
         return replace(workload, sequence_length=length).to_dict()
 
     def probe(self, order: Order) -> Measurement:
         """What a probe of the ordered configuration brings back."""
-        made = order.configuration
-        assert made is not None
-        known, measurement = self._nearest(made)
-        larger = max(1.0, made.micro_batch_size / known.micro_batch_size)
+        configuration = order.configuration
+        assert configuration is not None
+        nearest, measurement = self._nearest(configuration)
+        larger = max(1.0, configuration.micro_batch_size / nearest.micro_batch_size)
         peak = int((measurement.peak_bytes or 0) * larger)
-        answer = recorded(made, measurement.samples_per_second or 1.0, peak, order.allowed_bytes or peak)
+        answer = recorded(configuration, measurement.samples_per_second or 1.0, peak, order.allowed_bytes or peak)
         return replace(
             answer,
-            settings=made.values,
-            asked=made.values,
+            settings=configuration.values,
+            asked=configuration.values,
             surroundings=measurement.surroundings,
             probe_seconds=measurement.probe_seconds,
         )
 
     def _nearest(self, wanted: Configuration) -> tuple[Configuration, Measurement]:
-        def distance(known: Configuration) -> tuple[int, float]:
-            values = known.values
-            other = sum(
-                values.get(name) != value for name, value in wanted.values.items() if name != "micro_batch_size"
-            )
-            return other, abs(math.log(known.micro_batch_size / wanted.micro_batch_size))
+        def distance(recorded: Configuration) -> tuple[int, float]:
+            settings = {name: value for name, value in wanted.values.items() if name != "micro_batch_size"}
+            differing = sum(recorded.values.get(name) != value for name, value in settings.items())
+            return differing, abs(math.log(recorded.micro_batch_size / wanted.micro_batch_size))
 
         return min(self._probes, key=lambda pair: distance(pair[0]))
 
     def _trace(self, order: Order) -> dict[str, Any]:
-        traces = self._known["traces"]
+        traces = self._recording["traces"]
         answer = dict(traces["model"])
         for kind in ("steps", "updates"):
             missing = {"error": "not recorded"}
@@ -124,8 +127,8 @@ class RecordedHost(ProbeHost):
         assert order.configuration is not None
         wanted = order.configuration.values
         shared = [
-            (sum(wanted.get(name) == value for name, value in Configuration.from_dict(made).values.items()), answer)
-            for made, answer in self._known[order.kind]
+            (sum(wanted.get(name) == value for name, value in Configuration.from_dict(data).values.items()), answer)
+            for data, answer in self._recording[order.kind]
         ]
         return max(shared, key=lambda pair: pair[0])[1]
 
@@ -152,6 +155,8 @@ class RecordingHost(ProbeHost):
     answers: (order, the first rank's answer) of all hosts that are to be saved together.
     """
 
+    uses_cache = False
+
     def __init__(self, answers: list[tuple[Order, Any]], objects: bytes = b"") -> None:
         super().__init__(objects)
         self._answers = answers
@@ -167,14 +172,14 @@ class RecordingHost(ProbeHost):
 
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
     """Write what a RecordedHost reads. Raises OSError where the disk refuses."""
-    known: dict[str, Any] = {"probes": [], "numerics": [], "rehearsal": []}
+    recorded: dict[str, Any] = {"probes": [], "numerics": [], "rehearsal": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:
         if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
             brief = {
                 name: value for name, value in answer.items() if value and name not in ("stage_peak_bytes", "log_tail")
             }
-            known["probes"].append([order.configuration.to_dict(), brief])
+            recorded["probes"].append([order.configuration.to_dict(), brief])
         elif "value" not in answer:
             continue
         elif order.kind == "trace":
@@ -183,10 +188,12 @@ def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> Non
             for kind in ("steps", "updates"):
                 traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
         elif order.kind in ("numerics", "rehearsal") and order.configuration:
-            known[order.kind].append([order.configuration.to_dict(), answer["value"]])
+            recorded[order.kind].append([order.configuration.to_dict(), answer["value"]])
         elif order.kind != "verification":
-            known[{"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)] = answer["value"]
-    recording.write_text(json.dumps(known | {"traces": traces}) + "\n", encoding="utf-8")
+            recorded[{"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)] = answer[
+                "value"
+            ]
+    recording.write_text(json.dumps(recorded | {"traces": traces}) + "\n", encoding="utf-8")
 
 
 def _key(wanted: Mapping[str, Any]) -> str:

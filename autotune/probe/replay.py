@@ -1,4 +1,4 @@
-"""ReplayProbe: answers from a recorded table, for testing everything that stands on a probe."""
+"""ReplayProbe: a probe that answers from a table, for tests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from autotune.core.request import TASKS, TuningRequest, check_installed
 from autotune.core.units import format_bytes, format_parameters
 from autotune.core.workload import Workload
 from autotune.probe.device import nvml
-from autotune.probe.survey_query import device_name
+from autotune.probe.queries import device_name
 from autotune.space.build import parse_overrides
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS

@@ -16,8 +16,7 @@ from autotune.core.workload import Workload
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.rates_query import head_seconds, known_rates
-from autotune.probe.trace_query import traced
+from autotune.probe.queries import head_seconds, known_rates, traced
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline

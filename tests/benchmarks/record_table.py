@@ -36,9 +36,8 @@ from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
-from autotune.probe.rates_query import device_rates  # noqa: E402
+from autotune.probe.queries import device_rates, traced  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
-from autotune.probe.trace_query import traced  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
 
 TABLES: dict[str, dict[str, Any]] = {

@@ -116,7 +116,7 @@ def model_of_2022(workload: Workload, configurations: list[Configuration]) -> Me
 def seconds_of_llama(host: ProbeHost) -> list[str]:
     """How long all of a 8B model takes, from a started host."""
     from autotune.commands.estimate.run import device_meant
-    from autotune.probe.trace_query import traced
+    from autotune.probe.queries import traced
 
     folder = str(host.scratch_folder())
     request = tuning_request("llama-8b", 64)

@@ -18,9 +18,9 @@ from autotune.core.loss_curves import STEPS
 from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Order, Timing
+from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.recorded import RecordingHost, save_recording
 from autotune.probe.runner import LiveProbe
-from autotune.probe.survey_query import read_environment, read_workload
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO

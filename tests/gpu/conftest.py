@@ -11,7 +11,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.survey_query import read_device
+from autotune.probe.queries import read_device
 from autotune.space.settings import SETTINGS, Context
 from tests.probe.probes import SETTINGS as BASE
 from tests.probe.probes import make_order, measured

@@ -10,7 +10,7 @@ from autotune.core.environment import Environment
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.survey_query import read_device
+from autotune.probe.queries import read_device
 from tests.probe.probes import QUICK, configuration, make_order, measured
 
 pytestmark = pytest.mark.gpu

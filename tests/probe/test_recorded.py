@@ -96,8 +96,8 @@ def test_no_process_and_no_torch_is_needed(tmp_path: Path) -> None:
 
     code = (
         "import sys; from functools import partial; from pathlib import Path\n"
-        "from autotune.commands import search as workflow; from autotune.probe.recorded import RecordedHost\n"
-        f"workflow.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
+        "from autotune.commands import search; from autotune.probe.recorded import RecordedHost\n"
+        f"search.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
         f"    no_history=True, probes=partial(RecordedHost, Path({str(RECORDED)!r})))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )

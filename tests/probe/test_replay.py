@@ -20,10 +20,6 @@ def test_it_answers_from_its_table_and_remembers_what_was_asked() -> None:
         probe(other, OPTIONS)
 
 
-def test_it_answers_from_a_function() -> None:
-    assert ReplayProbe(machine)(configuration(8), OPTIONS) == machine(configuration(8))
-
-
 @pytest.mark.parametrize("micro_batch_size", [1, 8, 48])
 def test_a_recorded_measurement_has_the_speed_and_peak_that_were_asked_for(micro_batch_size: int) -> None:
     of = configuration(micro_batch_size)

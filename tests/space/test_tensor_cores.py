@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.rates_query import head_seconds
+from autotune.probe.queries import head_seconds
 from autotune.space.settings.micro_batch_size import tiled
 from autotune.space.tensor_cores import OutputLayer, advice, multiple, output_layer
 from tests.makers import cpu, gpu

@@ -14,7 +14,7 @@ from autotune.core.workload import Workload
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.rates_query import device_rates, known_rates
+from autotune.probe.queries import device_rates, known_rates
 from autotune.sampler.calibration import Calibration
 from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import Effect

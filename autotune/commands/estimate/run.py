@@ -17,8 +17,7 @@ from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.survey_query import read_environment, read_workload
-from autotune.probe.trace_query import traced
+from autotune.probe.queries import read_environment, read_workload, traced
 from autotune.report.exports import auto_class
 from autotune.sampler.candidates import narrowed
 from autotune.space.build import build_space, parse_overrides

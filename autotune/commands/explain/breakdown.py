@@ -10,8 +10,7 @@ from autotune.core.errors import TracingFailed
 from autotune.core.workload import Workload
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.rates_query import known_rates
-from autotune.probe.trace_query import traced
+from autotune.probe.queries import known_rates, traced
 from autotune.space.utilization import Arithmetic
 from autotune.study.warm_start import arithmetic_of
 

@@ -21,8 +21,8 @@ from autotune.probe import Probe
 from autotune.probe.device import nvml as device
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, Timing
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
-from autotune.probe.survey_query import read_environment, read_workload
 from autotune.report.live.views import errors
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.limits import check_files, check_model_fits, memory_limit

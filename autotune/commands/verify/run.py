@@ -21,8 +21,8 @@ from autotune.core.units import format_seconds
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Order
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_device
 from autotune.probe.runner import LiveProbe
-from autotune.probe.survey_query import read_device
 from autotune.report.live.views import saying
 from autotune.space.launch import launch_line
 from autotune.study.result import SearchResult

@@ -1,13 +1,11 @@
-"""What torch, transformers and bitsandbytes can really do on this device, found by doing it once."""
+"""Capabilities of the device with the installed libraries, each tried once."""
 
-import contextlib
 import ctypes.util
 import dataclasses
 import inspect
 import os
 import platform
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from autotune.core.environment import Environment, installed_versions
 from autotune.core.errors import InvalidRequest
 from autotune.probe.device import compile as compiling
 from autotune.probe.device import tryout
+from autotune.probe.device.machine import cpu_name, machine_memory
 from autotune.probe.device.nvml import used_bytes
 from autotune.probe.order import Order
 from autotune.space.settings.checkpointing import OPTIONS
@@ -39,9 +38,9 @@ def read(order: Order) -> Environment:
     if uuid := order.request.get("device_uuid"):
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
-    asked = order.request.get("optimizers", ())
-    wanted = dict.fromkeys([*ORDINARY, *([one.value for one in OptimizerNames] if asked == "every" else asked)])
-    optimizers, optimizer_bytes = tryout.optimizers(list(wanted), device)
+    requested = order.request.get("optimizers", ())
+    names = [name.value for name in OptimizerNames] if requested == "every" else requested
+    optimizers, optimizer_bytes = tryout.optimizers(list(dict.fromkeys([*ORDINARY, *names])), device)
     return Environment(
         device=device,
         device_uuid=uuid,
@@ -65,10 +64,11 @@ def read(order: Order) -> Environment:
 
 def _defaults() -> dict[str, Any]:
     """Defaults of TrainingArguments that JSON can hold, enumerations by their value."""
-    known = {
-        field.name: getattr(field.default, "value", field.default) for field in dataclasses.fields(TrainingArguments)
+    fields = dataclasses.fields(TrainingArguments)
+    defaults = {field.name: getattr(field.default, "value", field.default) for field in fields}
+    return {
+        name: value for name, value in defaults.items() if value is None or isinstance(value, (bool, int, float, str))
     }
-    return {name: value for name, value in known.items() if value is None or isinstance(value, (bool, int, float, str))}
 
 
 def _checkpointing_options() -> tuple[str, ...]:
@@ -79,12 +79,12 @@ def _checkpointing_options() -> tuple[str, ...]:
 
 def _libraries() -> dict[str, str]:
     """Library that a process can be started with -> its name for the loader, each tried; and glibc where it is the C library."""
-    found = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
+    libraries = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
     for name, files in PRELOADED.items():
-        known = next(filter(None, map(ctypes.util.find_library, files)), None)
-        if known is not None and _can_be_preloaded(known):
-            found[name] = known
-    return found
+        library = next(filter(None, map(ctypes.util.find_library, files)), None)
+        if library is not None and _can_be_preloaded(library):
+            libraries[name] = library
+    return libraries
 
 
 def _can_be_preloaded(library: str) -> bool:
@@ -96,36 +96,11 @@ def _can_be_preloaded(library: str) -> bool:
 def _cpu_facts() -> dict[str, Any]:
     total, free = machine_memory()
     return {
-        "device_name": _cpu_name(),
+        "device_name": cpu_name(),
         "total_memory_bytes": total,
         "free_memory_bytes": free,
         "context_source": "none on a CPU",
     }
-
-
-def machine_memory() -> tuple[int, int]:
-    """(total, available) bytes of the machine, or of the control group where that is less."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    total, free = memory.total, memory.available
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
-            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
-            total, free = min(total, limit), min(free, max(0, limit - used))
-    return total, free
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return os.uname().machine
 
 
 def _cuda_facts(order: Order) -> dict[str, Any]:
@@ -162,9 +137,9 @@ def _wake_cuda() -> None:
     try:
         torch.zeros(1, device="cuda")
     except (RuntimeError, AssertionError) as error:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidRequest(
-            f"torch {torch.__version__} cannot use the GPU: {said}.",
+            f"torch {torch.__version__} cannot use the GPU: {line}.",
             "Use --device=cpu, or install a torch that fits the driver.",
         ) from error
     layer = torch.nn.Linear(256, 256, device="cuda")

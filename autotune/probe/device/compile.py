@@ -1,4 +1,4 @@
-"""What torch compiles in a training: with which backends it can, how much it did, and where it keeps that."""
+"""torch.compile: usable backends, graphs compiled so far, and the folder of compiled code."""
 
 import hashlib
 import importlib.util
@@ -38,9 +38,9 @@ def keep_compiled(order: Order) -> None:
     before it met the others.
     """
     assert order.configuration is not None
-    told = json.dumps(order.configuration.to_dict(), sort_keys=True)
+    content = json.dumps(order.configuration.to_dict(), sort_keys=True)
     own = Path(tempfile.gettempdir())  # of a rank but the first: a folder in the probe's
-    place = own.parents[1 if this_rank() else 0] / f"compiled-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    place = own.parents[1 if this_rank() else 0] / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     if order.kind == "probe" and not order.confirmation:
         shutil.rmtree(place, ignore_errors=True)
     os.environ |= {CACHE: str(place), KERNELS: str(place / "triton")}

@@ -1,4 +1,4 @@
-"""What went on around the timed steps: foreign work, swapping, clocks, and what the device says of itself."""
+"""Load, swapping, clocks and memory of the machine, and what happened around the timed steps."""
 
 import contextlib
 import math
@@ -186,6 +186,30 @@ class ReadingDelta:
         return None if before is None or after is None else max(0, after - before)
 
 
+def machine_memory() -> tuple[int, int]:
+    """(total, available) bytes of the machine, or of the control group where that is less."""
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
+            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
+            total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def cpu_name() -> str:
+    """The processor as the kernel calls it, else its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
 def read_machine(cores: frozenset[int], clocks: bool = True) -> MachineReading:
     """The machine now. cores: those whose work counts; clocks: whether their clocks are read."""
     some = sorted(cores)[:: max(1, math.ceil(len(cores) / CLOCKS_READ))]
@@ -223,7 +247,7 @@ def _core_seconds(cores: frozenset[int]) -> tuple[int, float | None, float | Non
         for line in (PROC / "stat").read_text().splitlines():
             name, *fields = line.split()
             if name.startswith("cpu") and name != "cpu":
-                listed[int(name[3:])] = [int(one) for one in fields]
+                listed[int(name[3:])] = [int(ticks) for ticks in fields]
         counted = [listed[core] for core in (cores if cores and cores <= listed.keys() else listed)]
         tick = 1 / os.sysconf("SC_CLK_TCK")
         busy = stolen = 0
@@ -260,19 +284,19 @@ def _swapped_bytes() -> int | None:
 
 def _mean_mhz(cores: list[int], name: str) -> float | None:
     """The mean of a cpufreq value, which the kernel tells in kHz."""
-    known = [khz for core in cores if (khz := _number(CPUS / f"cpu{core}/cpufreq/{name}"))]
-    return sum(known) / len(known) / 1000 if known else None
+    clocks = [khz for core in cores if (khz := _number(CPUS / f"cpu{core}/cpufreq/{name}"))]
+    return sum(clocks) / len(clocks) / 1000 if clocks else None
 
 
 def _heat_throttles(cores: list[int]) -> dict[str, int]:
     """Each core's own counter of slowing for heat and its package's (x86: Documentation/ABI, thermal_throttle)."""
-    found = {}
+    counters = {}
     for core in cores:
         for kind in ("core", "package"):
             times = _number(CPUS / f"cpu{core}/thermal_throttle/{kind}_throttle_count")
             if times is not None:
-                found[f"{core} {kind}"] = times
-    return found
+                counters[f"{core} {kind}"] = times
+    return counters
 
 
 def _number(path: Path) -> int | None:

@@ -1,9 +1,11 @@
-"""What a card says of itself through NVML at one moment, and what two such moments tell: energy, heat, clocks, brakes."""
+"""Telemetry of a card by NVML: energy, temperature, clocks and reasons for lower clocks, read twice and compared."""
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from autotune.probe.device.nvml import opened
 
 JOULES_LEAST_S = 1.0
 """Seconds from which a difference of the energy counter is told: it moves every 20 to 100 ms, so that at one second the
@@ -62,13 +64,10 @@ def card_reader(uuid: str | None) -> Callable[[], CardReading]:
 
     Without a name, a driver or such a card every reading is unknown. Never raises, and neither does what it returns.
     """
-    if uuid is not None:
-        with contextlib.suppress(Exception):  # NVML's errors, or no NVML at all
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            return lambda: _read(pynvml, handle)
+    with contextlib.suppress(Exception):  # NVML's errors
+        if uuid is not None and (nvml := opened()) is not None:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            return lambda: _read(nvml, handle)
     return CardReading
 
 
@@ -132,35 +131,35 @@ def _at_power_limit(card: CardReading) -> bool:
 def _read(nvml: Any, handle: Any) -> CardReading:
     """Each question by itself: cards, drivers and virtual machines differ in which they answer."""
 
-    def asked(question: str, *more: Any) -> Any:
+    def ask(question: str, *more: Any) -> Any:
         with contextlib.suppress(Exception):  # not supported by card, driver or pynvml, or the card is lost
             return getattr(nvml, question)(handle, *more)
         return None
 
-    temperature = asked("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)
+    temperature = ask("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)
     if temperature is None:  # a driver or pynvml from before 2025
-        temperature = asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
+        temperature = ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
     # Degrees to the nearest slowdown, where the card knows them (Ada and later); the threshold itself is for older ones.
-    margin = asked("nvmlDeviceGetMarginTemperature")
-    threshold = asked("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+    margin = ask("nvmlDeviceGetMarginTemperature")
+    threshold = ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
     return CardReading(
-        energy_j=_thousandth(asked("nvmlDeviceGetTotalEnergyConsumption")),
+        energy_j=_thousandth(ask("nvmlDeviceGetTotalEnergyConsumption")),
         temperature_c=temperature,
         slowdown_temperature_c=threshold if temperature is None or margin is None else temperature + margin,
-        sm_clock_mhz=asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        sm_clock_max_mhz=asked("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        power_w=_thousandth(asked("nvmlDeviceGetPowerUsage")),
-        power_limit_w=_thousandth(asked("nvmlDeviceGetEnforcedPowerLimit")),
-        throttle_reasons=_reasons(nvml, asked),
+        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        power_w=_thousandth(ask("nvmlDeviceGetPowerUsage")),
+        power_limit_w=_thousandth(ask("nvmlDeviceGetEnforcedPowerLimit")),
+        throttle_reasons=_reasons(nvml, ask),
     )
 
 
-def _reasons(nvml: Any, asked: Callable[[str], Any]) -> tuple[str, ...] | None:
+def _reasons(nvml: Any, ask: Callable[[str], Any]) -> tuple[str, ...] | None:
     """By the newer of the two names that pynvml and the driver both know."""
-    bits = asked("nvmlDeviceGetCurrentClocksEventReasons")
+    bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if bits is None:
-        bits = asked("nvmlDeviceGetCurrentClocksThrottleReasons")
-    return None if bits is None else tuple(words for name, words in BRAKES.items() if bits & _bit(nvml, name))
+        bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    return None if bits is None else tuple(reason for name, reason in BRAKES.items() if bits & _bit(nvml, name))
 
 
 def _bit(nvml: Any, reason: str) -> int:

@@ -1,4 +1,4 @@
-"""What works on a device, found by doing it once: number formats, optimizers, weights of four bits."""
+"""Number formats, optimizers and four-bit weights, each tried once on the device."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.space.settings.quantization import NAMES as QUANTIZATIONS
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 FIRST_STEPS = 8
 """Steps in which an optimizer must change something: rectified Adam waits for its variance to settle (Liu et al., 2020)."""
@@ -45,13 +45,13 @@ def why_not(attempt: Callable[[], None]) -> str | None:
     return attempted(attempt)[1]
 
 
-def attempted(attempt: Callable[[], Found]) -> tuple[Found | None, str | None]:
+def attempted(attempt: Callable[[], Result]) -> tuple[Result | None, str | None]:
     """(what the attempt brings, None), or (None, one line of why it does not work)."""
     try:
         return attempt(), None
     except Exception as error:  # whatever a library raises, the value cannot be used
-        said = next(iter(str(error).strip().splitlines()), "no message")
-        return None, f"{type(error).__name__}: {said}"[:200]
+        line = next(iter(str(error).strip().splitlines()), "no message")
+        return None, f"{type(error).__name__}: {line}"[:200]
 
 
 def _try_autocast(device: str, dtype: torch.dtype) -> None:
@@ -105,8 +105,8 @@ def _used_beside_tensors(device: str) -> int:
         return int(total - free - torch.cuda.memory_reserved())
     import psutil
 
-    known = psutil.Process().memory_info()
-    return int(known.rss - known.shared)
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def made_optimizer(name: str, module: Any, device: str) -> Any:
@@ -120,14 +120,14 @@ def made_optimizer(name: str, module: Any, device: str) -> Any:
         report_to="none",
     )
     kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, module)
-    given = module.parameters()
-    for one in (
+    parameters = module.parameters()
+    for name in (
         "params",
         "model",
         "optimizer_dict",
     ):  # those that look at the whole model, as `Trainer.create_optimizer`
-        given = options.pop(one, given)
-    optimizer = kind(given, **options)
+        parameters = options.pop(name, parameters)
+    optimizer = kind(parameters, **options)
     if callable(getattr(optimizer, "train", None)):  # schedule-free ones, as the Trainer does before each step
         optimizer.train()
     return optimizer

@@ -1,4 +1,4 @@
-"""What a host's account of an order, its children's answers and their log together mean."""
+"""Answers of child processes: a measurement, a value or the reason why there is none."""
 
 import contextlib
 import signal
@@ -11,7 +11,7 @@ from autotune.core import failures
 from autotune.core.io import read_json
 from autotune.core.measurement import Measurement, Outcome
 from autotune.probe.order import LOG, Order, answer_name
-from autotune.probe.process.ranks import decisive, of_rank, together, value_together
+from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 
 Account = Mapping[str, Any]
 """How an order ended. ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: of each
@@ -19,7 +19,7 @@ rank the exit code, -signal, or None where it was ended; kernel_oom_kills: meanw
 the end of what a host that ended had printed; killed: how often the order was begun again because something else killed it."""
 
 STARTER = "the process that starts probes"
-"""What people are told of a host."""
+"""A host's name in messages."""
 
 
 def killed_from_outside(account: Account) -> bool:
@@ -33,83 +33,81 @@ def read_answer(order: Order, account: Account) -> Measurement:
     seconds = float(account["seconds"])
     if account["ended"] != "exited":
         return _failed(order, failure_of(account, 0, log_tail(Path(order.folder))), seconds)
-    ends = [end for rank in range(order.ranks) if (end := _end_of(order, rank, account, seconds)) is not None]
+    ends = [end for rank in range(order.ranks) if (end := _measurement_of(order, rank, account, seconds)) is not None]
     completed = [end for end in ends if end.outcome is Outcome.COMPLETED]
     if len(completed) < order.ranks:
         return ends[decisive(ends)]
-    measurement = together(completed) if order.ranks > 1 else completed[0]
+    measurement = merge_ranks(completed) if order.ranks > 1 else completed[0]
     return replace(measurement, repeated_because=("killed from outside",) * bool(account.get("killed")))
 
 
 def read_value(order: Order, account: Account) -> tuple[Any, failures.Failure | None]:
     """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
-    tail = log_tail(Path(order.folder))
     if account["ended"] != "exited":
-        return None, failure_of(account, 0, tail)
+        return None, failure_of(account, 0, log_tail(Path(order.folder)))
     ends = [_value_of(order, rank, account) for rank in range(order.ranks)]
     if failed := [failure for _, failure in ends if failure is not None]:
         return None, failed[decisive(failed)]
     values = [value for value, _ in ends if value is not None]
     if len(values) < order.ranks:
-        return None, failure_of(account, 0, tail)
-    return values[0] if order.ranks == 1 else value_together(order.kind, values), None
+        return None, failure_of(account, 0, log_tail(Path(order.folder)))
+    return values[0] if order.ranks == 1 else merge_values(order.kind, values), None
 
 
-def _end_of(order: Order, rank: int, account: Account, seconds: float) -> Measurement | None:
+def _measurement_of(order: Order, rank: int, account: Account, seconds: float) -> Measurement | None:
     """What this rank left, or what its end means; None where it was well, and ended because another one failed."""
-    folder, several = Path(order.folder), order.ranks > 1
-    tail = log_tail(folder)
+    folder = Path(order.folder)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         answer = replace(Measurement.from_dict(read_json(folder / answer_name(rank))), probe_seconds=seconds)
         if answer.outcome is Outcome.COMPLETED:
             return answer
-        answer = replace(answer, reason=f"rank {rank}: {answer.reason}") if several else answer
-        return _with_log(answer, account, tail)
-    if several and account["codes"][rank] is None:
+        tail = log_tail(folder)
+        if answer.outcome is Outcome.CRASHED and failures.worker_killed_for_memory(tail, account["kernel_oom_kills"]):
+            answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")  # only the host could see it
+        return replace(answer, reason=_with_rank(order, rank, answer.reason), log_tail=tail)
+    failure = _failure_of_rank(order, rank, account)
+    return None if failure is None else _failed(order, failure, seconds)
+
+
+def _value_of(order: Order, rank: int, account: Account) -> tuple[Any, failures.Failure | None]:
+    """(a rank's value, None), (None, why there is none), or (None, None) where it ended because another one failed."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        answer = read_json(Path(order.folder) / answer_name(rank))
+        if "value" in answer:
+            return answer["value"], None
+        reason = _with_rank(order, rank, answer["reason"])
+        return None, failures.Failure(Outcome(answer["outcome"]), reason, answer["where"])
+    return None, _failure_of_rank(order, rank, account)
+
+
+def _failure_of_rank(order: Order, rank: int, account: Account) -> failures.Failure | None:
+    """What the end of a rank without an answer means; None where it was ended because another one failed."""
+    if order.ranks > 1 and account["codes"][rank] is None:
         return None
-    failure = failure_of(account, rank, tail)
-    return _failed(order, of_rank(rank, failure) if several else failure, seconds)
+    failure = failure_of(account, rank, log_tail(Path(order.folder)))
+    return replace(failure, reason=_with_rank(order, rank, failure.reason))
+
+
+def _with_rank(order: Order, rank: int, reason: str) -> str:
+    return f"rank {rank}: {reason}" if order.ranks > 1 else reason
 
 
 def _failed(order: Order, failure: failures.Failure, seconds: float) -> Measurement:
     if failure.outcome is Outcome.TIMED_OUT:
         failure = replace(failure, reason=f"not done after {order.deadline_s:.0f} s")
-    made = order.configuration
+    configuration = order.configuration
     return Measurement(
         failure.outcome,
         reason=failure.reason,
         where=failure.where,
-        accumulation_steps=made.gradient_accumulation_steps if made else 1,
+        accumulation_steps=configuration.gradient_accumulation_steps if configuration else 1,
         accumulation_steps_run=order.accumulation_steps_run,
-        data_parallel_size=made.data_parallel_size if made else 1,
+        data_parallel_size=configuration.data_parallel_size if configuration else 1,
         allowed_bytes=order.allowed_bytes,
         refused_bytes=failure.refused_bytes,
         probe_seconds=seconds,
         log_tail=log_tail(Path(order.folder)),
     )
-
-
-def _value_of(order: Order, rank: int, account: Account) -> tuple[Any, failures.Failure | None]:
-    """(a rank's value, None), (None, why there is none), or (None, None) where it ended because another one failed."""
-    folder, several = Path(order.folder), order.ranks > 1
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        answer = read_json(folder / answer_name(rank))
-        if "value" in answer:
-            return answer["value"], None
-        failure = failures.Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
-        return None, of_rank(rank, failure) if several else failure
-    if several and account["codes"][rank] is None:
-        return None, None
-    failure = failure_of(account, rank, log_tail(folder))
-    return None, of_rank(rank, failure) if several else failure
-
-
-def _with_log(answer: Measurement, account: Account, tail: str) -> Measurement:
-    """The child's account of its failure with what it printed, and with what only the host could see."""
-    kills = account.get("kernel_oom_kills", 0)
-    if answer.outcome is Outcome.CRASHED and failures.worker_killed_for_memory(tail, kills):
-        answer = replace(answer, outcome=Outcome.OUT_OF_MEMORY, where="data")
-    return replace(answer, log_tail=tail)
 
 
 def failure_of(account: Account, rank: int, tail: str) -> failures.Failure:

@@ -1,4 +1,4 @@
-"""Ending processes and clearing away what killed ones leave behind."""
+"""Ending processes, and removing what killed ones leave behind."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""The parent's side: starts the host, sends orders, keeps deadlines, and turns every end into a Measurement."""
+"""The host of child processes as the parent sees it: started, sent orders, held to deadlines."""
 
 import contextlib
 import json
@@ -51,7 +51,11 @@ class ProbeHost:
 
     An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
     beside this one to the end. Still only one probe runs at a time. time_limit: of the command; no order outlasts it.
+    As a context it is launched at once, and imports its libraries while the caller goes on.
     """
+
+    uses_cache = True
+    """Whether what its children answered is cached, and the cache consulted instead of them."""
 
     def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
         self.time_limit = TimeLimit()
@@ -70,6 +74,8 @@ class ProbeHost:
 
     def __enter__(self) -> "ProbeHost":
         self._kept.enter_context(kept_initialized())
+        if self._channel is None:
+            self.launch()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,8 +87,8 @@ class ProbeHost:
         """The host's process id while it runs."""
         return self._pid
 
-    def start(self) -> None:
-        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+    def launch(self) -> None:
+        """Let the host start, without waiting until it is ready."""
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
         ours, theirs = socket.socketpair()
@@ -98,6 +104,12 @@ class ProbeHost:
             )
         self._channel = ours
         self._buffer = b""
+
+    def start(self) -> None:
+        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+        if self._channel is None:
+            self.launch()
+        assert self._channel is not None
         ready = self._receive(self.time_limit.cut(START_S))
         if ready is None or "ready" not in ready or "refused" in ready:
             output = self._output_end()
@@ -107,7 +119,7 @@ class ProbeHost:
         self._pid = ready["pid"]
         message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
         with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
-            ours.sendall(json.dumps(message).encode() + b"\n" + self._objects)
+            self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> Account:
         """Carry an order out, and up to twice more where something else killed it: the account of its end.
@@ -126,7 +138,7 @@ class ProbeHost:
         """Send an order and wait for its end."""
         interrupt.check()
         folder, begun = Path(order.folder), time.monotonic()
-        if self._process is None:
+        if self._pid is None:
             self.start()
         assert self._channel is not None
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
@@ -154,12 +166,17 @@ class ProbeHost:
             )
         if account is not None and "ended" in account:
             return account
-        known = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
+        ending = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
         if account is not None:
             kills, output = account["kernel_oom_kills"], self._output_end()
-            known |= {"ended": "host ended", "code": account["host_ended"], "kernel_oom_kills": kills, "output": output}
+            ending |= {
+                "ended": "host ended",
+                "code": account["host_ended"],
+                "kernel_oom_kills": kills,
+                "output": output,
+            }
         self.close()
-        return known
+        return ending
 
     def _run_elsewhere(self, order: Order) -> Account:
         """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
@@ -170,8 +187,8 @@ class ProbeHost:
         try:
             return other.run(order)
         except ProbeHostFailed as error:
-            said = " ".join(f"{name}={value}" for name, value in own.items())
-            reason = f"no process can be started with {said}: {error.written[0]}"
+            variables = " ".join(f"{name}={value}" for name, value in own.items())
+            reason = f"no process can be started with {variables}: {error.written[0]}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
 
@@ -181,7 +198,7 @@ class ProbeHost:
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
-        if self._process is None:
+        if self._pid is None:
             self.start()
         return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
 

@@ -1,4 +1,4 @@
-"""Libraries that must not be opened in the host: they stand in its module table and open where they are first used."""
+"""Lazy imports of libraries that must not run in the host."""
 
 import importlib
 import importlib.util

@@ -9,6 +9,7 @@ no rank ends that step without rank 0 having joined.
 """
 
 import contextlib
+import math
 import os
 import re
 import socket
@@ -29,7 +30,7 @@ GRAVEST = (
 )
 """What decides where ranks ended in different ways: one that meets a limit makes the others lose their connection."""
 
-LEFT_BY_OTHERS = re.compile(
+LOST_CONNECTION = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)( by peer)?|broken pipe|ncclRemoteError|remote process exited",
     re.IGNORECASE,
 )
@@ -40,16 +41,16 @@ _STOP = "last-step"
 
 def free_port() -> int:
     """A port on the loopback that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def variables(rank: int, ranks: int, port: int, meeting: Path) -> dict[str, str]:
     """What torchrun sets for a rank on one machine, and where ranks of a probe agree on their last step."""
-    known = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    told = {name: str(value) for name, value in known.items()}
-    return told | {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0", "AUTOTUNE_MEETING": str(meeting)}
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    texts = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0", "AUTOTUNE_MEETING": str(meeting)}
+    return texts | {name: str(number) for name, number in numbers.items()}
 
 
 def this_rank() -> int:
@@ -90,54 +91,47 @@ def decisive(ends: Sequence[Measurement | Failure]) -> int:
 
     One that only lost its connection decides where no other failed: it tells of another rank's end, and may be noticed first.
     """
-    order = {outcome: at for at, outcome in enumerate(GRAVEST)}
-    able = [at for at, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0]
+    order = {outcome: place for place, outcome in enumerate(GRAVEST)}
+    failed = [rank for rank, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0]
     return min(
-        able, key=lambda at: (order.get(ends[at].outcome, len(order)), bool(LEFT_BY_OTHERS.search(ends[at].reason)))
+        failed,
+        key=lambda rank: (order.get(ends[rank].outcome, len(order)), bool(LOST_CONNECTION.search(ends[rank].reason))),
     )
 
 
-def together(of_ranks: Sequence[Measurement]) -> Measurement:
-    """What ranks that all completed measured: rank 0's steps, the hungriest one's peak, every warning of any."""
-    hungriest = max(of_ranks, key=lambda one: one.peak_bytes or 0)
-    stages = dict.fromkeys(stage for one in of_ranks for stage in one.stage_peak_bytes)
-    joules = [one.joules for one in of_ranks if one.joules is not None]
+def merge_ranks(ranks: Sequence[Measurement]) -> Measurement:
+    """What ranks that all completed measured: rank 0's steps, the highest peak, the sum of energy, every warning."""
+    largest = max(ranks, key=lambda rank: rank.peak_bytes or 0)
+    stages = dict.fromkeys(stage for rank in ranks for stage in rank.stage_peak_bytes)
+    joules = [rank.joules for rank in ranks if rank.joules is not None]
     return replace(
-        of_ranks[0],
-        peak_allocated_bytes=_highest(of_ranks, "peak_allocated_bytes"),
-        peak_reserved_bytes=_highest(of_ranks, "peak_reserved_bytes"),
-        peak_device_bytes=hungriest.peak_device_bytes,
-        peak_file_bytes=hungriest.peak_file_bytes,
-        stage_peak_bytes={stage: max(one.stage_peak_bytes.get(stage, 0) for one in of_ranks) for stage in stages},
-        micro_batch_bytes=max(one.micro_batch_bytes for one in of_ranks),
-        allocator_retries=sum(one.allocator_retries for one in of_ranks),
-        joules=sum(joules) if len(joules) == len(of_ranks) else None,
-        observed_warnings=tuple(dict.fromkeys(warning for one in of_ranks for warning in one.observed_warnings)),
+        ranks[0],
+        peak_allocated_bytes=_highest(ranks, "peak_allocated_bytes"),
+        peak_reserved_bytes=_highest(ranks, "peak_reserved_bytes"),
+        peak_device_bytes=largest.peak_device_bytes,
+        peak_file_bytes=largest.peak_file_bytes,
+        stage_peak_bytes={stage: max(rank.stage_peak_bytes.get(stage, 0) for rank in ranks) for stage in stages},
+        micro_batch_bytes=max(rank.micro_batch_bytes for rank in ranks),
+        allocator_retries=sum(rank.allocator_retries for rank in ranks),
+        joules=sum(joules) if len(joules) == len(ranks) else None,
+        observed_warnings=tuple(dict.fromkeys(warning for rank in ranks for warning in rank.observed_warnings)),
     )
 
 
-def _highest(of_ranks: Sequence[Measurement], name: str) -> int | None:
-    return max((value for one in of_ranks if (value := getattr(one, name)) is not None), default=None)
+def _highest(ranks: Sequence[Measurement], name: str) -> int | None:
+    return max((value for rank in ranks if (value := getattr(rank, name)) is not None), default=None)
 
 
-def of_rank(rank: int, failure: Failure) -> Failure:
-    """The failure with the rank's name."""
-    return replace(failure, reason=f"rank {rank}: {failure.reason}")
-
-
-def value_together(kind: str, values: Sequence[Any]) -> Any:
+def merge_values(kind: str, values: Sequence[Any]) -> Any:
     """The plain data of an order that ranks carried out together: the mean of their losses, the highest of their peaks."""
     first: Mapping[str, Any] = values[0]
     if kind == "numerics":
-        steps = zip(*(one["losses"] for one in values), strict=True)
+        steps = zip(*(value["losses"] for value in values), strict=True)
         losses = [sum(map(float, step)) / len(values) for step in steps]
-        return {
-            **first,
-            "losses": [str(loss) if loss != loss or abs(loss) == float("inf") else loss for loss in losses],
-        }
-    peaks = dict.fromkeys(part for one in values for part in one["peak_bytes"])
+        return {**first, "losses": [loss if math.isfinite(loss) else str(loss) for loss in losses]}
+    parts = dict.fromkeys(part for value in values for part in value["peak_bytes"])
     return {
         **first,
-        "peak_bytes": {part: max(one["peak_bytes"].get(part, 0) for one in values) for part in peaks},
-        "problems": [problem for one in values for problem in one["problems"]],
+        "peak_bytes": {part: max(value["peak_bytes"].get(part, 0) for value in values) for part in parts},
+        "problems": [problem for value in values for problem in value["problems"]],
     }

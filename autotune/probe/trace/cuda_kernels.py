@@ -1,4 +1,4 @@
-"""Makes fake CPU tensors take the memory that CUDA's kernels take: its fused operations and its autocast's cast list.
+"""CUDA's kernels on fake CPU tensors, for the memory that they take: fused operations and the autocast's cast list.
 
 Sources: torch's `aten/src/ATen/autocast_mode.h` (the lists), `native/Dropout.cpp` (the fused kernel on CUDA),
 `native/transformers/cuda/sdp_utils.cpp` (which attention a CUDA device takes).
@@ -15,33 +15,9 @@ aten = torch.ops.aten
 
 # AT_FORALL_FP32: these run in float32 under CUDA's autocast, what they read is copied.
 _IN_FLOAT32 = (
-    *(
-        "acos",
-        "asin",
-        "cosh",
-        "erfinv",
-        "exp",
-        "expm1",
-        "log",
-        "log10",
-        "log2",
-        "log1p",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-        "tan",
-    ),
-    *(
-        "pow.Tensor_Scalar",
-        "pow.Tensor_Tensor",
-        "pow.Scalar",
-        "softplus",
-        "layer_norm",
-        "native_layer_norm",
-        "rms_norm",
-    ),
-    *("group_norm", "cosine_similarity", "nll_loss", "nll_loss2d", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss"),
-    *("mse_loss", "soft_margin_loss", "binary_cross_entropy_with_logits", "cdist", "logsumexp"),
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor "
+    "pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm cosine_similarity nll_loss nll_loss2d kl_div l1_loss "
+    "smooth_l1_loss huber_loss mse_loss soft_margin_loss binary_cross_entropy_with_logits cdist logsumexp"
 )
 # AT_FORALL_FP32_SET_OPT_DTYPE: these are told to write float32; the kernel reads 16 bits, nothing is copied.
 _TO_FLOAT32 = ("prod", "prod.dim_int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "linalg_vector_norm")
@@ -73,7 +49,7 @@ def cuda_ways(on: bool = True) -> Iterator[None]:
 def _replace(library: Any) -> None:
     library.impl("dropout", _dropout, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
-    for name in _IN_FLOAT32:
+    for name in _IN_FLOAT32.split():
         library.impl(name, _in_float32(name), "AutocastCPU", allow_override=True)
     for name in _TO_FLOAT32:
         library.impl(name, _to_float32(name), "AutocastCPU", allow_override=True)
@@ -131,7 +107,7 @@ def _in_float32(name: str) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            return operation(*map(_wide, args), **{key: _wide(one) for key, one in kwargs.items()})
+            return operation(*map(_wide, args), **{key: _wide(value) for key, value in kwargs.items()})
 
     return run
 
@@ -158,5 +134,5 @@ def _softmax(fused: Any, plain: Any) -> Any:
     return run
 
 
-def _wide(one: Any) -> Any:
-    return one.float() if isinstance(one, torch.Tensor) and one.dtype in _HALVES else one
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALVES else value

@@ -1,4 +1,4 @@
-"""Counts what a micro-step computes: floating-point operations, and kernels, on tensors without storage."""
+"""Floating-point operations and kernels of a micro-step, counted on tensors without storage."""
 
 from collections.abc import Mapping
 from math import prod
@@ -52,9 +52,9 @@ def count_arithmetic(
     """
     if not repeats.places:
         return _counted(workload, config, sample, adapter)
-    one, two = (_counted(workload, repeats.config(config, layers), sample, adapter) for layers in (1, 2))
+    single, double = (_counted(workload, repeats.config(config, layers), sample, adapter) for layers in (1, 2))
     more = sum(repeats.counts) / len(repeats.counts) - 1
-    return {name: one[name] + more * (two[name] - one[name]) for name in one}
+    return {name: single[name] + more * (double[name] - single[name]) for name in single}
 
 
 def _counted(
@@ -63,7 +63,7 @@ def _counted(
     with FakeTensorMode(allow_non_fake_inputs=True):
         with no_init_weights():
             model = adapted(build.build_model(workload, config), adapter or {})
-        batch = {name: torch.empty((1, *one.shape), dtype=one.dtype) for name, one in sample.items()}
+        batch = {name: torch.empty((1, *row.shape), dtype=row.dtype) for name, row in sample.items()}
         calls, flops = _Calls(), FlopCounterMode(display=False, custom_mapping=ATTENTION)
         with flops, calls:
             model(**batch).loss.backward()

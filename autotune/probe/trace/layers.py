@@ -1,7 +1,7 @@
-"""Finds the lists of like layers in a model and the fields of its config that say how many there are."""
+"""Repeated layers of a model: the lists that can be shortened, and the fields of the config that set their lengths."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +42,10 @@ class Repeats:
 def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool = False) -> Repeats:
     """The lists of like layers whose length a field of the config sets alone. outline: the model without storage."""
     left = _like_lists(outline)
-    found = Repeats()
-    candidates = sorted(_counts(config), key=lambda one: ("layer" not in one[1], "depth" not in one[1]))
+    repeats = Repeats()
+    candidates = sorted(_counts(config), key=lambda count: ("layer" not in count[1], "depth" not in count[1]))
     for path, name, place, count in candidates:
-        if not any(known == count for known in left.values()):
+        if count not in left.values():
             continue
         short = copy.deepcopy(config)
         try:
@@ -56,9 +56,10 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
         now = {key: count for key, count in left.items() if lengths.get(key) == TRACED_LAYERS[0]}
         changed = {key for key, count in _lengths(outline).items() if lengths.get(key) not in (count, None)}
         if now and changed <= set(now):
-            left = {key: one for key, one in left.items() if key not in now}
-            found = Repeats((*found.places, *now), (*found.counts, *now.values()), (*found.fields, (path, name, place)))
-    return found
+            left = {key: length for key, length in left.items() if key not in now}
+            fields = (*repeats.fields, (path, name, place))
+            repeats = Repeats((*repeats.places, *now), (*repeats.counts, *now.values()), fields)
+    return repeats
 
 
 def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int | None, int]]:
@@ -69,9 +70,9 @@ def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         elif isinstance(value, int) and not isinstance(value, bool) and value >= FEWEST:
             yield path, name, None, value
         elif isinstance(value, (list, tuple)):
-            for place, one in enumerate(value):
-                if isinstance(one, int) and not isinstance(one, bool) and one >= FEWEST:
-                    yield path, name, place, one
+            for place, number in enumerate(value):
+                if isinstance(number, int) and not isinstance(number, bool) and number >= FEWEST:
+                    yield path, name, place, number
 
 
 def _set(config: Any, path: tuple[str, ...], name: str, place: int | None, layers: int) -> None:
@@ -93,31 +94,35 @@ def _resized(values: list[Any], length: int) -> list[Any]:
 
 def _like_lists(model: Any) -> dict[str, int]:
     """Name -> length of the outermost lists whose layers between the first and the last are of one kind."""
-    found: dict[str, int] = {}
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in found)
-        long = isinstance(module, torch.nn.ModuleList) and len(module) >= FEWEST
-        if long and not inside and len({_kind(layer) for layer in list(module)[1:-1]}) == 1:
-            found[name] = len(module)
-    return found
+
+    def alike(layers: torch.nn.ModuleList) -> bool:
+        return len(layers) >= FEWEST and len({_kind(layer) for layer in list(layers)[1:-1]}) == 1
+
+    return _outermost(model, alike)
 
 
 def _lengths(model: Any) -> dict[str, int]:
     """Name -> length of every list that is not inside another one."""
-    found: dict[str, int] = {}
+    return _outermost(model, lambda layers: True)
+
+
+def _outermost(model: Any, counts: Callable[[torch.nn.ModuleList], bool]) -> dict[str, int]:
+    """Name -> length of the lists of layers that count and are not inside another one of them."""
+    lengths: dict[str, int] = {}
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = len(module)
-    return found
+        inside = any(name.startswith(f"{outer}.") for outer in lengths)
+        if isinstance(module, torch.nn.ModuleList) and not inside and counts(module):
+            lengths[name] = len(module)
+    return lengths
 
 
 def _kind(layer: Any) -> tuple[Any, ...]:
     """What makes two layers alike: classes, shapes, and what they say of their attention."""
     classes = tuple(type(module).__name__ for module in layer.modules())
-    shapes = tuple((name, tuple(one.shape)) for name, one in layer.named_parameters())
-    says = tuple(
+    shapes = tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
+    attention = tuple(
         str(getattr(module, name, None))
         for module in layer.modules()
         for name in ("attention_type", "layer_type", "sliding_window")
     )
-    return classes, shapes, says
+    return classes, shapes, attention

@@ -1,4 +1,4 @@
-"""Traces what an optimizer's step makes: its states in the first, and what it needs beside them in every one."""
+"""Trace of an optimizer's step: its states, made in the first one, and what every step needs besides."""
 
 import copy
 from collections.abc import Mapping
@@ -26,27 +26,26 @@ NAMED_FIELDS = ("optim", "optim_args", "learning_rate", "weight_decay", "adam_be
 
 
 def trace_update(
-    outline: Any, asked: Mapping[str, Any], scratch: Path, *, foreach: bool, embeddings_in_8_bits: bool = False
+    outline: Any, fields: Mapping[str, Any], scratch: Path, *, foreach: bool, embeddings_in_8_bits: bool = False
 ) -> dict[str, Any]:
     """{"tape": plain data} of the first and every later step of the named optimizer, or {"error": why not}.
 
     One that cannot be traced without storage has AdamW's tape, and a `note` that says so.
 
-    outline: the whole model without storage. asked: training arguments, and `adapter` where one is trained instead.
+    outline: the whole model without storage. fields: training arguments, and `adapter` where one is trained instead.
     foreach: whether torch's own optimizers work on
     all tensors at once where nobody chose, as on CUDA. embeddings_in_8_bits: as without the Trainer's exception for them.
     """
     try:
-        if adapter := asked.get("adapter"):
+        if adapter := fields.get("adapter"):
             outline = adapted(copy.deepcopy(outline), adapter)
-        name = str(getattr(asked.get("optim"), "value", asked.get("optim")))
+        name = str(getattr(fields.get("optim"), "value", fields.get("optim")))
         if (rule := rule_of_bitsandbytes(name)) is not None:
             return {"tape": _states_of_bitsandbytes(outline, rule, embeddings_in_8_bits)}
-        known = {one.value for one in OptimizerNames}
-        if asked.get("optim") is None or name in TRACEABLE or name not in known:
-            return {"tape": _traced(outline, asked, foreach, scratch)}
+        if fields.get("optim") is None or name in TRACEABLE or name not in {*OptimizerNames}:
+            return {"tape": _traced(outline, fields, foreach, scratch)}
         note = f"the states of {name} are assumed to be AdamW's: its library's steps cannot be traced without storage"
-        return {"tape": _traced(outline, {**asked, "optim": "adamw_torch"}, foreach, scratch), "note": note}
+        return {"tape": _traced(outline, {**fields, "optim": "adamw_torch"}, foreach, scratch), "note": note}
     except Exception as error:
         return {"error": from_exception(error, "optimizer").reason}
 
@@ -65,31 +64,31 @@ def rule_of_bitsandbytes(name: str) -> Rule | None:
     AdamW keeps two states, Lion and RMSprop one (`Optimizer1State`), AdEMAMix three, two of them in one tensor.
     """
     plain = name.removeprefix("paged_")
-    kind = next((one for one in ("adamw", "lion", "rmsprop", "ademamix") if plain.startswith(one)), "")
-    told = plain.removeprefix(kind)
-    if not kind or told not in ("_8bit", "_32bit", "_bnb", "_bnb_8bit", "_bnb_32bit", *([""] * (kind == "ademamix"))):
+    kind = next((kind for kind in ("adamw", "lion", "rmsprop", "ademamix") if plain.startswith(kind)), "")
+    suffix = plain.removeprefix(kind)
+    if not kind or suffix not in ("_8bit", "_32bit", "_bnb", "_bnb_8bit", "_bnb_32bit", *([""] * (kind == "ademamix"))):
         return None
-    bits = 8 if told.endswith("_8bit") else 32
+    bits = 8 if suffix.endswith("_8bit") else 32
     return Rule(bits, 1 if kind in ("lion", "rmsprop") else 2, 2 if kind == "ademamix" else 1)
 
 
-def _traced(outline: Any, asked: Mapping[str, Any], foreach: bool, scratch: Path) -> dict[str, Any]:
-    fields = {name: asked[name] for name in NAMED_FIELDS if name in asked}
-    arguments = TrainingArguments(output_dir=str(scratch / "output"), use_cpu=True, report_to="none", **fields)
+def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Path) -> dict[str, Any]:
+    named_fields = {name: fields[name] for name in NAMED_FIELDS if name in fields}
+    arguments = TrainingArguments(output_dir=str(scratch / "output"), use_cpu=True, report_to="none", **named_fields)
     kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments)
     decayed = set(Trainer.get_decay_parameter_names(None, outline))
-    clip = float(asked.get("max_grad_norm", 1.0) or 0.0)
+    clip = float(fields.get("max_grad_norm", 1.0) or 0.0)
     with FakeTensorMode(allow_non_fake_inputs=True):
         groups: tuple[list[Any], list[Any]] = ([], [])
-        for name, one in outline.named_parameters():
-            if one.requires_grad:
-                parameter = torch.nn.Parameter(torch.empty(one.shape, dtype=one.dtype))
+        for name, weight in outline.named_parameters():
+            if weight.requires_grad:
+                parameter = torch.nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype))
                 parameter.grad = torch.empty_like(parameter)
                 groups[name not in decayed].append(parameter)
-        decay = float(asked.get("weight_decay", 0.0))
+        decay = float(fields.get("weight_decay", 0.0))
         named = [{"params": groups[0], "weight_decay": decay}, {"params": groups[1], "weight_decay": 0.0}]
         parameters = [*groups[0], *groups[1]]
-        with Tracker(iter([*parameters, *(one.grad for one in parameters)])) as tracker:
+        with Tracker(iter([*parameters, *(parameter.grad for parameter in parameters)])) as tracker:
             tracker.begin(UPDATE_FIRST)
             optimizer = kind([group for group in named if group["params"]], **options)  # Adagrad makes its states here
             if foreach and not optimizer.defaults.get("fused"):
@@ -115,22 +114,21 @@ def _states_of_bitsandbytes(outline: Any, rule: Rule, embeddings_too: bool) -> d
     Those that are paged are counted too: what a GPU holds of them cannot be known before.
     """
     embeddings = {
-        id(one.weight) for one in outline.modules() if isinstance(one, torch.nn.Embedding) and not embeddings_too
+        id(layer.weight) for layer in outline.modules() if isinstance(layer, torch.nn.Embedding) and not embeddings_too
     }
     shares = [rule.in_the_first, *([1] * (rule.states - 1))]
     sizes: list[int] = []
     mapped = False
-    for one in outline.parameters():
-        values = one.numel()
-        if not one.requires_grad:
+    for weight in outline.parameters():
+        values = weight.numel()
+        if not weight.requires_grad:
             continue
-        if rule.bits == 32 or values < SMALLEST_8BIT or id(one) in embeddings:
+        if rule.bits == 32 or values < SMALLEST_8BIT or id(weight) in embeddings:
             sizes += [4 * values * share for share in shares]
         else:
             mapped = True
             sizes += [values * share for share in shares]
             sizes += [4 * -(-values // BLOCK_8BIT) * share for share in shares]
     sizes = [*([MAP_8BIT * 4] * (rule.states if mapped else 0)), *sizes]
-    made = list(range(len(sizes)))
-    segments = [[UPDATE_FIRST, None, 0, False, made], [UPDATE, None, 0, False, []]]
+    segments = [[UPDATE_FIRST, None, 0, False, list(range(len(sizes)))], [UPDATE, None, 0, False, []]]
     return {"sizes": sizes, "kinds": [STATES] * len(sizes), "segments": segments}

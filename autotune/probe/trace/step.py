@@ -1,4 +1,4 @@
-"""Traces a workload's training step on tensors without storage: what each configuration would make and free."""
+"""Trace of a training step on tensors without storage: what each configuration would allocate and free."""
 
 import contextlib
 import copy
@@ -65,28 +65,32 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded, on_cuda)
     notes: list[str] = []
     until = started + request.get("seconds", math.inf)
-    steps = [subject.step(one, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for one in request["steps"]]
+    steps = [subject.step(step, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for step in request["steps"]]
     ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
     ways = {"foreach": on_cuda, **ways}
-    updates = [trace_update(subject.of_dtype(one.get("dtype")), one, scratch, **ways) for one in request["updates"]]
-    notes += [one.pop("note") for one in updates if "note" in one]
+    updates = [
+        trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, **ways) for fields in request["updates"]
+    ]
+    notes += [update.pop("note") for update in updates if "note" in update]
     counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in _adapters(request).items()}
     return {
         "weights": _weights(outline),
-        "batch": [_bytes(one) for one in subject.sample.values()],
+        "batch": [_bytes(tensor) for tensor in subject.sample.values()],
         "counts": list(subject.repeats.counts),
         "steps": steps,
         "updates": updates,
         "notes": list(dict.fromkeys(notes)),
         "arithmetic": {name: counted[""][name] for name in ("flops", "kernels")} if counted[""] else None,
-        "sample_flops": {key: {"whole": one["flops"], "half": one["half"]} for key, one in counted.items() if one},
+        "sample_flops": {
+            key: {"whole": count["flops"], "half": count["half"]} for key, count in counted.items() if count
+        },
         "seconds": time.monotonic() - started,
     }
 
 
 def _adapters(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    asked = [one for one in request.get("adapters", ()) if one]
-    return {"": {}} | {json.dumps(one, sort_keys=True): one for one in asked}
+    adapters = filter(None, request.get("adapters", ()))
+    return {"": {}} | {json.dumps(adapter, sort_keys=True): adapter for adapter in adapters}
 
 
 def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
@@ -99,7 +103,7 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]
         with _values_guessed(subject.padded):
 
             def counted(sample: Mapping[str, Any]) -> dict[str, float]:
-                tensors = {name: torch.as_tensor(one) for name, one in sample.items()}
+                tensors = {name: torch.as_tensor(value) for name, value in sample.items()}
                 return count_arithmetic(workload, copy.deepcopy(subject.config), tensors, subject.repeats, adapter)
 
             half = None
@@ -112,7 +116,7 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]
 
 
 class Subject:
-    """What is traced: a workload, its config, and which of its layers repeat."""
+    """A workload to trace, with its config and the layers that repeat."""
 
     def __init__(
         self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
@@ -125,21 +129,21 @@ class Subject:
         self._layers = list(TRACED_LAYERS) if self.repeats.places else []
         self._checked = False
 
-    def step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    def step(self, fields: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
 
         Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
         """
-        if reason := _untraceable(asked):
+        if reason := _untraceable(fields):
             return {"error": reason}
-        dtype, adapter = asked.get("model_arguments", {}).get("dtype", FLOAT32), asked.get("adapter") or {}
+        dtype, adapter = fields.get("model_arguments", {}).get("dtype", FLOAT32), fields.get("adapter") or {}
         if dtype == FLOAT32 and not adapter:
-            return self._step(asked, notes)
+            return self._step(fields, notes)
         try:
             whole = adapted(copy.deepcopy(self.of_dtype(dtype)), adapter)
         except Exception as error:
             return {"error": from_exception(error, "build").reason}
-        return {**self._step(asked, notes), "weights": _weights(whole)}
+        return {**self._step(fields, notes), "weights": _weights(whole)}
 
     def of_dtype(self, dtype: str | None) -> Any:
         """The model without storage, with weights of this dtype."""
@@ -147,79 +151,79 @@ class Subject:
             return self.outline
         return build.model_outline(self.config, self.workload.task, self.workload.trust_remote_code, str(dtype))
 
-    def _step(self, asked: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    def _step(self, fields: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         why = ""
-        alike = options_of(asked["training_arguments"]).get("every_n_layers", 1) == 1
+        alike = options_of(fields["training_arguments"]).get("every_n_layers", 1) == 1
         try:
             while self._layers and alike:
                 try:
-                    return self._short(asked, self._layers[0])
+                    return self._short(fields, self._layers[0])
                 except NotPeriodic as error:
                     why, self._checked = str(error), False
                     del self._layers[0]
             if why:
                 notes.append(f"traced with all its layers: {why}")
-            return {"tapes": {size: self._tape(asked, size) for size in self.sizes}, "whole": True}
+            return {"tapes": {size: self._tape(fields, size) for size in self.sizes}, "whole": True}
         except Exception as error:
             fake = from_exception(error, "forward").reason
         try:
-            peaks = self._on_real_tensors(asked)
+            peaks = self._on_real_tensors(fields)
             notes.append(f"traced on real tensors with few layers and extended in straight lines: {fake}")
             return peaks
         except Exception as error:
             return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
 
-    def _short(self, asked: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    def _short(self, fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
         """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
-        tapes = {size: self._tape(asked, size, layers) for size in self.sizes}
+        tapes = {size: self._tape(fields, size, layers) for size in self.sizes}
         size = self.sizes[-1]
         repeated(MemoryTrace.from_dict(tapes[size]), self.repeats.counts)
         if not self._checked:
             again = [layers + 1] * len(self.repeats.counts)
             longer, true = (
                 repeated(MemoryTrace.from_dict(tapes[size]), again),
-                MemoryTrace.from_dict(self._tape(asked, size, again[0])),
+                MemoryTrace.from_dict(self._tape(fields, size, again[0])),
             )
             if longer.tensors != true.tensors or not _same_events(longer, true):
                 raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
             self._checked = True
         return {"tapes": tapes, "whole": False}
 
-    def _tape(self, asked: Mapping[str, Any], size: int, layers: int | None = None) -> dict[str, Any]:
+    def _tape(self, fields: Mapping[str, Any], size: int, layers: int | None = None) -> dict[str, Any]:
         """The tape of two micro-steps of this micro-batch size, on tensors without storage."""
         config = self.repeats.config(self.config, layers) if layers else self.config
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with fake, _values_guessed(self.padded), cuda_kernels.cuda_ways(self.on_cuda):
-            batch = {name: torch.empty((size, *one.shape), dtype=one.dtype) for name, one in self.sample.items()}
-            return trace_step(self.workload, config, batch, asked, self.repeats if layers else Repeats())
+            batch = {name: torch.empty((size, *row.shape), dtype=row.dtype) for name, row in self.sample.items()}
+            return trace_step(self.workload, config, batch, fields, self.repeats if layers else Repeats())
 
-    def _on_real_tensors(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _on_real_tensors(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, where none repeat) and two sizes."""
         few = (1, 2) if self.repeats.places else (None,)
         peaks = []
         for layers in few:
             config = self.repeats.config(self.config, layers) if layers else self.config
             for size in (2, 3):
-                batch = {name: torch.stack([one] * size) for name, one in self.sample.items()}
-                peaks.append([layers or 0, size, trace_step(self.workload, config, batch, asked, Repeats())])
+                batch = {name: torch.stack([row] * size) for name, row in self.sample.items()}
+                peaks.append([layers or 0, size, trace_step(self.workload, config, batch, fields, Repeats())])
         return {"peaks": peaks}
 
 
 def trace_step(
-    workload: Workload, config: Any, batch: Mapping[str, Any], asked: Mapping[str, Any], repeats: Repeats
+    workload: Workload, config: Any, batch: Mapping[str, Any], fields: Mapping[str, Any], repeats: Repeats
 ) -> dict[str, Any]:
     """The tape, as plain data, of a first and a further micro-step on this batch; real tensors or fake ones.
 
-    asked: {"training_arguments", "model_arguments", "adapter"}, the fields that the settings set.
+    fields: {"training_arguments", "model_arguments", "adapter"} as the settings set them.
     """
-    arguments = dict(asked["training_arguments"])
-    own = asked.get("model_arguments", {})
+    arguments = dict(fields["training_arguments"])
+    own = fields.get("model_arguments", {})
     fake = isinstance(next(iter(batch.values())), FakeTensor)
     with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
         model = build.build_model(workload, copy.deepcopy(config), model_arguments=own)
     model.tie_weights()
     lists = repeats.lists(model)
-    model = adapted(model, asked.get("adapter") or {})
+    model = adapted(model, fields.get("adapter") or {})
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = bool(arguments.get("use_cache", False))
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
@@ -235,11 +239,11 @@ def trace_step(
         return dict(tracker.to_dict())
 
 
-def _untraceable(asked: Mapping[str, Any]) -> str:
+def _untraceable(fields: Mapping[str, Any]) -> str:
     """Why this step is none that can be traced; empty where it may be."""
-    if asked.get("model_arguments", {}).get("quantization_config"):
+    if fields.get("model_arguments", {}).get("quantization_config"):
         return "kernels of four-bit weights cannot be traced without storage"
-    if asked["training_arguments"].get("deepspeed"):
+    if fields["training_arguments"].get("deepspeed"):
         return "what DeepSpeed keeps where is not traced"
     return ""
 
@@ -251,9 +255,9 @@ def _autocast(forward: Any, dtype: Any) -> Any:
 
 def _accepted(forward: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The Trainer drops columns that the model does not take."""
-    known = inspect.signature(inspect.unwrap(forward)).parameters
-    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
-    return {name: one for name, one in batch.items() if takes_all or name in known}
+    parameters = inspect.signature(inspect.unwrap(forward)).parameters
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: column for name, column in batch.items() if takes_all or name in parameters}
 
 
 def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
@@ -301,14 +305,13 @@ def _without_mask(ignore: Any) -> Any:
     return judge
 
 
-def _same_events(one: MemoryTrace, other: MemoryTrace) -> bool:
-    pairs = zip(one.segments, other.segments, strict=False)
-    return len(one.segments) == len(other.segments) and all(a.events == b.events for a, b in pairs)
+def _same_events(left: MemoryTrace, right: MemoryTrace) -> bool:
+    return [segment.events for segment in left.segments] == [segment.events for segment in right.segments]
 
 
 def _weights(model: Any) -> list[int]:
     """Bytes of each parameter and buffer."""
-    return [_bytes(one) for one in [*model.parameters(), *model.buffers()]]
+    return [_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()]]
 
 
 def _bytes(tensor: Any) -> int:

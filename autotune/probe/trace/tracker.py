@@ -1,4 +1,4 @@
-"""Writes down every storage that is made and freed, as a tape of one training step."""
+"""Recorder of every storage that a training step makes and frees."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -82,13 +82,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(results, torch.Tensor):
             self._note(results, func, args)
         elif isinstance(results, (tuple, list)):
-            for one in results:
-                if isinstance(one, torch.Tensor):
-                    self._note(one, func, args)
-                elif isinstance(one, (tuple, list)):
-                    for inner in one:
-                        if isinstance(inner, torch.Tensor):
-                            self._note(inner, func, args)
+            for result in results:
+                for tensor in result if isinstance(result, (tuple, list)) else (result,):
+                    if isinstance(tensor, torch.Tensor):
+                        self._note(tensor, func, args)
         return results
 
     def _note(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
@@ -168,7 +165,7 @@ def _leaving(tracker: Tracker, group: int, place: int, last: bool) -> Callable[.
 
 def _first_to_learn(values: Any) -> Any:
     """The first tensor that a gradient will come back to; None where there is none."""
-    return next((one for one in values if isinstance(one, torch.Tensor) and one.requires_grad), None)
+    return next((value for value in values if isinstance(value, torch.Tensor) and value.requires_grad), None)
 
 
 def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any], parts: int) -> None:
@@ -179,8 +176,7 @@ def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], paramet
     loss = loss / parts
     loss.backward()
     del loss
-    made = [tracker.number(one.grad) for one in parameters if one.grad is not None]
-    for number in made:
+    for number in [tracker.number(weight.grad) for weight in parameters if weight.grad is not None]:
         if number is not None:
             tracker.kinds[number] = GRADIENTS
 

@@ -1,4 +1,4 @@
-"""When a probe has seen enough: whether its steps have settled, and whether its speed is known well enough."""
+"""Adaptive length of a probe: when its steps have settled, and when its speed is known well enough."""
 
 from collections.abc import Sequence
 from statistics import median

@@ -1,4 +1,4 @@
-"""What is in a step's micro-batches: samples, tokens with and without padding, bytes."""
+"""Samples, tokens with and without padding, and bytes of a step's micro-batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

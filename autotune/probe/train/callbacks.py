@@ -1,4 +1,4 @@
-"""Callbacks that go from one Trainer to another; into probes no tracker goes."""
+"""Callbacks carried from one Trainer to another, without trackers in probes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from typing import Any
 
 def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
     """Add these, leaving out as many of each class as the Trainer has already."""
-    there = Counter(type(one) for one in trainer.callback_handler.callbacks)
-    for one in callbacks:
-        if there[type(one)]:
-            there[type(one)] -= 1
+    present = Counter(map(type, trainer.callback_handler.callbacks))
+    for callback in callbacks:
+        if present[type(callback)]:
+            present[type(callback)] -= 1
         else:
-            trainer.add_callback(one)
+            trainer.add_callback(callback)
 
 
 def take_callbacks(trainer: Any, source: Any) -> None:
@@ -20,12 +20,12 @@ def take_callbacks(trainer: Any, source: Any) -> None:
 
     What the Trainer made by itself stays its own, one for each of that class: it may hold the Trainer.
     """
-    made = list(trainer.callback_handler.callbacks)
+    defaults = list(trainer.callback_handler.callbacks)
     callbacks = []
     for callback in source.callback_handler.callbacks:
-        match = next((other for other in made if type(other) is type(callback)), None)
+        match = next((other for other in defaults if type(other) is type(callback)), None)
         if match is not None:
-            made.remove(match)
+            defaults.remove(match)
         callbacks.append(callback if match is None else match)
     trainer.callback_handler.callbacks = callbacks
 
@@ -39,5 +39,5 @@ def is_tracker(callback: Any) -> bool:
 
 def drop_trackers(trainer: Any) -> None:
     """Take them off a Trainer whose class adds them by itself."""
-    for one in filter(is_tracker, tuple(trainer.callback_handler.callbacks)):
-        trainer.remove_callback(one)
+    for callback in filter(is_tracker, tuple(trainer.callback_handler.callbacks)):
+        trainer.remove_callback(callback)

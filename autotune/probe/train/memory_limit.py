@@ -1,4 +1,4 @@
-"""What a probe's training may use and has used: the limit and the peaks, as its device means them."""
+"""Memory limit and memory peaks of a training, of a CPU's process or a GPU's allocator."""
 
 import contextlib
 import os
@@ -116,8 +116,8 @@ class DeviceMemory:
         self._rank = this_rank()
         # Each rank sees the cards of all, as under torchrun, and takes the one of its number.
         visible = self._environment.device_uuids[: order.ranks] if order.ranks > 1 else (self._environment.device_uuid,)
-        if known := [uuid for uuid in visible if uuid]:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)
+        if uuids := [uuid for uuid in visible if uuid]:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
 
     def hold(self) -> None:
         """Refuse the allocator more than allowed_bytes less the context."""

@@ -1,4 +1,4 @@
-"""A study's answer trained as anyone would train it: a plain Trainer, and a clock read at each step's end.
+"""Plain training of a study's result: the Trainer as anyone runs it, and a clock read at each step's end.
 
 |-- untimed steps --| synchronise |-- step --|-- step --| ... |-- step --| synchronise
                       surroundings                                           surroundings
@@ -16,8 +16,7 @@ from transformers import TrainerCallback
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Order
 from autotune.probe.train.memory_limit import memory_of
-from autotune.probe.train.run import arguments_of, open_optimizers_library, take_variables, trainer_of
-from autotune.workload.model.user_objects import UserObjects
+from autotune.probe.train.run import prepared_trainer
 
 UNTIMED = 10
 """First steps that do not count: memory is still being asked for, kernels chosen, workers started."""
@@ -33,15 +32,11 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     steps, seconds = order.request["steps"], order.request.get("seconds")
     untimed = untimed_steps(steps)
     memory = memory_of(order)
-    take_variables(order)
-    arguments = arguments_of(order, objects, scratch, untimed + steps)
-    open_optimizers_library(arguments)
     assert order.environment is not None
     surroundings = MachineMonitor(order.environment)
-    clock = Clock(untimed, steps, seconds, surroundings, cuda=not arguments.use_cpu)
+    clock = Clock(untimed, steps, seconds, surroundings, cuda=not order.environment.is_cpu)
     try:
-        memory.hold()
-        trainer = trainer_of(order, UserObjects.opened(objects), arguments)
+        trainer = prepared_trainer(order, objects, scratch, memory, untimed + steps)
         trainer.get_batch_samples = clock.around(trainer.get_batch_samples)
         trainer.add_callback(clock)
         trainer.train()
@@ -53,7 +48,7 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     return {
         "step_times_s": times,
         "data_wait_s": clock.waits[untimed : untimed + len(times)],
-        "samples": arguments.train_batch_size * arguments.gradient_accumulation_steps * len(times),
+        "samples": trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * len(times),
         "seconds": sum(times),
         "untimed_steps": untimed,
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},

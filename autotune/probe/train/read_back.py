@@ -1,4 +1,4 @@
-"""Reads back from a running Trainer what it was asked for: most of it is set inside `train()`."""
+"""Read-back of settings from a running Trainer: most of them are set inside `train()`."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from autotune.space.settings.compile import backend_of
 class Misconfigured(Exception):
     """The running training shows other settings than were asked for; `settings` are those that it shows."""
 
-    def __init__(self, said: str, settings: dict[str, Any]) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, settings: dict[str, Any]) -> None:
+        super().__init__(message)
         self.settings = settings
 
 
@@ -47,8 +47,9 @@ class ReadBack:
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
         # Weights packed in fewer bits give back whatever dtype came in: the layers beside them show autocast.
-        watched = [one for one in trainer.model.modules() if isinstance(one, kinds) and one.weight.is_floating_point()]
-        hooks += [one.register_forward_hook(left) for one in watched]
+        modules = trainer.model.modules()
+        watched = [module for module in modules if isinstance(module, kinds) and module.weight.is_floating_point()]
+        hooks += [module.register_forward_hook(left) for module in watched]
 
     def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
         """Of a model that will be compiled: run its forward as it is, up to that first layer; call before the first micro-step.
@@ -87,11 +88,13 @@ class ReadBack:
             _sdpa_kernels(),
             _frozen_dtypes(self._order, self._trainer.model),
         )
-        asked = self._order.configuration.values
-        shown = {name: SETTINGS[name].read_back(observed) for name in asked}
-        differing = [name for name, value in asked.items() if shown[name] is not None and shown[name] != value]
+        requested = self._order.configuration.values
+        shown = {name: SETTINGS[name].read_back(observed) for name in requested}
+        differing = [name for name, value in requested.items() if shown[name] is not None and shown[name] != value]
         if differing:
-            raise Misconfigured(", ".join(f"{name} {asked[name]} became {shown[name]}" for name in differing), shown)
+            raise Misconfigured(
+                ", ".join(f"{name} {requested[name]} became {shown[name]}" for name in differing), shown
+            )
         expected = self._order.configuration.micro_batch_size * self._order.accumulation_steps_run
         if samples and samples != expected:
             shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
@@ -115,8 +118,8 @@ def _allocator() -> dict[str, Any]:
     """The settings of the device's allocator, as it tells them; empty on a CPU or where it does not."""
     if not torch.cuda.is_initialized():
         return {}
-    known: dict[str, Any] = torch.cuda.memory._snapshot().get("allocator_settings", {})
-    return known
+    settings: dict[str, Any] = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    return settings
 
 
 def _tf32() -> bool:
@@ -141,7 +144,9 @@ def _in_tf32(backend: Any) -> bool:
 def _frozen_dtypes(order: Order, model: Any) -> frozenset[str]:
     if order.workload is None or order.workload.user_objects:
         return frozenset()
-    return frozenset(str(one.dtype).removeprefix("torch.") for one in model.parameters() if not one.requires_grad)
+    return frozenset(
+        str(weight.dtype).removeprefix("torch.") for weight in model.parameters() if not weight.requires_grad
+    )
 
 
 def _sdpa_kernels() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""One order carried out: model, batches and the real Trainer, in a process that may die of it."""
+"""Training of a probe: model, batches and the real Trainer, in a process that may die of it."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.order import Order
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
-from autotune.probe.train.memory_limit import memory_of
+from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
@@ -77,11 +77,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:
-        take_variables(order)
-        arguments = arguments_of(order, objects, scratch, most_steps(order), **data_order(order))
-        open_optimizers_library(arguments)
-        memory.hold()
-        trainer = trainer_of(order, UserObjects.opened(objects), arguments)
+        trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **data_order(order))
         watch.attach(trainer, worst_batch(order, trainer))
         trainer.train()
         if not watch.finite:
@@ -163,15 +159,27 @@ def arguments_of(order: Order, objects: bytes, scratch: Path, steps: int, **more
     """The arguments that the answer will hold, for so many steps, with what a probe adds and with these further fields.
 
     Of the caller's own class of arguments, where objects bring one."""
-    kind, own = arguments_class(objects)
+    kind, user_fields = arguments_class(objects)
     fields = dict(order.training_arguments)
     if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
         fields["lr_scheduler_type"] = "constant"
         fields.pop("lr_scheduler_kwargs", None)
-    known = set(order.environment.training_argument_fields) if order.environment else set()
-    fields |= {name: value for name, value in PROBE_FIELDS.items() if name in known}
+    names = set(order.environment.training_argument_fields) if order.environment else set()
+    fields |= {name: value for name, value in PROBE_FIELDS.items() if name in names}
     fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
-    return kind(output_dir=str(scratch / "output"), **{**own, **fields})
+    return kind(output_dir=str(scratch / "output"), **{**user_fields, **fields})
+
+
+def prepared_trainer(
+    order: Order, objects: bytes, scratch: Path, memory: HostMemory | DeviceMemory, steps: int, **fields: Any
+) -> Any:
+    """The Trainer of an order for so many steps, with its variables set and, from before the model is built, its memory
+    limited. fields: further training arguments."""
+    take_variables(order)
+    arguments = arguments_of(order, objects, scratch, steps, **fields)
+    open_optimizers_library(arguments)
+    memory.hold()
+    return trainer_of(order, UserObjects.opened(objects), arguments)
 
 
 def take_variables(order: Order) -> None:
@@ -184,17 +192,13 @@ def take_variables(order: Order) -> None:
     os.environ.update(order.process_environment)
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
         if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
-            _tell_allocator(settings)
+            # All settings at once: those that are not named fall back to their defaults.
+            newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+            (newer or torch.cuda.memory._set_allocator_settings)(settings)
     for name, allowed in order.switches.items():
         getattr(torch.backends.cuda, name)(allowed)
     if threads := order.process_environment.get(THREADS):
         torch.set_num_threads(int(threads))
-
-
-def _tell_allocator(settings: str) -> None:
-    """All its settings at once: those that are not named fall back to their defaults."""
-    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-    (newer or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 def open_optimizers_library(arguments: TrainingArguments) -> None:
@@ -214,8 +218,8 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         # layer what lies on the host; weights in four bits it leaves where they are.
         shards = bool(arguments.fsdp) and not order.model_arguments.get(FOUR_BITS)
         device = "cpu" if arguments.use_cpu or shards else "cuda"
-        own = order.workload.weights if weights else ""
-        model = build.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=own)
+        local = order.workload.weights if weights else ""
+        model = build.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=local)
         model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.

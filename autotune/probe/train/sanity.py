@@ -1,4 +1,4 @@
-"""The winner's rehearsal: its training until the optimizer has its state, one evaluation batch, one checkpoint.
+"""Sanity check of the winner: training until the optimizer has its state, one evaluation batch, one checkpoint.
 
 steps on the worst batch --> evaluation of 512, 256, 128 ... samples until one fits --> a checkpoint, and it is removed
 
@@ -24,9 +24,8 @@ from autotune.core.measurement import Outcome
 from autotune.core.sanity import EVALUATION, SAVING, TRAINING, Problem, SanityCheck
 from autotune.probe.order import Order
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
-from autotune.probe.train.run import arguments_of, open_optimizers_library, take_variables, trainer_of
+from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
-from autotune.workload.model.user_objects import UserObjects
 
 STEPS, MOST_STEPS = 2, 8
 """Optimizer steps that were really taken, and steps at the most: fp16's loss scaling leaves out the first ones."""
@@ -43,12 +42,8 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     memory = memory_of(order)
     rehearser = Rehearser(order, memory, scratch)
     try:
-        take_variables(order)
-        arguments = arguments_of(order, objects, scratch, MOST_STEPS)
-        open_optimizers_library(arguments)
-        memory.hold()
+        trainer = prepared_trainer(order, objects, scratch, memory, MOST_STEPS)
         memory.enter(TRAINING)
-        trainer = trainer_of(order, UserObjects.opened(objects), arguments)
         if worst := worst_batch(order, trainer):
             feed(trainer, worst, MOST_STEPS)
         rehearser.attach(trainer)
@@ -195,7 +190,7 @@ def eval_samples(order: Order, dataset: Any, count: int) -> Sized:
         return list(islice(iter(dataset), count))
     places = order.workload.longest or range(len(dataset))
     subset: Sized = torch.utils.data.Subset(
-        dataset, [places[one % len(places)] for one in range(count if places else 0)]
+        dataset, [places[index % len(places)] for index in range(count if places else 0)]
     )
     return subset
 
@@ -205,7 +200,7 @@ def checkpoint_size(trainer: Any) -> int:
     held = list(trainer.model.parameters())
     if not trainer.args.save_only_model:
         held += [value for state in trainer.optimizer.state.values() for value in state.values()]
-    return sum(one.numel() * one.element_size() for one in held if isinstance(one, torch.Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in held if isinstance(tensor, torch.Tensor))
 
 
 def too_large(size: int, free: int) -> str:

@@ -1,4 +1,4 @@
-"""Times the steps of a running Trainer and watches its loss, from inside.
+"""Timer of the steps of a running Trainer, which also watches its loss.
 
 get_batch_samples      training_step              training_step ... training_step      clip, optimizer   on_step_end
 |---- data wait ----|--- forward | backward ---|--- middle ------|--- last --------------------------|
@@ -267,11 +267,11 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         """The step of these marks; a Trainer that goes back in its own way counts as going forward only."""
         begun = marks.begun
         seconds, self._previous_end = self._between(self._previous_end, marks.end), marks.end
-        told = len(marks.turned) == len(marks.ended) == len(begun)
-        turned, ended = (marks.turned, marks.ended) if told else (marks.done, marks.done)
-        forward = [self._between(one, two) for one, two in zip(begun, turned, strict=True)]
-        backward = [self._between(one, two) for one, two in zip(turned, ended, strict=True)]
-        gaps = [self._between(one, two) for one, two in pairwise(begun)]
+        complete = len(marks.turned) == len(marks.ended) == len(begun)
+        turned, ended = (marks.turned, marks.ended) if complete else (marks.done, marks.done)
+        forward = [self._between(*ends) for ends in zip(begun, turned, strict=True)]
+        backward = [self._between(*ends) for ends in zip(turned, ended, strict=True)]
+        gaps = [self._between(*ends) for ends in pairwise(begun)]
         assert self.order.configuration is not None
         return Step(
             seconds=seconds,
@@ -312,11 +312,11 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _speed(self) -> Interval:
         """The composed speed so far, as the objective counts it."""
         assert self.order.configuration is not None
-        asked = self.order.configuration.gradient_accumulation_steps
-        steps = [step.composed(self.order.accumulation_steps_run, asked) for step in self.steps]
+        accumulation = self.order.configuration.gradient_accumulation_steps
+        steps = [step.composed(self.order.accumulation_steps_run, accumulation) for step in self.steps]
         ranks = self.order.configuration.data_parallel_size
         tokens = [step.non_padding_tokens or step.tokens for step in steps]
-        counts = [ranks * one for one in (tokens if self.order.count_tokens else [step.samples for step in steps])]
+        counts = [ranks * count for count in (tokens if self.order.count_tokens else [step.samples for step in steps])]
         return ratio_interval(counts, [step.seconds for step in steps])
 
 

@@ -1,4 +1,4 @@
-"""The batch that needs the most memory of all that the data can give: the longest samples, as many as fit a batch."""
+"""Worst batch: the longest samples of the data, which need the most memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,7 @@ def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
     if not hasattr(loader, "dataset") or getattr(loader, "collate_fn", None) is None:
         return None  # a caller's own Trainer brings batches in its own way
     samples = [loader.dataset[longest[place % len(longest)]] for place in range(size)]
-    named = " and ".join(str(one) for one in longest[:size])
+    named = " and ".join(map(str, longest[:size]))
     return WorstBatch(loader.collate_fn(samples), f"{size} x sample {named}, the longest of the data")
 
 

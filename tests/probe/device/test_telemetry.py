@@ -14,7 +14,6 @@ from autotune.probe.device.telemetry import (
     card_facts,
     card_reader,
     card_warnings,
-    fell,
     joules_between,
 )
 
@@ -134,10 +133,6 @@ def test_one_question_refused_leaves_the_others(monkeypatch: pytest.MonkeyPatch,
     changed = {name for name, value in vars(reading).items() if value != getattr(WELL, name)}
     assert len(changed) == 1
     assert all(getattr(reading, name) is None for name in changed)
-
-
-def test_a_card_that_says_nothing_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reading_of(monkeypatch, Card()) == CardReading()
 
 
 def test_without_a_name_a_card_or_nvml_all_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,19 +272,6 @@ def test_a_clock_that_falls_is_warned_only_where_power_does_not_regulate_it(
     fallen = ["the card's SM clock fell from 1900 to 1700 MHz meanwhile"]
     assert card_warnings(WELL, ended) == (fallen if warned else [])
     assert card_facts(WELL, ended)["sm_clock_mhz"] == 1700
-
-
-def test_of_several_reasons_only_those_are_warned_that_are_no_limit_of_the_card_s_own() -> None:
-    both = replace(WELL, throttle_reasons=("power cap", "thermal slowdown"))
-    assert card_warnings(WELL, both) == card_warnings(both, both) == ["the card was held back: thermal slowdown"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "fallen"),
-    [(2000, 1799, True), (2000, 1800, False), (2000, 2100, False), (None, 900, False), (2000, None, False)],
-)
-def test_a_clock_falls_when_it_loses_more_than_a_tenth(before: int | None, after: int | None, fallen: bool) -> None:
-    assert fell(before, after) is fallen
 
 
 @pytest.mark.parametrize(("heat", "warned"), [(87, False), (88, True), (95, True)])

@@ -124,16 +124,16 @@ def test_ending_what_is_not_there_returns_at_once() -> None:
 def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
     # In a process of its own: it may end everything below itself.
     script = (
-        "import ctypes, os, subprocess, time\nfrom autotune.probe import sweep\n"
+        "import ctypes, os, subprocess, time\nfrom autotune.probe.process import cleanup\n"
         "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
         f"note = {str(tmp_path / 'pids')!r}\n"
         "shell = f'setsid sleep 1000 & echo $! >> {note}; sleep 1000 & echo $! >> {note}; exit 0'\n"
         "subprocess.run(['/bin/sh', '-c', shell], check=True)\n"
         "stopped = subprocess.Popen(['/bin/sleep', '1000']); os.kill(stopped.pid, 19)\n"
         "open(note, 'a').write(str(stopped.pid))\n"
-        "killed = sweep.end_descendants()\n"
+        "killed = cleanup.end_descendants()\n"
         "assert killed == 3, killed\n"
-        "assert sweep.end_descendants() == 0\n"
+        "assert cleanup.end_descendants() == 0\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=60)

@@ -296,16 +296,16 @@ def test_a_host_leaves_libraries_that_wake_cuda_unopened(bad_host: ProbeHost) ->
 def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
     pytest.importorskip("bitsandbytes")
     script = (
-        "import sys\nfrom pathlib import Path\nfrom autotune.probe import opened_later\n"
+        "import sys\nfrom pathlib import Path\nfrom autotune.probe.process import lazy_import\n"
         "opened = lambda: 'libbitsandbytes' in Path('/proc/self/maps').read_text()\n"
-        "opened_later.open_later('bitsandbytes')\n"
+        "lazy_import.open_later('bitsandbytes')\n"
         "import bitsandbytes as early\n"
         "assert not opened() and not hasattr(early, '__warningregistry__') and not opened()\n"
-        "opened_later.forget_opened_later()\n"
+        "lazy_import.forget_opened_later()\n"
         "from bitsandbytes.optim import AdamW8bit\nimport bitsandbytes as late\n"
         "assert opened()\n"
         "assert early.optim.AdamW8bit is late.optim.AdamW8bit is AdamW8bit\n"
-        "opened_later.open_later('no_such_library')\n"
+        "lazy_import.open_later('no_such_library')\n"
         "assert 'no_such_library' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
@@ -313,11 +313,11 @@ def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
 
 def test_what_was_taken_out_of_a_library_opened_later_is_fetched_when_it_is_used() -> None:
     script = (
-        "import sys\nfrom autotune.probe import opened_later\n"
-        "opened_later.open_later('wsgiref')\n"
+        "import sys\nfrom autotune.probe.process import lazy_import\n"
+        "lazy_import.open_later('wsgiref')\n"
         "from wsgiref.headers import Headers\nfrom wsgiref.util import request_uri\n"
         "assert not isinstance(1, Headers) and 'socketserver' not in sys.modules\n"
-        "opened_later.forget_opened_later()\n"
+        "lazy_import.forget_opened_later()\n"
         "import wsgiref.headers\n"
         "assert isinstance(wsgiref.headers.Headers([]), Headers) and Headers([('a', 'b')])['a'] == 'b'\n"
         "assert issubclass(wsgiref.headers.Headers, Headers)\n"

@@ -22,9 +22,8 @@ from autotune.core.io import read_json
 from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
-from autotune.core.workload import Workload
 from autotune.probe import ProbeOptions, runner
-from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order, Timing
+from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
@@ -419,15 +418,6 @@ def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: Liv
         assert all(step.middle_s > 0 for step in measurement.steps)
 
 
-@pytest.mark.parametrize(("accumulation", "run"), [(1, 1), (2, 2), (3, 3), (4, 3)])
-def test_short_accumulation_is_run_as_it_is(probe: LiveProbe, accumulation: int, run: int) -> None:
-    measurement = probe(configuration(2, accumulation), ProbeOptions(number=accumulation, deadline_s=60.0))
-    assert measurement.outcome is Outcome.COMPLETED
-    assert measurement.accumulation_steps_run == run
-    first, middle = measurement.steps[0].first_s, measurement.steps[0].middle_s
-    assert (first > 0, middle > 0) == (run >= 2, run >= 3)
-
-
 def test_where_workers_do_not_keep_up_every_micro_step_is_run(
     probe: LiveProbe, environment: Environment, tmp_path: Path
 ) -> None:
@@ -441,14 +431,6 @@ def test_where_workers_do_not_keep_up_every_micro_step_is_run(
     assert measurement.outcome is Outcome.COMPLETED
     assert measurement.accumulation_steps_run == 4
     assert read_json(tmp_path / "0001-0" / ANSWER)["accumulation_steps_run"] == 4
-
-
-def test_the_measurement_lies_on_disk_as_it_was_returned(probe: LiveProbe, tmp_path: Path) -> None:
-    measurement = probe(configuration(), ProbeOptions(number=3, deadline_s=60.0))
-    folder = tmp_path / "0003-0"
-    assert sorted(path.name for path in folder.iterdir()) == sorted([ORDER, ANSWER, LOG])
-    assert read_json(folder / ANSWER) == json.loads(json.dumps(measurement.to_dict()))
-    assert "TOKEN" not in (folder / ORDER).read_text()
 
 
 def test_a_foreign_process_on_the_device_is_a_warning(probe: LiveProbe) -> None:
@@ -471,30 +453,6 @@ def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None
     waiting = LiveProbe(**{**vars(probe), "device_used": device_used})
     assert waiting(configuration(), ProbeOptions(number=1, deadline_s=60.0)).outcome is Outcome.COMPLETED
     assert asked[-1] == 1010 * MIB
-
-
-def test_tokens_are_counted_padding_included(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> None:
-    workload = workload_of("gpt2-mini", sequence_length=16)
-    probe = LiveProbe(
-        host,
-        environment,
-        workload,
-        {},
-        allowed_bytes=2000 * MIB,
-        folder=lambda number, confirmation: tmp_path / str(number),
-        objective="tokens_per_second",
-        timings=(QUICK, Timing()),
-    )
-    measurement = probe(configuration(2, 6), ProbeOptions(number=1, deadline_s=60.0))
-    assert measurement.outcome is Outcome.COMPLETED
-    assert {(step.samples, step.tokens) for step in measurement.steps} == {(6, 6 * 16)}
-    assert {(step.samples, step.tokens) for step in measurement.composed_steps} == {(12, 12 * 16)}
-    speed, tokens = measurement.samples_per_second, measurement.tokens_per_second
-    assert speed is not None
-    assert tokens is not None
-    assert float(tokens) == pytest.approx(16 * float(speed))
 
 
 # A limited time -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.process.ranks import LastStep, decisive, together, value_together, variables
+from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values, variables
 from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step
 from tests.probe import ranked
@@ -290,18 +290,18 @@ def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_warn
         completed(peak_bytes=400 * MIB), joules=10.0, observed_warnings=("hot",), stage_peak_bytes={"build": 1}
     )
     two = replace(completed(peak_bytes=450 * MIB), joules=11.0, observed_warnings=("hot", "busy"), steps=(step(9.0),))
-    both = together([one, two])
+    both = merge_ranks([one, two])
     assert both.steps == one.steps
     assert (both.peak_bytes, both.joules, both.observed_warnings) == (450 * MIB, 21.0, ("hot", "busy"))
     assert both.stage_peak_bytes == {"build": 1}
-    assert together([one, replace(two, joules=None)]).joules is None
+    assert merge_ranks([one, replace(two, joules=None)]).joules is None
 
 
 def test_losses_are_the_mean_of_the_ranks_and_peaks_the_highest() -> None:
     curves = [{"losses": [1.0, 2.0], "skipped_steps": 0}, {"losses": [3.0, "nan"], "skipped_steps": 0}]
-    assert value_together("numerics", curves) == {"losses": [2.0, "nan"], "skipped_steps": 0}
+    assert merge_values("numerics", curves) == {"losses": [2.0, "nan"], "skipped_steps": 0}
     told = [{"peak_bytes": {"training": 5}, "problems": []}, {"peak_bytes": {"training": 7}, "problems": ["x"]}]
-    assert value_together("rehearsal", told) == {"peak_bytes": {"training": 7}, "problems": ["x"]}
+    assert merge_values("rehearsal", told) == {"peak_bytes": {"training": 7}, "problems": ["x"]}
 
 
 def test_ranks_meet_on_the_loopback(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The plain training of an answer: as many steps as asked, timed end to end, held to the same memory, nothing hidden."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +11,7 @@ from autotune.core.environment import Environment
 from autotune.core.failures import Failure
 from autotune.core.measurement import Outcome
 from autotune.core.workload import Workload
-from autotune.probe.order import LOG
 from autotune.probe.process.launcher import ProbeHost
-from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
 
@@ -39,22 +37,17 @@ def bert(host: ProbeHost, environment: Environment, workload_of: Callable[..., W
     return attempt
 
 
-@pytest.fixture(scope="module")
-def own_host() -> Iterator[ProbeHost]:
-    objects = {
-        "model_init": misbehaviours.model_init,
-        "train_dataset": misbehaviours.Samples(),
-        "trainer_class": misbehaviours.OwnTrainer,
-    }
-    with ProbeHost(sent(objects)) as host:
-        yield host
+@pytest.fixture
+def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Attempt:
+    """`own("train nothing", steps=5)`: a plain training of a caller's own model, which does so."""
 
+    def attempt(behaviour: str, steps: int, **fields: Any) -> tuple[Any, Failure | None]:
+        request = {"steps": steps, "seconds": None}
+        return own_host.attempt(
+            make_order(tmp_path, environment, behaviour, kind="verification", request=request, **fields)
+        )
 
-def own(host: ProbeHost, order: Any) -> Failure:
-    value, failure = host.attempt(order)
-    assert value is None
-    assert failure is not None
-    return failure
+    return attempt
 
 
 @pytest.mark.parametrize(("micro", "accumulation", "workers"), [(4, 1, 0), (2, 3, 0), (2, 2, 1)])
@@ -78,13 +71,8 @@ def test_it_ends_when_the_seconds_are_over_with_the_steps_it_has(bert: Attempt) 
     assert value["untimed_steps"] == 10
 
 
-def test_data_that_would_end_before_the_steps_is_repeated(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(
-        tmp_path, environment, kind="verification", asked=configuration(8, 2), request={"steps": 10, "seconds": None}
-    )
-    value, failure = own_host.attempt(order)
+def test_data_that_would_end_before_the_steps_is_repeated(own: Attempt) -> None:
+    value, failure = own("", 10, asked=configuration(8, 2))
     assert failure is None
     assert value["samples"] == 160 > misbehaviours.SAMPLES
 
@@ -97,43 +85,10 @@ def test_a_training_held_to_too_little_ends_out_of_memory(bert: Attempt) -> None
     assert failure.reason
 
 
-def test_what_the_training_raises_comes_back_with_its_log(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    variables = {"BEHAVIOUR_TEXT": "something else altogether"}
-    order = make_order(
-        tmp_path,
-        environment,
-        "raise in backward",
-        variables=variables,
-        kind="verification",
-        request={"steps": 5, "seconds": None},
-    )
-    failure = own(own_host, order)
-    assert (failure.outcome, failure.reason) == (Outcome.CRASHED, "RuntimeError: something else altogether")
-    assert "Traceback" in (tmp_path / LOG).read_text(encoding="utf-8")
-
-
-def test_a_training_that_takes_no_step_is_no_answer(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(
-        tmp_path, environment, "train nothing", kind="verification", request={"steps": 5, "seconds": None}
-    )
-    failure = own(own_host, order)
-    assert (failure.outcome, failure.reason) == (
-        Outcome.CRASHED,
-        "RuntimeError: the training ended without a timed step",
-    )
-
-
-def test_a_training_that_is_too_slow_is_ended_at_its_deadline(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(
-        tmp_path, environment, "slow", kind="verification", deadline_s=1.5, request={"steps": 5, "seconds": None}
-    )
-    assert own(own_host, order).outcome is Outcome.TIMED_OUT
+def test_a_training_that_takes_no_step_is_no_answer(own: Attempt) -> None:
+    value, failure = own("train nothing", 5)
+    assert value is None
+    assert failure == Failure(Outcome.CRASHED, "RuntimeError: the training ended without a timed step", "verification")
 
 
 # The clock, without a training -----------------------------------------------------------------------------------

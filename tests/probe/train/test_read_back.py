@@ -49,15 +49,6 @@ def test_tf32_is_read_by_whichever_interface_torch_has(backends: SimpleNamespace
     assert read_back._tf32() is on
 
 
-@pytest.mark.parametrize(("asked", "on"), [("ieee", False), ("tf32", True)])
-def test_convolutions_that_keep_tf32_by_themselves_are_no_other_precision(
-    backends: SimpleNamespace, asked: str, on: bool
-) -> None:
-    backends.fp32_precision, backends.cuda.matmul = asked, Clashing(asked)
-    backends.cudnn.fp32_precision, backends.cudnn.conv = asked, Clashing("tf32")
-    assert read_back._tf32() is on
-
-
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
 @pytest.mark.parametrize(("asked", "on"), [("ieee", False), ("tf32", True)])
 def test_what_training_arguments_switch_is_read_of_this_torch(

@@ -1,7 +1,7 @@
 """Real trainings of tiny models: what was asked is what ran, and every way to fail is told apart."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,19 +27,6 @@ from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
 from tests.trainers import Logged, Numbers, bert
 
 Train = Callable[..., Measurement]
-
-
-@pytest.fixture(scope="module")
-def own_host() -> Iterator[ProbeHost]:
-    """A host with a caller's own model, data and Trainer class."""
-    objects = {
-        "model_init": misbehaviours.model_init,
-        "train_dataset": misbehaviours.Samples(),
-        "trainer_class": misbehaviours.OwnTrainer,
-    }
-    with ProbeHost(sent(objects)) as host:
-        host.start()
-        yield host
 
 
 @pytest.fixture
@@ -114,21 +101,6 @@ def test_every_value_that_a_cpu_knows_is_really_trained_with(
     assert measurement.samples_per_second is not None
     assert measurement.peak_bytes is not None
     assert measurement.peak_bytes > 0
-
-
-@pytest.mark.parametrize(("setting", "value"), [("prefetch_factor", 4), ("persistent_workers", True)])
-def test_what_workers_do_is_really_set_and_left_out_without_them(gpt2: Train, setting: str, value: Any) -> None:
-    with_workers, without = (gpt2(asked=configuration(2, 2, workers=workers, **{setting: value})) for workers in (2, 0))
-    assert with_workers.outcome is without.outcome is Outcome.COMPLETED, without.reason
-    assert with_workers.settings[setting] == value
-    assert without.settings[setting] is None
-
-
-@pytest.mark.parametrize("behaviour", ["", "facts"])
-def test_a_callers_own_model_data_and_trainer_are_what_is_trained(own: Train, tmp_path: Path, behaviour: str) -> None:
-    measurement = own(behaviour, asked=configuration(8, 3))
-    assert measurement.outcome is Outcome.COMPLETED
-    assert own_trainer(tmp_path)["steps"] == measurement.untimed_steps + len(measurement.steps)
 
 
 def test_a_config_saved_with_checkpointing_does_not_switch_it_on_behind_the_arguments(
@@ -313,11 +285,6 @@ def test_an_optimizers_library_that_does_not_fit_is_an_out_of_memory_too(
     assert measurement.where
 
 
-def test_the_finder_of_batch_sizes_does_not_hide_an_out_of_memory(gpt2: Train) -> None:
-    measurement = gpt2(asked=configuration(16), base={"auto_find_batch_size": True}, allowed_bytes=60 * MIB)
-    assert measurement.outcome is Outcome.OUT_OF_MEMORY
-
-
 def test_the_limit_is_the_training_processes_alone(own: Train) -> None:
     # Each sample takes 120 MiB while it is made, in the worker or in the training process.
     in_worker = own("take memory", asked=configuration(workers=1), allowed_bytes=80 * MIB)
@@ -370,22 +337,10 @@ def test_what_model_or_device_cannot_do_is_unsupported(own: Train, settings: dic
     assert measurement.reason
 
 
-def test_a_training_that_is_too_slow_is_timed_out(own: Train) -> None:
-    measurement = own("slow", deadline_s=1.5)
-    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 2 s")
-
-
 def test_a_training_that_ends_without_a_timed_step_crashed(own: Train) -> None:
     measurement = own("train nothing")
     assert measurement.outcome is Outcome.CRASHED
     assert measurement.reason == "the training ended without a timed step"
-
-
-def test_a_crash_keeps_its_reason_its_place_and_the_logs_tail(own: Train) -> None:
-    measurement = own("raise in backward", variables={"BEHAVIOUR_TEXT": "something else altogether"})
-    assert (measurement.outcome, measurement.where) == (Outcome.CRASHED, "backward")
-    assert measurement.reason == "RuntimeError: something else altogether"
-    assert "something else altogether" in measurement.log_tail
 
 
 def test_a_hopeless_probe_ends_itself(own: Train) -> None:

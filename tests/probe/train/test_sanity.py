@@ -20,7 +20,6 @@ from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train import sanity
 from autotune.probe.train.memory_limit import memory_of
-from autotune.probe.train.worst_batch import WorstBatch, feed
 from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, configuration, make_order
@@ -256,11 +255,3 @@ def test_steps_that_loss_scaling_left_out_do_not_count(
         rehearser.on_step_end(None, SimpleNamespace(global_step=step, max_steps=8), control)
         stopped.append(control.should_training_stop)
     assert stopped == [False, False, False, True]
-
-
-def test_the_worst_batch_is_fed_for_so_many_steps_and_no_more() -> None:
-    trainer = SimpleNamespace(get_batch_samples=lambda batches, number, device: [next(batches) for _ in range(number)])
-    feed(trainer, WorstBatch({"x": torch.ones(1)}, ""), 1)
-    loader = iter("abcd")
-    assert trainer.get_batch_samples(loader, 2, "cpu") == [{"x": torch.ones(1)}] * 2
-    assert trainer.get_batch_samples(loader, 2, "cpu") == ["a", "b"]

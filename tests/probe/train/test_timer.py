@@ -282,12 +282,6 @@ def test_a_trainer_that_goes_back_in_its_own_way_counts_as_going_forward_only(cl
             assert getattr(step, part) == pytest.approx(getattr(usual, part)), part
 
 
-def test_waiting_for_data_is_inside_a_step(clock: Clock) -> None:
-    slow = steps_of(clock, Durations(wait=7.0), 1)
-    assert {round(step.seconds - step.data_wait_s, 6) for step in slow} == {3.65}
-    assert {step.data_wait_s for step in slow} == {7.0}
-
-
 def test_steps_add_up_to_all_the_time_there_was(clock: Clock) -> None:
     chance = random.Random(0)
     times = [Durations(*(chance.uniform(0.1, 2.0) for _ in range(7))) for _ in range(7)]
@@ -309,7 +303,7 @@ def test_reading_the_surroundings_is_no_part_of_a_step(clock: Clock, monkeypatch
             self.read.append("stop")
             clock.sleep(100.0)
 
-    monkeypatch.setattr(timer, "Surroundings", Slow)
+    monkeypatch.setattr(timer, "MachineMonitor", Slow)
     watch, _ = watched(clock, order_of(4, 1))
     assert [step.seconds for step in watch.steps] == pytest.approx([Durations().whole(1)] * 5)
     assert watch.surroundings.read == ["start", "stop"]  # type: ignore[attr-defined]
@@ -348,14 +342,6 @@ def test_the_first_two_steps_are_on_the_worst_batch_and_are_neither_timed_nor_co
     assert (watch.worst_batch, usual.worst_batch) == ("4 x sample 7, the longest of the data", "")
 
 
-def test_each_micro_batch_on_the_worst_has_memory_of_its_own(clock: Clock) -> None:
-    worst = longest(4)
-    _, trainer = watched(clock, order_of(4, 3), worst)
-    places = {batch["input_ids"].data_ptr() for batch in trainer.seen[0]}
-    assert len(places) == 3
-    assert worst.batch["input_ids"].data_ptr() not in places
-
-
 @pytest.mark.parametrize("worst", [None, longest(4)], ids=["all alike", "worst"])
 def test_memory_is_told_each_stage_of_the_first_two_steps_and_of_no_later_one(
     clock: Clock, worst: WorstBatch | None
@@ -377,36 +363,6 @@ def test_untimed_steps_end_with_one_like_those_before_it(clock: Clock) -> None:
     )
     assert watch.untimed == pytest.approx([9.0, 6.0, 4.0, 4.1, 4.1])
     assert [step.seconds for step in watch.steps] == pytest.approx([4.1] * 3)
-
-
-def test_untimed_steps_that_never_settle_end_at_their_most(clock: Clock) -> None:
-    timing = Timing(untimed_least=3, untimed_most=5, timed_least=3, timed_most=3)
-    watch, _ = watched(clock, order_of(1, 1, timing=timing), durations=lambda step: Durations(0, 0, 0, 2.0**step, 0, 0))
-    assert len(watch.untimed) == 5
-
-
-def test_steps_are_timed_until_they_give_the_interval_aimed_at_or_cannot(clock: Clock) -> None:
-    timing = Timing(untimed_least=1, untimed_most=1, timed_least=5, timed_most=24, target=0.02, seconds=1e9)
-
-    def timed(spread: float) -> int:
-        watch, _ = watched(
-            clock,
-            order_of(1, 1, timing=timing),
-            durations=lambda step: Durations(0, 0, 0, 1.0 + spread * (-1) ** step, 0, 0),
-        )
-        return len(watch.steps)
-
-    assert timed(0.0) == 5
-    assert 5 < timed(0.006) < 24
-    assert timed(0.3) == 5, "no number of steps would do"
-
-
-def test_a_probe_ends_when_its_seconds_are_over_but_not_before_three_steps(clock: Clock) -> None:
-    timing = Timing(untimed_least=1, untimed_most=1, timed_least=50, timed_most=100, seconds=10.0)
-    for seconds, steps in ((1.0, 11), (30.0, 3)):
-        took = Durations(0, 0, 0, seconds, 0, 0)
-        watch, _ = watched(clock, order_of(1, 1, timing=timing), durations=lambda step, took=took: took)
-        assert len(watch.steps) == steps
 
 
 def test_a_probe_that_cannot_reach_the_best_ends_itself_after_three_steps(clock: Clock) -> None:

@@ -16,7 +16,7 @@ from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
 from autotune.workload.model.pickling import sent
-from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
+from tests.probe.probes import CALLERS, MIB, configuration, make_order, measured
 
 STAGES = ["build", "data", "forward", "backward", "optimizer"]
 LONG = 200
@@ -88,14 +88,6 @@ def test_a_limit_that_only_the_longest_sample_breaks_is_broken(
     assert measurement.outcome is Outcome.OUT_OF_MEMORY, "the ordinary batches alone would have fitted"
     assert measurement.where in ("forward", "backward")
     assert measurement.steps == ()
-
-
-def test_random_samples_have_no_worst(train: Callable[..., Measurement], workload_of: Callable[..., Workload]) -> None:
-    workload = workload_of("gpt2-mini", sequence_length=16)
-    assert workload.longest == ()
-    measurement = train(workload, 2)
-    assert (measurement.worst_batch, measurement.untimed_steps) == ("", QUICK.untimed_least)
-    assert list(measurement.stage_peak_bytes) == STAGES, "any batch is the worst"
 
 
 class Ragged(torch.utils.data.Dataset):

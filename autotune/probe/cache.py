@@ -1,0 +1,78 @@
+"""Cache of what child processes answered, on disk."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.core.io import read_json, write_json
+from autotune.core.paths import cache_folder
+from autotune.space.variables import READ
+
+MOST_FILES = 50
+"""Answers of a kind that are kept, the newest."""
+
+_DECISIVE = re.compile(
+    r"(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TRITON|BNB|BITSANDBYTES|LD|PYTHON|HF|XLA|PJRT)_?.*"
+    r"|CC|CXX|PATH|" + "|".join(READ)
+)
+"""Environment variables that change what libraries can do here."""
+
+_COMPILERS = ("g++", "clang++", "c++", "gcc", "clang", "cc")
+_PACKAGE = Path(__file__).parents[1]
+
+
+class AnswerFile:
+    """A cached answer that holds for these facts, this software and these environment variables."""
+
+    def __init__(self, kind: str, **facts: Any) -> None:
+        content = json.dumps([facts, _software(), _variables()], sort_keys=True)
+        self._path = cache_folder() / kind / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.json"
+
+    def read(self) -> Any:
+        """The answer; None where there is none or its file is damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            return read_json(self._path)
+        return None
+
+    def write(self, answer: Any) -> None:
+        """Keep the answer instead of the oldest; a cache that cannot be written is no error."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, answer)
+            files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in files[MOST_FILES:]:
+                path.unlink()
+
+
+@cache
+def _source_time() -> int:
+    """When autotune's own code was changed last, nanoseconds: it decides what is asked."""
+    return max(path.stat().st_mtime_ns for path in _PACKAGE.rglob("*.py"))
+
+
+def _software() -> list[Any]:
+    """Interpreter, installed packages (their metadata's folders bear the versions), compilers, and the loader's libraries."""
+    packages: set[str] = set()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            packages |= {name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))}
+    loader = Path("/etc/ld.so.cache")  # written anew whenever a library is installed
+    return [
+        sys.executable,
+        sys.version,
+        _source_time(),
+        sorted(packages),
+        [shutil.which(name) for name in _COMPILERS],
+        loader.stat().st_mtime_ns if loader.is_file() else None,
+    ]
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if _DECISIVE.fullmatch(name)}

@@ -1,0 +1,281 @@
+"""Queries answered by child processes: the device, model and data, rates of the device, traces of the model."""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.environment import Environment
+from autotune.core.errors import InvalidRequest, TracingFailed
+from autotune.core.failures import from_text
+from autotune.core.io import read_json, write_json
+from autotune.core.measurement import Outcome
+from autotune.core.paths import cache_folder
+from autotune.core.request import TuningRequest, tuning_request
+from autotune.core.workload import Workload
+from autotune.memory.estimate import MemoryModel, memory_model
+from autotune.memory.keys import wanted_traces
+from autotune.probe.cache import AnswerFile
+from autotune.probe.device import nvml
+from autotune.probe.device.machine import cpu_name, machine_memory
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.space.build import parse_overrides
+from autotune.space.settings.optimizer import ORDINARY, user_optimizer
+from autotune.space.settings.optimizer import SETTING as OPTIMIZER
+from autotune.space.tensor_cores import OutputLayer
+
+READING_S = TRACING_S = 900.0
+"""Deadlines for reading model and data (a large dataset is tokenised once), and for all traces of a model: seconds for most,
+minutes for one that must be traced with all its layers."""
+
+RATES_S, FIRST_STEP_S = 60.0, 30.0
+"""For all rates, and for each optimizer whose first step may have to be compiled (torchao: 26 s on two cores)."""
+
+PASSING_FACTS = ("others", "topology")
+"""Facts of a card that change by themselves: an idle card's slot runs in a slower generation."""
+
+PASSING = (Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
+"""What may be otherwise a moment later: an environment with such a reason is not cached."""
+
+
+# The device -------------------------------------------------------------------------------------------------------
+
+
+def read_device(requested: str = "auto", anew: bool = False) -> Environment:
+    """What the device, its driver and the libraries can do, with all optimizers of transformers.
+
+    anew: whatever the cache says. Raises InvalidRequest for an absent device.
+    """
+    request = tuning_request("bert-mini", 1, device=requested)
+    card = nvml.choose_device(request.device)
+    with ProbeHost() as host:
+        return read_environment(host, request, card, every_optimizer=True, anew=anew)[0]
+
+
+def read_environment(
+    host: ProbeHost,
+    request: TuningRequest,
+    card: nvml.Card | None,
+    every_optimizer: bool = False,
+    anew: bool = False,
+) -> tuple[Environment, nvml.Card | None]:
+    """What the device can do, from the cache or asked of a child; `auto` falls back to the CPU where torch cannot use the card.
+
+    every_optimizer: try all that transformers names, not only those that the request asks for.
+    """
+    device = device_name(request, card)
+    optimizers = None if every_optimizer else _optimizers(request)
+    facts = {} if card is None else _card_facts(card)
+    lasting = {name: value for name, value in facts.items() if name not in PASSING_FACTS}
+    cores = len(os.sched_getaffinity(0))
+    file = AnswerFile("capabilities", device=device, processor=cpu_name(), cores=cores, **lasting)
+    cached, complete = _cached_environment(file) if host.uses_cache and not anew else (None, False)
+    if cached is not None and (complete or (optimizers is not None and {*optimizers} <= cached.optimizers.keys())):
+        wanted = cached.optimizers if optimizers is None else [*ORDINARY, *optimizers]
+        if (environment := _as_it_is_now(cached, wanted, card, facts)) is not None:
+            return environment, card
+    try:
+        answer = host.ask(_order(host, "capabilities", device=device, optimizers=optimizers or "every", **facts))
+    except InvalidRequest:
+        if card is None or request.device != "auto":
+            raise
+        return read_environment(host, request, None, every_optimizer, anew)
+    environment = Environment.from_dict(answer)
+    if host.uses_cache and not _may_pass(environment):
+        earlier: dict[str, Any] = {} if cached is None else cached.to_dict()
+        tables = {name: {**earlier.get(name, {}), **answer[name]} for name in ("optimizers", "optimizer_bytes")}
+        file.write({"every_optimizer": every_optimizer or complete, "environment": {**answer, **tables}})
+    return environment, card
+
+
+def _cached_environment(file: AnswerFile) -> tuple[Environment | None, bool]:
+    """(The cached environment, whether all optimizers were tried); None where there is none or it is damaged."""
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        answer = file.read()
+        environment, complete = Environment.from_dict(answer["environment"]), bool(answer["every_optimizer"])
+        if {*ORDINARY} <= environment.optimizers.keys():
+            return environment, complete
+    return None, False
+
+
+def _as_it_is_now(
+    cached: Environment, optimizers: Collection[str], card: nvml.Card | None, facts: Mapping[str, Any]
+) -> Environment | None:
+    """The cached environment with these optimizers alone, and with the memory that is free now; None where that is unknown."""
+    total, free = machine_memory() if card is None else (cached.total_memory_bytes, 0)
+    if card is not None:
+        if (used := nvml.used_bytes(card.uuid)) is None:
+            return None
+        free = total - used
+    return dataclasses.replace(
+        cached,
+        optimizers={name: reason for name, reason in cached.optimizers.items() if name in optimizers},
+        optimizer_bytes={name: size for name, size in cached.optimizer_bytes.items() if name in optimizers},
+        total_memory_bytes=total,
+        free_memory_bytes=free,
+        others=tuple(facts.get("others", ())),
+        topology=facts.get("topology", ""),
+    )
+
+
+def _may_pass(environment: Environment) -> bool:
+    """Whether something may have failed only because others use the device, for want of memory or of time."""
+    tables = (environment.precisions, environment.optimizers, environment.quantizations, environment.compile_backends)
+    reasons = [reason for table in tables for reason in table.values() if reason]
+    return bool(environment.others) or any(from_text(reason).outcome in PASSING for reason in reasons)
+
+
+def device_name(request: TuningRequest, card: nvml.Card | None) -> str:
+    """What the environment calls the device that was chosen: cpu, or cuda and a number."""
+    return "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
+
+
+def _card_facts(card: nvml.Card) -> dict[str, Any]:
+    """Facts of a card that the parent reads from NVML; `device_uuids` in the order in which ranks take the cards."""
+    used = nvml.device_used(card)
+    return {
+        "device_uuid": card.uuid,
+        "device_count": card.count,
+        "device_uuids": list(dict.fromkeys([card.uuid, *(other.uuid for other in nvml.visible_cards())])),
+        "driver": nvml.driver_version(),
+        "topology": nvml.topology(card),
+        "others": used[1] if used else [],
+    }
+
+
+def _optimizers(request: TuningRequest) -> list[str]:
+    """Those that the request's space, `--fix`, `--only` or training arguments name."""
+    name = OPTIMIZER.name
+    requested, fixed, only = parse_overrides(request)
+    named = [*requested.get(name, ()), *([fixed[name]] if name in fixed else ()), *only.get(name, ())]
+    return list(dict.fromkeys([user_optimizer(request.training_args), *map(str, named)]))
+
+
+# Model and data ---------------------------------------------------------------------------------------------------
+
+
+def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
+    """Ask a child to read model and data; raises InvalidRequest for what cannot be read as requested."""
+    return Workload.from_dict(host.ask(_order(host, "prepare", request=request.to_dict(), cache=str(cache_folder()))))
+
+
+def _order(host: ProbeHost, kind: str, **request: Any) -> Order:
+    return Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=READING_S, request=request)
+
+
+# Rates of the device ----------------------------------------------------------------------------------------------
+
+
+def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
+    """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
+    step; without what cannot be measured, empty where nothing can be."""
+    return _without_failed(_measure_rates(host, environment, ()))
+
+
+def known_rates(host: ProbeHost, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
+    """The same, from the cache where this device and this software were measured before.
+
+    What failed is cached too, as null, and not tried again. seconds: that measuring may take.
+    """
+    path = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
+    rates: Mapping[str, float | None] = {}
+    with contextlib.suppress(OSError, ValueError):
+        rates = read_json(path)
+    if not set(chain(*_usable(environment))) <= rates.keys():
+        measured = _measure_rates(host, environment, rates, seconds)
+        rates = {**rates, **measured}
+        if measured:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, rates)
+    return _without_failed(rates)
+
+
+def head_seconds(
+    host: ProbeHost, environment: Environment, layer: OutputLayer, seconds: float = math.inf
+) -> dict[int, float]:
+    """Size of the vocabulary, as it is and padded -> seconds of the output layer's products; empty where they fail."""
+    request = {
+        "precisions": [],
+        "sizes": [layer.size, layer.padded],
+        "width": layer.width,
+        "precision": layer.precision,
+    }
+    answer, failure = host.attempt(_rates_order(host, environment, min(seconds, RATES_S), request))
+    return {} if failure is not None else {int(size): each for size, each in answer.items()}
+
+
+def _measure_rates(
+    host: ProbeHost, environment: Environment, known: Collection[str], seconds: float = math.inf
+) -> Mapping[str, float | None]:
+    """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
+    precisions, optimizers = ([name for name in names if name not in known] for names in _usable(environment))
+    deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
+    request = {"precisions": precisions, "optimizers": optimizers}
+    answer, failure = host.attempt(_rates_order(host, environment, deadline_s, request))
+    return {} if failure is not None else answer
+
+
+def _rates_order(host: ProbeHost, environment: Environment, deadline_s: float, request: Mapping[str, Any]) -> Order:
+    order = _order(host, "rates", **request)
+    return dataclasses.replace(order, deadline_s=deadline_s, environment=environment)
+
+
+def _usable(environment: Environment) -> tuple[list[str], list[str]]:
+    """(precisions, optimizers) that work on this device."""
+    tables = (environment.precisions, environment.optimizers)
+    precisions, optimizers = ([name for name, reason in table.items() if reason is None] for table in tables)
+    return precisions, optimizers
+
+
+def _without_failed(rates: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+# Traces -----------------------------------------------------------------------------------------------------------
+
+
+def traced(
+    host: ProbeHost,
+    workload: Workload,
+    environment: Environment,
+    configurations: Iterable[Configuration],
+    base: Mapping[str, Any],
+    context_bytes: int | None = None,
+    seconds: float = math.inf,
+) -> MemoryModel:
+    """The memory model of these configurations and of all others with the same values at other micro-batch sizes.
+
+    environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
+    from the defaults. context_bytes: default the environment's. seconds: for all of it, after half of which
+    no further combination is traced. Raises TracingFailed where tracing itself fails, and for a
+    caller's own model, which has no config to build it from.
+    """
+    if workload.user_objects:
+        raise TracingFailed(
+            "A model of your own cannot be traced without running it.", "Name a model, folder or config instead."
+        )
+    wanted = wanted_traces(configurations, environment, base, workload.task)
+    request = wanted.request()
+    # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.
+    cacheable = host.uses_cache and not workload.trust_remote_code
+    file = AnswerFile("traces", workload=workload.to_dict(), **request)
+    answer = file.read() if cacheable else None
+    if not (isinstance(answer, dict) and answer.keys() >= {"weights", "batch", "steps", "updates"}):
+        limit = {"seconds": seconds / 2} if math.isfinite(seconds) else {}
+        order = _order(host, "trace", **request, **limit)
+        answer, failure = host.attempt(
+            dataclasses.replace(order, deadline_s=min(TRACING_S, seconds), workload=workload)
+        )
+        if failure is not None:
+            raise TracingFailed(
+                f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
+            )
+        if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
+            file.write(answer)
+    return memory_model(answer, wanted, environment, base, context_bytes)

@@ -1,0 +1,146 @@
+"""Queries of the device and of traces: each is answered once for what it depends on, and anew where that changed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.environment import Environment
+from autotune.core.errors import TracingFailed
+from autotune.core.failures import Failure
+from autotune.core.measurement import Outcome
+from autotune.core.request import tuning_request
+from autotune.core.workload import Workload
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_environment, traced
+from tests.makers import cpu
+from tests.probe.probes import configuration
+
+REQUEST = tuning_request("bert-mini", 4, device="cpu")
+
+
+@pytest.fixture
+def orders(host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Order]:
+    """The orders that reach the host, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sent: list[Order] = []
+    run = host.run
+    monkeypatch.setattr(host, "run", lambda order: sent.append(order) or run(order))
+    return sent
+
+
+def cached(tmp_path: Path, kind: str) -> list[Path]:
+    return sorted((tmp_path / "autotune" / kind).glob("*"))
+
+
+def stable(environment: Environment) -> Environment:
+    return replace(environment, free_memory_bytes=0)
+
+
+def test_capabilities_are_asked_once_and_free_memory_is_read_each_time(host: ProbeHost, orders: list[Order]) -> None:
+    first, _ = read_environment(host, REQUEST, None)
+    second, card = read_environment(host, REQUEST, None)
+    assert [order.kind for order in orders] == ["capabilities"]
+    assert card is None
+    assert stable(second) == stable(first)
+    assert 0 < second.free_memory_bytes <= second.total_memory_bytes
+
+
+@pytest.mark.parametrize("change", ["version", "variable", "damage", "other shape"])
+def test_capabilities_are_asked_anew_where_a_version_a_variable_or_the_file_changed(
+    host: ProbeHost, orders: list[Order], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    first, _ = read_environment(host, REQUEST, None)
+    (file,) = cached(tmp_path, "capabilities")
+    if change == "version":
+        (tmp_path / "more" / "bitsandbytes-99.0.dist-info").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / "more"))
+    elif change == "variable":
+        monkeypatch.setenv("BNB_CUDA_VERSION", "121")
+    else:
+        file.write_text("{" if change == "damage" else '{"environment": {"device": "cpu"}, "every_optimizer": true}')
+    again, _ = read_environment(host, REQUEST, None)
+    read_environment(host, REQUEST, None)
+    assert [order.kind for order in orders] == ["capabilities"] * 2
+    assert again.optimizers == first.optimizers
+
+
+def test_doctor_asks_anew_and_renews_the_cache(host: ProbeHost, orders: list[Order], tmp_path: Path) -> None:
+    read_environment(host, REQUEST, None)
+    (file,) = cached(tmp_path, "capabilities")
+    answer = json.loads(file.read_text())
+    answer["environment"]["precisions"]["bf16"] = "it was broken once"
+    file.write_text(json.dumps(answer))
+    assert read_environment(host, REQUEST, None)[0].precisions["bf16"] == "it was broken once"
+    renewed = read_environment(host, REQUEST, None, anew=True)[0]
+    assert renewed.precisions["bf16"] != "it was broken once"
+    assert stable(read_environment(host, REQUEST, None)[0]) == stable(renewed)
+    assert len(orders) == 2
+
+
+def test_an_optimizer_that_was_not_tried_is_asked_for_and_the_others_are_remembered(
+    host: ProbeHost, orders: list[Order]
+) -> None:
+    more = tuning_request("bert-mini", 4, device="cpu", fix={"optimizer": "adagrad"})
+    for request in (REQUEST, more, REQUEST, more):
+        environment, _ = read_environment(host, request, None)
+        assert ("adagrad" in environment.optimizers) is (request is more)
+    assert len(orders) == 2
+
+
+def test_what_may_pass_is_not_remembered(
+    host: ProbeHost, orders: list[Order], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = host.ask
+    for found in (
+        {"optimizers": {"adamw_torch": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}},
+        {"others": ["blender (4711)"]},
+    ):
+        monkeypatch.setattr(host, "ask", lambda order, found=found: {**ask(order), **found})
+        read_environment(host, REQUEST, None)
+        assert not cached(tmp_path, "capabilities")
+    assert len(orders) == 2
+
+
+def test_a_trace_is_remembered_for_its_model_and_settings(
+    host: ProbeHost, orders: list[Order], tmp_path: Path, workload_of: Callable[..., Workload]
+) -> None:
+    workload = workload_of("bert-mini", sequence_length=16)
+    del orders[:]
+    peaks = [
+        traced(host, model, cpu(), [configuration()], {}).peak(configuration()).device_bytes
+        for model in (workload, workload, replace(workload, trust_remote_code=True))
+    ]
+    assert len(set(peaks)) == 1
+    assert [order.kind for order in orders] == ["trace"] * 2, "code of a model's own may change unseen"
+    (file,) = cached(tmp_path, "traces")
+    file.write_text("[]")
+    traced(host, workload, cpu(), [configuration()], {})
+    assert len(orders) == 3
+
+
+class FailingHost:
+    """A host whose child meets nothing but failure."""
+
+    uses_cache = False
+
+    def scratch_folder(self) -> str:
+        return "nowhere"
+
+    def attempt(self, order: Any) -> tuple[Any, Failure | None]:
+        assert order.kind == "trace"
+        return None, Failure(Outcome.CRASHED, "it broke")
+
+
+def test_a_caller_s_own_model_cannot_be_traced() -> None:
+    with pytest.raises(TracingFailed, match="model of your own"):
+        traced(FailingHost(), Workload("model_init", "custom", user_objects=True), cpu(), [], {})  # type: ignore[arg-type]
+
+
+def test_a_child_that_fails_is_an_error_with_its_reason() -> None:
+    with pytest.raises(TracingFailed, match="it broke"):
+        traced(FailingHost(), Workload("bert", "masked-lm"), cpu(), [], {})  # type: ignore[arg-type]
