@@ -173,7 +173,7 @@ def find_card(name: str) -> Card:
     nearest = " or ".join(dict.fromkeys(repr(_SPELLINGS[one].name) for one in near))
     raise InvalidRequest(
         f"There is no card {name!r} in the list.",
-        f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory 24GiB.",
+        f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory-limit 24GiB.",
     )
 
 
@@ -195,7 +195,8 @@ def _no_such_size(card: Card, size: str) -> InvalidRequest:
     alike = [one for one in CARDS.values() if _without_size(one) == _without_size(card)]
     known = " and ".join(f"{one.name} ({one.gigabytes} GB)" for one in alike)
     return InvalidRequest(
-        f"There is no {_without_size(card)} with {size} GB in the list.", f"Known: {known}; or give --memory {size}GiB."
+        f"There is no {_without_size(card)} with {size} GB in the list.",
+        f"Known: {known}; or give --memory-limit {size}GiB.",
     )
 
 

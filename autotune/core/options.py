@@ -8,7 +8,7 @@ FLAGS = frozenset(
 """Options that are given without a value."""
 
 OPTIONS = FLAGS | {
-    *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer", "space"),
+    *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer"),
     *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
     *(
         "confirmation-rounds",
@@ -16,15 +16,17 @@ OPTIONS = FLAGS | {
         "objective",
         "seed",
         "args",
-        "training-args",
         "output-dir",
         "report-to",
         "study-name",
         "global-batch-size",
     ),
-    *("memory", "gpu", "steps", "rounds", "price-per-hour", "output"),
+    *("search-space", "gpu", "steps", "rounds", "price-per-hour", "output"),
 }
 """Options of commands that are functions in Python too."""
+
+ARGUMENTS = {"search-space": "space"}
+"""Options whose argument in Python has another name."""
 
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
 _OPTION = re.compile(rf"(?<![\w-])--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
@@ -43,7 +45,7 @@ def in_python(text: str) -> str:
 def _argument(option: re.Match[str]) -> str:
     if option["name"] not in OPTIONS:
         return option[0]
-    name = option["name"].replace("-", "_")
+    name = ARGUMENTS.get(option["name"], option["name"].replace("-", "_"))
     given = option["pair"] or option["word"]
     if option["number"]:
         digits = option["number"].isdigit() or option["number"].startswith("'")

@@ -60,7 +60,8 @@ def build_space(
         if not values[name]:
             said = "; ".join(f"{value}: {reason}" for value, reason in reasons.items())
             raise InvalidRequest(
-                f"Nothing is left to try for {name} ({said}).", "Allow other values with --fix, --only or --space."
+                f"Nothing is left to try for {name} ({said}).",
+                "Allow other values with --fix, --only or --search-space.",
             )
     if RANKS in values:
         kept, unshared = _shared(values[MICRO], values[RANKS], request)
