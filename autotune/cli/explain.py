@@ -36,4 +36,4 @@ def explain(
         if as_json:
             command.json(explanation.to_dict())
         else:
-            print("\n".join(explanation_lines(explanation.to_dict())))
+            print("\n".join(explanation_lines(explanation)))
