@@ -1,4 +1,4 @@
-"""The command line: its commands, and one JSON object or one line for what is typed wrong. Loads nothing heavy."""
+"""The command line: its commands, and usage errors as one line or one JSON object."""
 
 import json
 import sys

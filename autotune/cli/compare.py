@@ -33,8 +33,7 @@ def compare(
     with ErrorReporter(as_json) as command:
         from rich.console import Console
 
-        from autotune.commands.compare.run import compare
-        from autotune.commands.compare.text import FILES
+        from autotune.commands.compare.run import FILES, compare
         from autotune.core.units import finite
         from autotune.report.formats import plain_rows
 

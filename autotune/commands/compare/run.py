@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.commands.compare.text import write_compared
+from autotune.commands.compare.columns import compared_frame
+from autotune.commands.compare.plot import compared_svg
+from autotune.commands.compare.text import compared_page
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.interval import Interval, quotient_of_means
@@ -13,6 +15,8 @@ from autotune.core.trial import Trial
 from autotune.core.units import parse_price
 from autotune.core.workload import Workload
 from autotune.report.columns import FIRST
+from autotune.report.files import storage_errors, write_file, write_table
+from autotune.report.formats import plain_rows
 from autotune.report.summary import warnings
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
@@ -26,6 +30,7 @@ Study = TuningResult | str | Path
 Price = tuple[float, str]
 """Amount an hour, and its currency (empty where none was named)."""
 
+FILES = ("compare.csv", "compare.parquet", "compare.md", "compare.svg")
 LIBRARIES = ("torch", "transformers", "accelerate")
 MILLION, HOUR_S = 1e6, 3600.0
 
@@ -45,8 +50,6 @@ def compare(
 
     Raises InvalidRequest for a missing study and for an unreadable price or one of no study; StorageFailed.
     """
-    from autotune.commands.compare.columns import compared_frame
-
     for price in price_per_hour.values() if isinstance(price_per_hour, Mapping) else (price_per_hour,):
         if price is not None:
             _price(price)
@@ -65,8 +68,20 @@ def compare(
         row |= _relative_speed(place, names, results)
     table = compared_frame(rows)
     if output is not None:
-        write_compared(Path(output), table)
+        _write(Path(output), table)
     return table
+
+
+def _write(folder: Path, table: "pd.DataFrame") -> None:
+    """Write FILES into the folder. Raises StorageFailed."""
+    *tables, page, picture = (folder / name for name in FILES)
+    rows = plain_rows(table)
+    with storage_errors(folder, "comparison", "Name another folder as --output."):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in tables:
+            write_table(path, table)
+        write_file(page, compared_page(rows, picture.name).encode())
+        write_file(picture, compared_svg(rows).encode())
 
 
 def _names(results: Sequence[TuningResult]) -> list[str]:

@@ -1,19 +1,13 @@
-"""Text and files of a comparison: a numbered table of figures, a paragraph on each study, compare.md."""
+"""Text of a comparison: a numbered table of figures, a paragraph on each study, compare.md."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.commands.layout import markdown_table, ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import format_bytes, format_interval, three_digits
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-FILES = ("compare.csv", "compare.parquet", "compare.md", "compare.svg")
 
 Row = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None where one is missing."""
@@ -74,25 +68,6 @@ def _cost_text(row: Row) -> str:
     if costs == [None, None]:
         return "-"
     return f"{' -> '.join('-' if cost is None else three_digits(cost) for cost in costs)} {row['currency']}".strip()
-
-
-# Files ------------------------------------------------------------------------------------------------------------
-
-
-def write_compared(folder: Path, table: "pd.DataFrame") -> None:
-    """Write FILES into the folder. Raises StorageFailed."""
-    from autotune.commands.compare.plot import compared_svg
-    from autotune.report.files import storage_errors, write_file, write_table
-    from autotune.report.formats import plain_rows
-
-    *tables, page, picture = (folder / name for name in FILES)
-    rows = plain_rows(table)
-    with storage_errors(folder, "comparison", "Name another folder as --output."):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in tables:
-            write_table(path, table)
-        write_file(page, compared_page(rows, picture.name).encode())
-        write_file(picture, compared_svg(rows).encode())
 
 
 def compared_page(rows: Sequence[Row], picture: str) -> str:

@@ -85,7 +85,7 @@ def explained(
     if confirmed is not None and not best.confirmed:
         reason = "the speed-up is that of single probes: it was not confirmed"
     return Explanation(
-        name=result.request.name_of_study(result.workload.task, result.environment.device),
+        name=result.name,
         baseline=baseline,
         best=best,
         objective=objective,

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
 from autotune.commands.guide.live import guide_watcher
-from autotune.commands.guide.table import FILES, write_ladder
+from autotune.commands.guide.plot import ladder_svg
+from autotune.commands.guide.table import ladder_frame, ladder_page
 from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core.io import write_json
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.request import TuningRequest, tuning_request
 from autotune.core.trial import Trial
@@ -22,6 +24,7 @@ from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.runner import LiveProbe
 from autotune.probe.survey_query import read_environment, read_workload
+from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.live.views import errors
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.limits import check_files, check_model_fits
@@ -29,6 +32,8 @@ from autotune.study.limits import memory_limit as limit_of
 from autotune.study.measure import keep, measure
 from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
+
+FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
 
 OPTIONS = (
     *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
@@ -141,8 +146,19 @@ def run_guide(
             ladder = replace(ladder, trials=(*ladder.trials, _trial(ladder, plan, probe, folder, method, number)))
             watch(ladder, "")
     finally:
-        write_ladder(folder, ladder)
+        _write(folder, ladder)
     return ladder
+
+
+def _write(folder: Path, ladder: Ladder) -> None:
+    """Write FILES; raises StorageFailed."""
+    data, table, page, picture = (folder / name for name in FILES)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(data, ladder.to_dict())
+        write_table(table, ladder_frame(ladder))
+        write_file(page, ladder_page(ladder, picture.name).encode())
+        write_file(picture, ladder_svg(ladder).encode())
 
 
 def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: GuideMethod, number: int) -> Trial:

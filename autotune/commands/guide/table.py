@@ -1,7 +1,6 @@
 """Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, and as a frame."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 
@@ -16,15 +15,12 @@ from autotune.commands.guide.ladder import (
     ratio,
 )
 from autotune.commands.layout import markdown_table, wrapped
-from autotune.core.io import write_json
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
-from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.markdown import markdown_text
 from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
 
-FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
 THEIRS = f"The guides' own figures, not this machine's: {THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
 HEAD_WITH_THEIRS = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
@@ -143,22 +139,6 @@ def _ratio(value: float | None) -> str:
 
 def _all_wrapped(texts: Iterable[str]) -> list[str]:
     return [line for text in texts for line in wrapped(text)]
-
-
-# Files ------------------------------------------------------------------------------------------------------------
-
-
-def write_ladder(folder: Path, ladder: Ladder) -> None:
-    """Write FILES; raises StorageFailed."""
-    from autotune.commands.guide.plot import ladder_svg
-
-    data, table, page, picture = (folder / name for name in FILES)
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(data, ladder.to_dict())
-        write_table(table, ladder_frame(ladder))
-        write_file(page, ladder_page(ladder, picture.name).encode())
-        write_file(picture, ladder_svg(ladder).encode())
 
 
 def ladder_page(ladder: Ladder, picture: str) -> str:

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.commands.compare.columns import COMPARED
-from autotune.commands.compare.run import compare, different_work
-from autotune.commands.compare.text import FILES
+from autotune.commands.compare.run import FILES, compare, different_work
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.request import tuning_request

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.commands.guide import run
 from autotune.commands.guide.ladder import LADDER, SAMPLES, Ladder, methods_for
-from autotune.commands.guide.run import check_any_fits, clear, guide, run_guide
-from autotune.commands.guide.table import FILES, ladder_frame, ladder_lines, latest_line
+from autotune.commands.guide.run import FILES, check_any_fits, clear, guide, run_guide
+from autotune.commands.guide.table import ladder_frame, ladder_lines, latest_line
 from autotune.core.configuration import Configuration
 from autotune.core.errors import InvalidRequest, NothingFits
 from autotune.core.io import read_json
