@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from autotune.study.plan import Progress
 
 
+TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h. What does not fit is skipped and named."
+CONFIRMATION_ROUNDS = (
+    "Rounds of measuring the best trials and the baseline again; up to twice as many while it is open."
+)
+MARGIN = "Stop when the expected remaining speed-up is below this share (sampler physics)."
+TRAINING_STEPS = "Steps of the planned training: stop when the search cannot save its own time."
+NO_HISTORY = "Do not use results of past searches on this device."
+KEEP_NUMERICS = "Keep your precision, optimizer and all else that changes what is learned."
+REQUIRE_PARITY = "Compare losses over 30 steps with fp32's, however long it takes."
+ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses over 30 steps differ from fp32's. Default: they cannot win."
+
+
 def search(
     context: typer.Context,
     model: o.Model,
@@ -33,52 +45,23 @@ def search(
     memory_limit: o.MemoryLimit = None,
     headroom: o.Headroom = "5%",
     n_trials: Annotated[int, Option(help="Number of probes, including the baseline, without confirmations.")] = 20,
-    timeout: Annotated[
-        str | None,
-        Option(
-            help="Time limit of the whole command, as 90s, 10m or 1h: start, probes, confirmation and checks. "
-            "What does not fit is skipped and named."
-        ),
-    ] = None,
+    timeout: Annotated[o.Text, Option(help=TIMEOUT)] = None,
     probe_timeout: o.ProbeTimeout = None,
-    confirmation_rounds: Annotated[
-        int,
-        Option(
-            help="Rounds of measuring the best trials and the baseline again; up to twice as many while it is open "
-            "which one is faster."
-        ),
-    ] = 3,
+    confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 3,
     sampler: o.Sampler = "physics",
-    margin: Annotated[
-        str, Option(help="Stop when the expected remaining speed-up is below this share (sampler physics).")
-    ] = "1%",
-    training_steps: Annotated[
-        int | None, Option(help="Steps of the planned training: stop when the search cannot save its own time.")
-    ] = None,
-    no_history: Annotated[
-        bool, Option("--no-history", help="Do not use results of past searches on this device.")
-    ] = False,
-    keep_numerics: Annotated[
-        bool,
-        Option("--keep-numerics", help="Keep your precision, optimizer and all else that changes what is learned."),
-    ] = False,
+    margin: Annotated[str, Option(help=MARGIN)] = "1%",
+    training_steps: Annotated[int | None, Option(help=TRAINING_STEPS)] = None,
+    no_history: Annotated[bool, Option("--no-history", help=NO_HISTORY)] = False,
+    keep_numerics: Annotated[bool, Option("--keep-numerics", help=KEEP_NUMERICS)] = False,
     objective: o.Objective = "samples_per_second",
     seed: Annotated[int, Option(help="Seed of the sampler.")] = 0,
     args: o.Args = None,
-    require_parity: Annotated[
-        bool, Option("--require-parity", help="Compare losses over 30 steps with fp32's, however long it takes.")
-    ] = False,
-    allow_loss_difference: Annotated[
-        bool,
-        Option(
-            "--allow-loss-difference",
-            help="Accept configurations whose losses over 30 steps differ from fp32's. Default: they cannot win.",
-        ),
-    ] = False,
+    require_parity: Annotated[bool, Option("--require-parity", help=REQUIRE_PARITY)] = False,
+    allow_loss_difference: Annotated[bool, Option("--allow-loss-difference", help=ALLOW_LOSS_DIFFERENCE)] = False,
     trust_remote_code: o.TrustRemoteCode = False,
     output_dir: o.OutputDir = "reports",
     report_to: o.ReportTo = None,
-    study_name: Annotated[str | None, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
+    study_name: Annotated[o.Text, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Discard the existing study and start again.")] = False,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,

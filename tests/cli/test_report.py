@@ -61,10 +61,7 @@ def test_html_names_the_page_that_was_written(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--format", "exel"], 2, "Did you mean 'xlsx'?"),
-        (["--format", "csv", "--json"], 2, "ask for two things"),
         (["--output", "trials.txt"], 2, "does not say in which format"),
-        (["--columns", "number"], 2, "chooses from the table of trials"),
         (["--format", "csv", "--columns", "numbr"], 2, "Did you mean 'number'?"),
         (["--format", "csv", "--output", "none/trials.csv"], 1, "none/trials.csv cannot be written"),
         (["--format", "csv", "--output", "."], 1, "it is a folder"),

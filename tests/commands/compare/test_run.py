@@ -247,10 +247,9 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
     assert (row["best_samples_per_second_high"], row["price_per_hour"]) == (None, None)
 
 
-@pytest.mark.parametrize("prices", [["1", "2"], ["1", "one=2"], ["one="], ["-1"]])
-def test_prices_that_cannot_be_read_are_one_line(prices: list[str], tmp_path: Path) -> None:
+def test_two_prices_for_all_are_refused_in_one_line(tmp_path: Path) -> None:
     result().save(tmp_path / "one")
-    words = [word for price in prices for word in ("--price-per-hour", price)]
-    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *words])
+    prices = ["--price-per-hour", "1", "--price-per-hour", "one=2"]
+    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *prices])
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1

@@ -120,23 +120,6 @@ def test_the_command_prints_one_json_object() -> None:
         assert sum(row["split"].values()) == row["peak_allocated_bytes"] + row["split"]["context"]
 
 
-WRONG = {
-    "an unknown card": (["--gpu", "H1000"], "Did you mean 'H100'"),
-    "a card and a size": (["--gpu", "H100", "--memory-limit", "24GiB"], "Both --memory-limit and --gpu"),
-    "a card on a cpu": (["--gpu", "H100", "--device", "cpu"], "contradict"),
-    "a size in words": (["--memory-limit", "much"], "is no size"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_gets_one_clear_line_and_exit_code_2(what: str) -> None:
-    words, expected = WRONG[what]
-    done = CliRunner().invoke(app, ["estimate", "bert-mini", "--global-batch-size", "8", *words])
-    assert done.exit_code == 2
-    assert expected in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_a_function_is_no_model_and_two_names_of_one_argument_are_too_many() -> None:
     with pytest.raises(InvalidRequest):
         autotune.estimate(lambda: None, 8)  # type: ignore[arg-type]

@@ -272,17 +272,6 @@ def test_the_picture_is_an_svg_with_every_method_and_every_bar_s_number(theirs: 
     assert any(word.startswith("the guides' figures") for word in words) is theirs
 
 
-# Words that are wrong -------------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_the_micro_steps_do_not_divide_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    words = ["guide", "bert-mini", "--output-dir", str(tmp_path / "reports"), "--global-batch-size", "6"]
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "4 micro-steps, which do not divide 6. Use a multiple of 4." in done.stderr
-    assert not (tmp_path / "reports").exists()
-
-
 # The real thing -------------------------------------------------------------------------------------------------
 
 

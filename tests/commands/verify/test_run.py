@@ -197,26 +197,10 @@ def marked(path: Path, mark: str) -> bool:
 # What cannot be verified ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["small", "--steps", "0"], "whole number from 1 to 100000, not 0"),
-        (["small", "--steps", "100001"], "whole number from 1 to 100000, not 100001"),
-        (["nowhere"], "There is no study in reports/nowhere"),
-    ],
-)
-def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: str, tmp_path: Path) -> None:
-    result().save(tmp_path / "reports" / "small")
-    code, out, err = command(tmp_path, *words)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("seconds", [0, float("nan"), float("inf")])
-def test_seconds_that_are_none_are_refused(seconds: float, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="must be above 0"):
-        verify(result().save(tmp_path), seconds=seconds)
+@pytest.mark.parametrize("length", [{"steps": 100_001}, {"steps": True}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_a_length_that_is_none_is_refused(length: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="must be "):
+        verify(result().save(tmp_path), **length)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
