@@ -64,7 +64,7 @@ OPTIONS = (
     search("a global batch of zero", "global batch size", "--global-batch-size", "0", for_real=True),
     search("a negative global batch", "global batch size", "--global-batch-size", "-4"),
     search("a global batch in words", "global-batch-size", "--global-batch-size", "many"),
-    search("a global batch with a point", "global-batch-size", "--global-batch-size", "8.0"),
+    search("a global batch with a point", "global-batch-size", "--global-batch-size", "8.5"),
     search("a global batch with a unit", "global-batch-size", "--global-batch-size", "8k"),
     search("a global batch of nothing", "global-batch-size", "--global-batch-size", ""),
     search("a huge global batch", "global batch size", "--global-batch-size", "99999999", for_real=True),

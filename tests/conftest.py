@@ -37,6 +37,29 @@ ASKING_S = 300.0
 """Deadline for reading a device or a model: a stuck one fails its test, a slow machine does not."""
 
 
+GOLDEN = Path(__file__).parent / "data" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="Write the golden files that differ (tests/data/golden)."
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("explain.txt", text)`: holds the text against that golden file."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{name} differs; --update-golden writes it anew"
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def host() -> Iterator[ProbeHost]:
     """The process that starts probes, without objects of a caller; every test may use it."""

@@ -1,4 +1,4 @@
-"""What commands share: one clear line for what was foreseen, exit codes, numbers and folders as people type them."""
+"""Error reporting, exit codes and paths of the commands."""
 
 import contextlib
 import json
@@ -9,89 +9,88 @@ from typing import Any
 
 import typer
 
-from autotune.core.errors import AutotuneError, InvalidRequest, NothingFits
+from autotune.core.errors import AutotuneError, NothingFits
 from autotune.core.interrupt import Terminated, ending_on_signals
-from autotune.core.units import shortened
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C; like those of other signals 128 and the signal's number, as shells have them."""
+"""Exit code after Ctrl-C; as in shells, those of other signals are 128 plus the signal's number."""
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
 
-PASSING = (typer.Exit, typer.Abort, BrokenPipeError)
-"""Exceptions by which a command ends as it should, and that of a reader who went away."""
+NORMAL_EXITS = (typer.Exit, typer.Abort, BrokenPipeError)
+"""Exceptions that end a command as intended; BrokenPipeError: the reader of standard output is gone."""
 
 
 class ErrorReporter:
-    """One clear line on standard error and the right exit code; no traceback for what was foreseen.
+    """Context of a command: an expected error is one line on standard error and its exit code, without a traceback.
 
-    as_json: standard output gets exactly one JSON object, the answer given to `json()` or, where there is none, the error;
-    whatever else is printed within goes to standard error, even from threads that somebody left behind. What nobody foresaw
-    is such an object too, and goes on with its traceback.
-    Within, SIGTERM and SIGHUP end the command as a second Ctrl-C does. when_interrupted: what is kept then, and how to go on.
+    as_json: standard output gets exactly one JSON object, the result given to `json()` or else the error; everything else
+    that is printed within goes to standard error. An unexpected error is such an object too, and its traceback follows.
+    SIGTERM and SIGHUP end the command as a second Ctrl-C does. when_interrupted: what is kept then, and how to resume.
     """
 
     def __init__(self, as_json: bool = False, when_interrupted: str = "Run the same command again.") -> None:
         self._as_json = as_json
         self.when_interrupted = when_interrupted
-        self._within = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "ErrorReporter":
-        self._within.enter_context(ending_on_signals())
-        self._out = sys.stdout
+        self._stack.enter_context(ending_on_signals())
+        self._stdout = sys.stdout
         if self._as_json:
-            self._within.enter_context(contextlib.redirect_stdout(sys.stderr))
+            self._stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._within.close()
+        self._stack.close()
         if isinstance(error, AutotuneError):
             message, advice = error.written
-            print(f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}".rstrip(), file=sys.stderr)
-            self._json_error(type(error).__name__, message, advice, error.exit_code)
-            raise typer.Exit(error.exit_code) from None
+            line = f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}"
+            self._fail(line.rstrip(), type(error).__name__, message, advice, error.exit_code)
         if isinstance(error, KeyboardInterrupt):
-            code, end = INTERRUPTED, "interrupted"
+            code, end, advice = INTERRUPTED, "interrupted", self.when_interrupted
             if isinstance(error, Terminated):
                 code, end = 128 + error.number, f"ended by {error.number.name}"
-            print(f"{end[:1].upper()}{end[1:]}. {self.when_interrupted}", file=sys.stderr)
-            self._json_error("Interrupted", f"The command was {end}.", self.when_interrupted, code)
-            raise typer.Exit(code) from None
-        if isinstance(error, Exception) and not isinstance(error, PASSING):
-            said = f"{error}" or "No further details."
-            self._json_error(type(error).__name__, said, "See the traceback on standard error.", 1)
+            line = f"{end[:1].upper()}{end[1:]}. {advice}"
+            self._fail(line, "Interrupted", f"The command was {end}.", advice, code)
+        if isinstance(error, Exception) and not isinstance(error, NORMAL_EXITS):
+            message = f"{error}" or "No further details."
+            self._print_error(type(error).__name__, message, "See the traceback on standard error.", 1)
 
-    def json(self, told: Mapping[str, Any]) -> None:
-        """Print the answer as the one JSON object."""
-        print(json.dumps(told, indent=1), file=self._out, flush=True)
+    def json(self, result: Mapping[str, Any]) -> None:
+        """Print the result as the one JSON object."""
+        print(json.dumps(result, indent=1), file=self._stdout, flush=True)
         self._as_json = False
 
-    def _json_error(self, kind: str, message: str, advice: str, code: int) -> None:
+    def _fail(self, line: str, *error: Any) -> None:
+        print(line, file=sys.stderr)
+        self._print_error(*error)
+        raise typer.Exit(error[-1]) from None
+
+    def _print_error(self, *error: Any) -> None:
         if self._as_json:
-            self.json(json_error(kind, message, advice, code))
-
-
-def resuming(kept: str, fresh: bool = False) -> str:
-    """What is kept of an interrupted command that resumes, and how; fresh: it was begun with --fresh."""
-    return f"{kept} Run the same command again{', without --fresh,' if fresh else ''} to resume."
+            self.json(json_error(*error))
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:
-    """What `--json` prints where there is no answer: the error's type, message, advice and exit code."""
+    """What `--json` prints instead of a result: the error's type, message, advice and exit code."""
     return {"error": {"type": kind, "message": message, "advice": advice, "exit_code": code}}
 
 
-def whole(name: str, text: str) -> int:
-    """The number that an option's text means; raises InvalidRequest."""
-    try:
-        return int(str(text).replace("_", ""))
-    except ValueError:
-        raise InvalidRequest(f"--{name.replace('_', '-')} must be a whole number, not {shortened(text)}.") from None
+def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A command's arguments that have a value, as its function in Python takes them. arguments: the command's `locals()`."""
+    for_command = ("context", "as_json", "quiet")
+    return {name: value for name, value in arguments.items() if name not in for_command and value is not None}
+
+
+def resuming(kept: str, fresh: bool = False) -> str:
+    """What is kept of an interrupted command, and how to resume it; fresh: it was started with --fresh."""
+    return f"{kept} Run the same command again{', without --fresh,' if fresh else ''} to resume."
 
 
 def shown(folder: Path | None) -> str:
-    """The folder as one would type it from here."""
+    """The folder relative to the current one where it is below it."""
     if folder is None:
         return "."
     try:

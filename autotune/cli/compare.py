@@ -1,4 +1,4 @@
-"""`autotune compare`: a thin door on `autotune.commands.compare.run`, and its table on a terminal."""
+"""`autotune compare`: command of `autotune.compare`, and its table on a terminal."""
 
 import textwrap
 from pathlib import Path
@@ -6,52 +6,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, shown
 from autotune.cli.completion import complete_study
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Option = typer.Option
-
 
 def compare(
-    studies: Annotated[
-        list[str], typer.Argument(help="Names of studies, or their folders.", autocompletion=complete_study)
-    ],
+    studies: Annotated[list[str], typer.Argument(help="Names or folders of studies.", autocompletion=complete_study)],
     price_per_hour: Annotated[
         list[str] | None,
-        Option(
-            help="Price of what they trained on, as 2.50 or 2.50EUR; of one study as NAME=2.50. Repeatable.",
+        typer.Option(
+            help="Price per hour of the hardware, as 2.50 or 2.50EUR; of one study as NAME=2.50. Repeatable.",
             metavar="[NAME=]PRICE",
         ),
     ] = None,
-    output: Annotated[str | None, Option(help="Where to write compare.csv, .parquet, .md and .svg: a folder.")] = None,
-    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
-    as_json: Annotated[bool, Option("--json", help="Print the rows as one JSON object.")] = False,
+    output: Annotated[
+        str | None, typer.Option(help="Output folder for compare.csv, .parquet, .md and .svg. Default: no files.")
+    ] = None,
+    output_dir: o.OutputDir = "reports",
+    as_json: o.AsJson = False,
 ) -> None:
-    """Put several studies side by side: speeds, speed-ups, memory, and what a million samples cost."""
-    with ErrorReporter(as_json) as answer:
+    """Compare studies: speeds, speed-ups, memory, and the cost of a million samples."""
+    with ErrorReporter(as_json) as command:
         from rich.console import Console
 
-        from autotune.commands.compare.files import COMPARED_FILES
-        from autotune.commands.compare.run import compare as compared
+        from autotune.commands.compare.run import FILES, compare
         from autotune.core.units import finite
         from autotune.report.formats import plain_rows
 
-        table = compared(studies, _prices(price_per_hour or []), output, output_dir)
-        rows = plain_rows(table)
+        rows = plain_rows(compare(studies, _prices(price_per_hour or []), output, output_dir))
         if as_json:
-            told = [{name: finite(one) if isinstance(one, float) else one for name, one in row.items()} for row in rows]
-            answer.json({"studies": told})
+            plain = [{name: finite(v) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+            command.json({"studies": plain})
             return
         show(Console(highlight=False), rows)
         if output is not None:
-            print(f"\nWritten: {', '.join(shown(Path(output) / name) for name in COMPARED_FILES)}")
+            print(f"\nWritten: {', '.join(shown(Path(output) / name) for name in FILES)}")
 
 
 def _prices(texts: list[str]) -> str | dict[str, str] | None:
-    """One price for all, or one for each study that is named. Raises InvalidRequest where both are given."""
+    """One price for all, or study -> price. Raises InvalidRequest where both are given."""
     from autotune.core.errors import InvalidRequest
 
     named = {name: price for name, equals, price in (text.rpartition("=") for text in texts) if equals}
@@ -62,22 +59,23 @@ def _prices(texts: list[str]) -> str | dict[str, str] | None:
 
 
 def show(console: "Console", rows: list[dict[str, Any]]) -> None:
-    """A numbered table of the figures, then what each study was; fits 80 columns."""
+    """A numbered table of the figures, then a paragraph on each study; fits 80 columns."""
     from rich.table import Table
     from rich.text import Text
 
-    from autotune.commands.compare.text import about, figures, head
+    from autotune.commands.compare.text import about, figures
 
+    head, *body = figures(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head(rows):
+    for name in head:
         table.add_column(name, justify="right")
-    for cells in figures(rows):
-        table.add_row(*(Text(cell) for cell in cells))
+    for cells in body:
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print(Text("speeds in samples / second, with 95 % intervals", style="dim"))
     for number, row in enumerate(rows, start=1):
         console.print()
         for place, line in enumerate(about(row)):
             first = f"{number}  " if place == 0 else "   "
-            told = textwrap.fill(line, console.width, initial_indent=first, subsequent_indent="     ")
-            console.print(told, markup=False, soft_wrap=True)
+            text = textwrap.fill(line, console.width, initial_indent=first, subsequent_indent="     ")
+            console.print(text, markup=False, soft_wrap=True)

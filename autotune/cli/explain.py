@@ -1,42 +1,39 @@
-"""`autotune explain`: a thin door on `autotune.commands.explain.run`."""
+"""`autotune explain`: command of `autotune.explain`."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from autotune.cli.common import ErrorReporter, resuming, whole
-from autotune.cli.completion import complete_study
+from autotune.cli import options as o
+from autotune.cli.common import ErrorReporter, resuming
 from autotune.study.store import study_folder
-
-Option = typer.Option
 
 
 def explain(
-    study: Annotated[str, typer.Argument(help="A study's name, or its folder.", autocompletion=complete_study)],
+    study: o.Study,
     rounds: Annotated[
-        str, Option(help="Rounds in which each configuration is measured; up to twice as many while it is uncertain.")
-    ] = "3",
-    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
+        int,
+        typer.Option(help="Rounds of measuring each configuration; up to twice as many while the result is uncertain."),
+    ] = 3,
+    output_dir: o.OutputDir = "reports",
     fresh: Annotated[
-        bool, Option("--fresh", help="Begin again: measure anew what an earlier explanation measured.")
+        bool, typer.Option("--fresh", help="Discard what an earlier explanation measured and start again.")
     ] = False,
-    as_json: Annotated[bool, Option("--json", help="Print the explanation as one JSON object.")] = False,
-    quiet: Annotated[bool, Option("--quiet", help="Print the explanation only.")] = False,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
 ) -> None:
-    """Say where a study's speed-up comes from, setting by setting, by measuring the way from your settings to the answer."""
-    with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as answer:
+    """Explain a study's speed-up setting by setting, by measuring the steps from your settings to the result."""
+    with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as command:
         from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
-
-        folder = study_folder(study, output_dir)
 
         def watch(line: str) -> None:
             if not quiet:
                 print(line, file=sys.stderr, flush=True)
 
-        told = explain(folder, whole("rounds", rounds), fresh, watch).to_dict()
+        explanation = explain(study_folder(study, output_dir), rounds, fresh, watch)
         if as_json:
-            answer.json(told)
+            command.json(explanation.to_dict())
         else:
-            print("\n".join(explanation_lines(told)))
+            print("\n".join(explanation_lines(explanation)))

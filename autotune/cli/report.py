@@ -1,4 +1,4 @@
-"""`autotune studies` and `autotune report`: what earlier searches left."""
+"""`autotune studies` and `autotune report`: finished and interrupted searches."""
 
 import json
 from collections.abc import Sequence
@@ -6,120 +6,105 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
+from autotune.cli import options as o
 from autotune.cli.common import PAGE, ErrorReporter, shown
-from autotune.cli.completion import complete_study
 from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from autotune.commands.result import TuningResult
 
-Option = typer.Option
-
 TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
-"""Formats of the trials' table, as `autotune.report.formats` has them: naming them here loads no pandas."""
+"""Formats of the table of trials, as `autotune.report.formats` has them: naming them here loads no pandas."""
 
 
-def studies(
-    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
-    as_json: Annotated[bool, Option("--json", help="Print the studies as one JSON object on standard output.")] = False,
-) -> None:
+def studies(output_dir: o.OutputDir = "reports", as_json: o.AsJson = False) -> None:
     """List the studies in a folder: trials, best, speed-up."""
-    with ErrorReporter(as_json) as answer:
+    with ErrorReporter(as_json) as command:
         from autotune.commands.result import TuningResult
         from autotune.report.summary import headline
 
-        folders = sorted(path.parent for path in Path(output_dir).glob("*/request.json"))
-        known = []
-        if not folders and not as_json:
-            print(f"No studies in {output_dir}.")
-        for folder in folders:
+        rows = []
+        for folder in sorted(path.parent for path in Path(output_dir).glob("*/request.json")):
             try:
                 result = TuningResult.load(folder)
-                said = f"{len(result.trials)} trial(s). {headline(result)}"
-                known.append({"name": folder.name} | result.to_dict())
+                line = f"{len(result.trials)} trial(s). {headline(result)}"
+                rows.append({"name": folder.name} | result.to_dict())
             except AutotuneError as error:
-                said = str(error)
-                known.append({"name": folder.name, "error": said})
+                line = str(error)
+                rows.append({"name": folder.name, "error": line})
             if not as_json:
-                print(f"{folder.name}: {said}")
+                print(f"{folder.name}: {line}")
         if as_json:
-            answer.json({"studies": known})
+            command.json({"studies": rows})
+        elif not rows:
+            print(f"No studies in {output_dir}.")
 
 
 def report(
-    study: Annotated[str, typer.Argument(help="A study's name, or its folder.", autocompletion=complete_study)],
+    study: o.Study,
     format: Annotated[
         str | None,
         Option(
-            help="The trials' table as csv, parquet, jsonl, markdown, latex or xlsx; the page as html; the answer as json. "
-            "Default: as --output ends, else the summary."
+            help="Format: csv, parquet, jsonl, markdown, latex or xlsx for the table of trials, html for the page, json for "
+            "the result. Default: the suffix of --output, else the summary."
         ),
     ] = None,
     output: Annotated[
         str | None,
-        Option(
-            help="Where to write it. Default: standard output; of parquet and xlsx a file here, named like the study."
-        ),
+        Option(help="Output file. Default: standard output; for parquet and xlsx a file named after the study."),
     ] = None,
-    columns: Annotated[
-        str | None, Option(help="A,B: only these columns of the table, in this order.", metavar="A,B")
-    ] = None,
-    output_dir: Annotated[str, Option(help="Where report folders are.")] = "reports",
-    as_json: Annotated[bool, Option("--json", help="Print the result as one JSON object.")] = False,
-    report_to: Annotated[
-        list[str] | None,
-        Option(
-            help="Loggers to tell the study too: tensorboard, wandb, mlflow or trackio. Repeatable, or with commas.",
-            metavar="NAME",
-        ),
-    ] = None,
+    columns: Annotated[str | None, Option(help="A,B: write only these columns, in this order.", metavar="A,B")] = None,
+    output_dir: o.OutputDir = "reports",
+    as_json: o.AsJson = False,
+    report_to: o.ReportTo = None,
 ) -> None:
-    """Write a study's report again and print its summary; or its trials' table in another program's format."""
-    with ErrorReporter(as_json) as answer:
+    """Write a study's report again and print its summary; or export its table of trials."""
+    with ErrorReporter(as_json) as command:
         kind = _kind(format, output, as_json)
         if columns is not None and kind not in TABLES:
-            raise InvalidRequest("--columns chooses from the trials' table.", f"Add --format {', '.join(TABLES)}.")
+            raise InvalidRequest("--columns chooses from the table of trials.", f"Add --format {', '.join(TABLES)}.")
         from autotune.commands.result import TuningResult
         from autotune.core.request import check_installed, loggers_named
         from autotune.report.summary import summary
 
         folder = study_folder(study, output_dir)
-        names = loggers_named(report_to)
-        check_installed(names)
+        loggers = loggers_named(report_to)
+        check_installed(loggers)
         result = TuningResult.load(folder)
+        if kind not in TABLES:
+            result.save(folder)
         if kind in TABLES:
-            _table(result.to_frame(), kind, output, columns, folder)
-            _tell(result, names, folder)
-            return
-        result.save(folder)
-        if kind == "html":
-            _page(folder, output)
+            _export(result, kind, output, columns, folder)
+        elif kind == "html" and output is None:
+            print(f"Written: {shown(folder / PAGE)}")
+        elif kind == "html":
+            _write((folder / PAGE).read_bytes(), output)
         elif as_json:
-            answer.json(result.to_dict())
+            command.json(result.to_dict())
         elif kind == "json":
-            _text(json.dumps(result.to_dict(), indent=1) + "\n", output)
+            _write(json.dumps(result.to_dict(), indent=1) + "\n", output)
         else:
-            _text(summary(result) + "\n", output)
-        _tell(result, names, folder)
+            _write(summary(result) + "\n", output)
+        _log(result, loggers, folder)
 
 
-def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
-    """What is asked for: one of TABLES, html, json, or None for the summary. Raises InvalidRequest."""
-    known = (*TABLES, "html", "json")
+def _kind(format: str | None, output: str | None, as_json: bool) -> str:
+    """One of TABLES, html, json, or empty for the summary. Raises InvalidRequest."""
     if as_json and format not in (None, "json"):
         raise InvalidRequest(f"--json and --format {format} ask for two things.", "Pass only one of them.")
     if as_json and output is not None:
         raise InvalidRequest("--json prints on standard output.", "Write a file with --format json --output FILE.")
-    if as_json or format is not None:
-        if format is not None and format not in known:
-            raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, known))
-        return "json" if as_json else format
+    if as_json:
+        return "json"
+    if format is not None:
+        if format not in (formats := (*TABLES, "html", "json")):
+            raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, formats))
+        return format
     if output is None:
-        return None
+        return ""
     if Path(output).suffix in (".html", ".json"):
         return Path(output).suffix[1:]
     from autotune.report.formats import format_of
@@ -127,38 +112,29 @@ def _kind(format: str | None, output: str | None, as_json: bool) -> str | None:
     return format_of(Path(output))
 
 
-def _table(table: "pd.DataFrame", kind: str, output: str | None, columns: str | None, folder: Path) -> None:
-    from autotune.report.files import write_table
+def _export(result: "TuningResult", format: str, output: str | None, columns: str | None, folder: Path) -> None:
     from autotune.report.formats import FORMATS, made, only
 
+    table = result.to_frame()
     if columns is not None:
         table = only(table, [name.strip() for name in columns.split(",")])
-    if output is None and kind not in ("parquet", "xlsx"):
-        _text(str(made(table, kind)), None)
-        return
-    path = Path(output or f"{folder.resolve().name}{FORMATS[kind].suffix}")
-    print(f"Written: {shown(write_table(path, table, kind))}")
+    if output is None and format in ("parquet", "xlsx"):
+        output = f"{folder.resolve().name}{FORMATS[format].suffix}"
+    _write(made(table, format), output)
 
 
-def _text(text: str, output: str | None) -> None:
+def _write(content: str | bytes, output: str | None) -> None:
     from autotune.report.files import write_file
 
     if output is None:
-        print(text, end="")
+        print(content, end="")
     else:
-        print(f"Written: {shown(write_file(Path(output), text.encode()))}")
+        path = write_file(Path(output), content if isinstance(content, bytes) else content.encode())
+        print(f"Written: {shown(path)}")
 
 
-def _page(folder: Path, output: str | None) -> None:
-    """Say where the page is, which was written a moment ago."""
-    from autotune.report.files import write_file
-
-    page = folder / PAGE
-    print(f"Written: {shown(write_file(Path(output), page.read_bytes()) if output is not None else page)}")
-
-
-def _tell(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
-    """Tell loggers of a study afterwards; exits with 1 where one of them failed."""
+def _log(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
+    """Record a finished study in loggers; exits with 1 where one of them failed."""
     from autotune.report.loggers.guarded import LoggerGroup
 
     loggers = LoggerGroup(names, result.request.objective, folder)

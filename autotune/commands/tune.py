@@ -1,4 +1,4 @@
-"""tune: a search for the user's own built Trainer, in which what is measured is what that Trainer does."""
+"""Search for a user's own built Trainer: probes train with that Trainer's class, model, data and callbacks."""
 
 import copy
 import hashlib
@@ -22,10 +22,10 @@ from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
-"""Callbacks that refuse a training without evaluation, as probes are, and cost nothing in a step; and what inherits them."""
+"""Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
 
 THE_TRAINER_S = ("dataset", "dataset_split", "text_column", "label_column", "tokenizer")
-"""Options of a search that mean nothing here: a Trainer brings its data."""
+"""Options of a search that do not apply: a Trainer has its data."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -64,22 +64,21 @@ def tune(
     watch: Watch | bool | None = None,
     probes: Callable[[bytes], ProbeHost] | None = None,
 ) -> TuningResult:
-    """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` hands back one that runs with it.
+    """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` returns one that trains with it.
 
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
     global_batch_size: samples of an optimizer step; by default what the arguments say. device: by default the Trainer's.
-    watch: called with a Progress for everything that happens; by default, or by True, it is shown: in place in a notebook or
-    a terminal, else as a line an event on standard error; False: nothing is. All else is as in `autotune.search`.
+    watch: called with a Progress for each event; by default, or by True, progress is shown: in place in a notebook or a
+    terminal, else as a line an event on standard error; False: nothing is shown. All else is as in `autotune.search`.
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
-    as it is. An optimizer of your own is rebuilt over the probe's parameters and kept in every trial. Callbacks of your
-    own run in every probe, but for trackers and what needs evaluations; which do not, a note of the result says. While it
-    searches, the model lies on the CPU, and it is back where it was afterwards, however the search ends; the Trainer
-    itself is left as it is.
+    as it is. Your own optimizer is rebuilt over the probe's parameters and used in all trials. Your own callbacks run in
+    all probes, without trackers and those that need evaluations; a note of the result names them. During the search the
+    model is on the CPU, and afterwards where it was, however the search ends; the Trainer itself does not change.
 
-    Raises InvalidRequest, one line with advice, for a Trainer that cannot be searched for (no data, several ranks, sharded,
-    without weights, with parts that no other process can get), and all that `search` raises.
+    Raises InvalidRequest for a Trainer that cannot be searched for (no data, several ranks, sharded, without weights, with
+    parts that cannot be pickled), and all that `search` raises.
     """
     given = locals()
     options = {name: given[name] for name in OPTIONS if name not in THE_TRAINER_S}
@@ -89,30 +88,29 @@ def tune(
     base, unsent = fields_of(args)
     base |= {name: getattr(args, name) for name in SIZES}
     if global_batch_size not in (None, stated):
-        # Another batch than the user's: the micro-batch size is kept, made exact.
+        # Another global batch than the user's: keep the micro-batch size where it divides it.
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
     options["device"] = device or _device(args)
     with off_device(trainer.model, extract.optimizer_of(trainer), options["device"]) as held:
         wrapped = precision.unwrap(trainer.model)
         try:
-            brought = _brought(trainer, notes, held)
+            payload = _payload(trainer, notes, held)
         finally:
             precision.wrap_again(wrapped)
-        return search(
-            brought, global_batch_size or stated, args=base, fresh=fresh, watch=watch, probes=probes, **options
-        )
+        size = global_batch_size or stated
+        return search(payload, size, args=base, fresh=fresh, watch=watch, probes=probes, **options)
 
 
 def _device(args: Any) -> str:
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
-def _brought(trainer: Any, notes: list[str], held: str) -> Payload:
-    """Everything that a child needs to build this Trainer again. held: what this process keeps on the device, for people."""
+def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
+    """What a child needs to build this Trainer again. held: note on memory that this process holds on the device."""
     args, model = trainer.args, trainer.model
-    made, reason = rebuilt(model, type(trainer))
-    if made is None:
+    model_init, reason = rebuilt(model, type(trainer))
+    if model_init is None:
         notes.append(f"the model is sent to probes as it is: {reason}")
     else:
         notes.append("random weights: each probe builds the model from its class and config")
@@ -126,7 +124,7 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Payload:
     objects = {
         "arguments_class": type(args),
         "own_fields": own,
-        "model_init": made or Prebuilt(model),
+        "model_init": model_init or Prebuilt(model),
         "train_dataset": trainer.train_dataset,
         "data_collator": extract.collator_of(trainer),
         "processing_class": trainer.processing_class,
@@ -142,7 +140,7 @@ def _brought(trainer: Any, notes: list[str], held: str) -> Payload:
 
 
 def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """`optimizers` for the probe's Trainer, where the user brought any that can be rebuilt."""
+    """`optimizers` for the probe's Trainer: the user's own, if they can be rebuilt."""
     optimizer, scheduler = extract.own_optimizers(trainer)
     if optimizer is None or further.get("optimizer_cls_and_kwargs"):
         return {}
@@ -166,39 +164,39 @@ def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
 
 def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
     """The user's callbacks that probes run, with notes on all of them."""
-    runs, left = [], []
-    for one in extract.own_callbacks(trainer):
-        name = type(one).__name__
-        reason = _unfit(one) or can_be_sent(one, trainer)
-        runs += [] if reason else [one]
-        left += [f"{name} ({reason})"] if reason else []
+    callbacks = extract.own_callbacks(trainer)
+    reasons = [_unfit(callback) or can_be_sent(callback, trainer) for callback in callbacks]
+    runs = [callback for callback, reason in zip(callbacks, reasons, strict=True) if not reason]
+    excluded = [
+        f"{type(callback).__name__} ({reason})" for callback, reason in zip(callbacks, reasons, strict=True) if reason
+    ]
     if runs:
-        notes.append(f"your callbacks run in every probe: {', '.join(type(one).__name__ for one in runs)}")
-    if left:
-        notes.append(f"callbacks left out of probes: {', '.join(left)}")
+        notes.append(f"your callbacks run in every probe: {', '.join(type(callback).__name__ for callback in runs)}")
+    if excluded:
+        notes.append(f"callbacks left out of probes: {', '.join(excluded)}")
     return runs
 
 
 def _unfit(callback: Any) -> str:
-    """Why no probe runs it; empty where one may."""
+    """Why probes do not run it; else empty."""
     if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
         return "it needs evaluations"
     return "it would log every probe as a run" if is_tracker(callback) else ""
 
 
 def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:
-    """What tells this Trainer from others, as far as words can: names of classes and functions, and a digest of plain fields.
+    """Names of the Trainer's classes and functions, and a digest of plain fields.
 
-    The values of a class of one's own may be secrets or places, and this is written into the study.
+    A digest because the fields of a user's class may be secrets or paths, and this is written into the study.
     """
-    named = {name: _name(one) for name, one in further.items()}
+    names = {name: _name(part) for name, part in further.items()}
     plain = {name: value for name, value in own.items() if isinstance(value, (str, int, float, bool, dict, list))}
-    kinds = [_name(one) for one in (type(trainer), type(trainer.args), trainer.data_collator)]
+    classes = [_name(part) for part in (type(trainer), type(trainer.args), trainer.data_collator)]
     digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
-    return repr((kinds, digest, named, [_name(one) for one in callbacks]))
+    return repr((classes, digest, names, [_name(callback) for callback in callbacks]))
 
 
-def _name(one: Any) -> str:
-    if isinstance(one, (tuple, list)):
-        return ", ".join(_name(part) for part in one)
-    return str(getattr(one, "__qualname__", type(one).__qualname__))
+def _name(part: Any) -> str:
+    if isinstance(part, (tuple, list)):
+        return ", ".join(map(_name, part))
+    return str(getattr(part, "__qualname__", type(part).__qualname__))

@@ -80,7 +80,7 @@ def find_card(name: str) -> Card:
     nearest = " or ".join(dict.fromkeys(repr(_SPELLINGS[spelling].name) for spelling in close))
     raise InvalidRequest(
         f"There is no card {name!r} in the list.",
-        f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory 24GiB.",
+        f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory-limit 24GiB.",
     )
 
 
@@ -105,7 +105,8 @@ def sizes_of(card: Card) -> tuple[int, ...]:
 def _no_such_size(card: Card, size: str) -> InvalidRequest:
     known = " and ".join(f"{variant.name} ({variant.gigabytes} GB)" for variant in _of_any_size(card))
     return InvalidRequest(
-        f"There is no {_without_size(card)} with {size} GB in the list.", f"Known: {known}; or give --memory {size}GiB."
+        f"There is no {_without_size(card)} with {size} GB in the list.",
+        f"Known: {known}; or give --memory-limit {size}GiB.",
     )
 
 

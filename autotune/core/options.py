@@ -6,12 +6,15 @@ FLAGS = {"fresh", "no-history", "keep-numerics", "require-parity", "allow-loss-d
 """Options without a value."""
 
 OPTIONS = FLAGS | {
-    *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer", "space"),
+    *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer"),
     *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
-    *("confirmation-rounds", "training-steps", "objective", "seed", "args", "training-args", "output-dir", "report-to"),
-    *("study-name", "global-batch-size", "memory", "gpu", "steps", "rounds", "price-per-hour", "output"),
+    *("confirmation-rounds", "training-steps", "objective", "seed", "args", "output-dir", "report-to", "study-name"),
+    *("global-batch-size", "search-space", "gpu", "steps", "rounds", "price-per-hour", "output"),
 }
 """Options of commands that are Python functions too."""
+
+ARGUMENTS = {"search-space": "space"}
+"""Options whose argument in Python has another name."""
 
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
 _OPTION = re.compile(rf"(?<![\w-])--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
@@ -30,7 +33,7 @@ def in_python(text: str) -> str:
 def _argument(option: re.Match[str]) -> str:
     if option["name"] not in OPTIONS:
         return option[0]
-    name = option["name"].replace("-", "_")
+    name = ARGUMENTS.get(option["name"], option["name"].replace("-", "_"))
     given = option["pair"] or option["word"]
     if option["number"]:
         digits = option["number"].isdigit() or option["number"].startswith("'")

@@ -90,7 +90,8 @@ def build_space(
         if not remaining:
             listed = "; ".join(f"{value}: {reason}" for value, reason in reasons.items())
             raise InvalidRequest(
-                f"Nothing is left to try for {name} ({listed}).", "Allow other values with --fix, --only or --space."
+                f"Nothing is left to try for {name} ({listed}).",
+                "Allow other values with --fix, --only or --search-space.",
             )
         values[name] = tuple(sorted(remaining) if SETTINGS[name].ordered else remaining)
     if RANKS in values:

@@ -113,5 +113,5 @@ def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes:
             f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
             f"({format_parameters(workload.parameters)} parameters); "
             f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
-            "Raise --memory-limit or choose a smaller model; an adapter (--space=lora) needs less.",
+            "Raise --memory-limit or choose a smaller model; an adapter (--search-space=lora) needs less.",
         )

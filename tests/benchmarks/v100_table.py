@@ -115,7 +115,7 @@ def model_of_2022(workload: Workload, configurations: list[Configuration]) -> Me
 
 def seconds_of_llama(host: ProbeHost) -> list[str]:
     """How long all of a 8B model takes, from a started host."""
-    from autotune.commands.estimate.run import device_meant
+    from autotune.commands.estimate.run import environment_with
     from autotune.probe.queries import traced
 
     folder = str(host.scratch_folder())
@@ -129,7 +129,7 @@ def seconds_of_llama(host: ProbeHost) -> list[str]:
         for precision in ("fp32", "bf16")
         for optimizer in ("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor")
     ]
-    meant = device_meant(V100, None)
+    meant = environment_with(V100, None)
     lines = []
     for name, some in (("one configuration", every[-1:]), (f"{len(every)} configurations", every)):
         started = time.monotonic()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,10 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.core.request import tuning_request
+from autotune.probe.recorded import RecordedHost
 from tests import makers
+from tests.conftest import RECORDED
 from tests.hurry import hurry
-
-SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
-SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
 
 
 def run(arguments: list[str], folder: Path):
@@ -29,25 +30,16 @@ def run(arguments: list[str], folder: Path):
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_cuda_where_there_is_none_is_a_usage_error(tmp_path: Path) -> None:
-    from autotune.probe.device.nvml import visible_cards
-
-    if visible_cards():
-        pytest.skip("this machine has a GPU")
-    code, _, err = run([*SEARCH, "--global-batch-size", "8", "--device", "cuda"], tmp_path)
-    assert code == 2
-    assert "no CUDA GPU is visible here" in err
-
-
 def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.commands.search.ProbeHost", partial(RecordedHost, RECORDED))
     hurry(monkeypatch)
-    code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], tmp_path)
+    words = ["--global-batch-size", "16", "--device", "cpu", "--n-trials", "2", "--no-history", "--study-name", "first"]
+    code, out, _ = run(["search", "bert-mini", *words, "--json"], tmp_path)
     assert code == 0
-    told = json.loads(out)
-    assert told["best"]["micro_batch_size"] * told["best"]["gradient_accumulation_steps"] == 8
-    assert told["training_arguments"]["use_cpu"] is True
-    assert told["speedup"] is not None
-    assert told["folder"] == "reports/first"
+    answer = json.loads(out)
+    assert answer["best"]["micro_batch_size"] * answer["best"]["gradient_accumulation_steps"] == 16
+    assert answer["training_arguments"]["use_cpu"] is True
+    assert answer["folder"] == "reports/first"
 
 
 @pytest.fixture
@@ -93,11 +85,16 @@ def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -
     assert err.startswith("Warning: the logger tensorboard was given up")
 
 
-def test_spaces_are_listed_with_their_settings(tmp_path: Path) -> None:
-    code, out, _ = run(["spaces"], tmp_path)
-    assert code == 0
-    assert "default" in out
-    assert "checkpointing" in out
+def test_former_names_of_commands_and_options_work_and_are_not_shown(tmp_path: Path) -> None:
+    assert run(["spaces"], tmp_path) == run(["search-spaces"], tmp_path)
+    words = ["estimate", "bert-mini", "--global-batch-size", "8", "--space", "none"]
+    for option in ("--memory=much", "--memory-limit=much"):
+        code, _, err = run([*words, option], tmp_path)
+        assert code == 2
+        assert "memory_limit" in err or "memory limit" in err
+    for command in ([], ["search"], ["estimate"]):
+        out = run([*command, "--help"], tmp_path)[1]
+        assert not re.search(r"--space\b|--memory(?!-)|--training-args|│ spaces", out)
 
 
 def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -> None:

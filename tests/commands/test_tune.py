@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
@@ -114,8 +114,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 @pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
-@pytest.mark.parametrize("packing", [False, True])
-def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) -> None:
+def test_trl_s_sft_trainer_is_what_is_measured(tmp_path: Path) -> None:
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -137,7 +136,7 @@ def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) ->
         bf16=False,
         gradient_checkpointing=False,
         max_length=40,
-        packing=packing,
+        packing=True,
         dataset_text_field="words",
         per_device_train_batch_size=4,
         report_to="none",
@@ -159,7 +158,7 @@ def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) ->
     made = result.apply(trainer)
     assert type(made) is trl.SFTTrainer
     assert type(made.args) is trl.SFTConfig
-    assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, packing, None)
+    assert (made.args.max_length, made.args.packing, made.args.dataset_kwargs) == (40, True, None)
     assert made.args.learning_rate == 1e-3
     assert len(made.train_dataset) == len(trainer.train_dataset)
     assert made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps == 4
@@ -350,18 +349,3 @@ def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_p
     apart = known[1:]
     assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
     assert len({str(one["model_config"]) for one in known[:4]}) == 1, "all that a config says"
-
-
-@pytest.mark.parametrize(
-    "name", ["train_dataset", "data_collator", "args", "training_args", "base_arguments", "dataset", "model"]
-)
-def test_what_the_trainer_brings_is_not_taken_beside_it(name: str, asked: Asked, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-        autotune.tune(built(tmp_path), **{name: "another"})
-    assert asked == []
-
-
-def test_it_is_watched_as_a_search_is(asked: Asked, tmp_path: Path) -> None:
-    autotune.tune(built(tmp_path), watch=True)
-    assert asked[0][1]["watch"] is True
-    assert get_type_hints(autotune.tune)["watch"] == get_type_hints(autotune.search)["watch"]

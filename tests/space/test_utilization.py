@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.commands.compare.run import compare
-from autotune.commands.compare.text import figures, head
+from autotune.commands.compare.text import figures
 from autotune.commands.explain.reasons import bound
 from autotune.commands.result import TuningResult
 from autotune.commands.verify.result import Verification, verification_lines
@@ -186,9 +186,9 @@ def test_verify_and_compare_show_it() -> None:
     rows = compare([study, result()]).to_dict("records")
     assert [row["best_mfu"] for row in rows] == [pytest.approx(promised.mfu), pytest.approx(float("nan"), nan_ok=True)]
     plain = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    place = head(plain).index("MFU")
-    assert [row[place] for row in figures(plain)] == [f"{promised.mfu:.1%}", "-"]
-    assert "MFU" not in head(plain[1:])
+    head, *rows = figures(plain)
+    assert [row[head.index("MFU")] for row in rows] == [f"{promised.mfu:.1%}", "-"]
+    assert "MFU" not in figures(plain[1:])[0]
 
 
 def test_what_bounds_a_training_names_it() -> None:

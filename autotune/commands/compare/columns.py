@@ -1,4 +1,4 @@
-"""Several studies as one table, a row a study, with stable columns and dtypes."""
+"""Table of a comparison: a row a study, with stable columns and dtypes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,19 +10,19 @@ from autotune.report.columns import BYTES, NUMBER, SECONDS, SPEED, TEXT, WHOLE, 
 COST = "currency / 1,000,000 samples"
 
 COMPARED = (
-    Column("study", TEXT, "The study's name; of two with one name, with the folder that it lies in."),
+    Column("study", TEXT, "The study's name; of two with one name, with the folder above it."),
     Column("model", TEXT, "The model."),
     Column("task", TEXT, "The task."),
     Column("sequence_length", WHOLE_OR_MISSING, "Longest sample; missing for images.", "tokens"),
     Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
-    Column("objective", TEXT, "What its search looked for."),
+    Column("objective", TEXT, "Objective of its search."),
     Column("device", TEXT, "cpu, or the GPU as torch names it."),
-    Column("device_name", TEXT, "The processor or card."),
+    Column("device_name", TEXT, "The processor or GPU."),
     Column("data_parallel_size", WHOLE_OR_MISSING, "Ranks of the best configuration."),
     Column("versions", TEXT, "Versions that decide speed: torch, transformers, accelerate, the driver."),
     Column("trials", WHOLE, "Configurations that were probed."),
     Column("probes", WHOLE, "Probes used in all, those of the confirmation among them."),
-    Column("probe_seconds", NUMBER, "What these took together.", SECONDS),
+    Column("probe_seconds", NUMBER, "Their total time.", SECONDS),
     Column("allowed_bytes", WHOLE, "Memory that a configuration had to fit in.", BYTES),
     Column("baseline_configuration", TEXT, "The user's own settings, made exact; empty where never measured."),
     Column("baseline_samples_per_second", NUMBER, "Its speed; missing where it does not run.", SPEED),
@@ -31,12 +31,12 @@ COMPARED = (
     Column("baseline_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the baseline.", BYTES),
     Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing where nothing fits."),
     Column("best_configuration", TEXT, "The best configuration; empty where nothing fits."),
-    Column("best_unlike_baseline", TEXT, "The same, by its sizes and what it has otherwise than the baseline."),
+    Column("best_unlike_baseline", TEXT, "Its batch sizes and its differences from the baseline."),
     Column("best_samples_per_second", NUMBER, "Its speed.", SPEED),
     Column("best_samples_per_second_low", NUMBER, "Lower end of that speed's 95 % interval.", SPEED),
     Column("best_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
     Column("best_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the best configuration.", BYTES),
-    Column("confirmed", "bool", "Whether the best was measured again, beside the baseline."),
+    Column("confirmed", "bool", "Whether the best was measured again together with the baseline."),
     Column("speedup", NUMBER, "How many times as fast as its own baseline."),
     Column("speedup_low", NUMBER, "Lower end of the speed-up's 95 % interval."),
     Column("speedup_high", NUMBER, "Upper end of it."),
@@ -52,7 +52,7 @@ COMPARED = (
     Column("currency", TEXT, "The price's currency as it was given; else empty."),
     Column("baseline_cost_per_million_samples", NUMBER, "What the baseline costs at that price.", COST),
     Column("best_cost_per_million_samples", NUMBER, "What the best configuration costs at that price.", COST),
-    Column("warnings", TEXT, "What speaks against the numbers, separated by semicolons; else empty."),
+    Column("warnings", TEXT, "Warnings about the numbers, separated by semicolons; else empty."),
     Column(
         "baseline_mfu", NUMBER, "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1."
     ),

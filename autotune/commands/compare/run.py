@@ -1,9 +1,12 @@
-"""Several studies side by side: models, cards, versions; what each found, and what it costs."""
+"""Comparison of studies: models, devices, versions, results and costs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.commands.compare.columns import compared_frame
+from autotune.commands.compare.plot import compared_svg
+from autotune.commands.compare.text import compared_page
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.interval import Interval, quotient_of_means
@@ -12,6 +15,8 @@ from autotune.core.trial import Trial
 from autotune.core.units import parse_price
 from autotune.core.workload import Workload
 from autotune.report.columns import FIRST
+from autotune.report.files import storage_errors, write_file, write_table
+from autotune.report.formats import plain_rows
 from autotune.report.summary import warnings
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
@@ -25,7 +30,8 @@ Study = TuningResult | str | Path
 Price = tuple[float, str]
 """Amount an hour, and its currency (empty where none was named)."""
 
-DECIDE_SPEED = ("torch", "transformers", "accelerate")
+FILES = ("compare.csv", "compare.parquet", "compare.md", "compare.svg")
+LIBRARIES = ("torch", "transformers", "accelerate")
 MILLION, HOUR_S = 1e6, 3600.0
 
 
@@ -37,44 +43,53 @@ def compare(
 ) -> "pd.DataFrame":
     """One row a study, in the order given; columns, dtypes and units as `autotune.commands.compare.columns` documents them.
 
-    studies: results, report folders, or names of studies in `output_dir`. price_per_hour: of all that a study trained on,
-    as 2.5, "2.50 EUR" or "$2.50"; one for every study, or study -> price. output: a folder for table (CSV, Parquet,
-    Markdown) and picture. Speeds of different studies are put into proportion where their work is the same: model
-    config, task, sequence length, data and global batch size.
+    studies: results, report folders, or names of studies in `output_dir`. price_per_hour: of the hardware of a study, as
+    2.5, "2.50 EUR" or "$2.50"; one for all studies, or study -> price. output: a folder for the table (CSV, Parquet,
+    Markdown) and the picture. Speeds of two studies are divided where their work is the same: model config, task, sequence
+    length, data and global batch size.
 
-    Raises InvalidRequest for a study that is not there, a price that is none or names no study; StorageFailed.
+    Raises InvalidRequest for a missing study and for an unreadable price or one of no study; StorageFailed.
     """
-    from autotune.commands.compare.columns import compared_frame
-    from autotune.commands.compare.files import write_compared
-
     for price in price_per_hour.values() if isinstance(price_per_hour, Mapping) else (price_per_hour,):
         if price is not None:
             _price(price)
     studies = [studies] if isinstance(studies, (str, Path, TuningResult)) else list(studies)
     results = [
-        one if isinstance(one, TuningResult) else TuningResult.load(study_folder(str(one), str(output_dir)))
-        for one in studies
+        study if isinstance(study, TuningResult) else TuningResult.load(study_folder(str(study), str(output_dir)))
+        for study in studies
     ]
     if not results:
         raise InvalidRequest("There is no study to compare.", "Name one or more; `autotune studies` lists them.")
     names = _names(results)
-    typed = {str(one): name for one, name in zip(studies, names, strict=True) if not isinstance(one, TuningResult)}
-    prices = _prices(price_per_hour, typed | {name: name for name in names})
+    given = {str(study): name for study, name in zip(studies, names, strict=True)} | {name: name for name in names}
+    prices = _prices(price_per_hour, given)
     rows = [_row(name, result, prices.get(name)) for name, result in zip(names, results, strict=True)]
     for place, row in enumerate(rows):
-        row |= _beside_others(place, names, results)
+        row |= _relative_speed(place, names, results)
     table = compared_frame(rows)
     if output is not None:
-        write_compared(Path(output), table)
+        _write(Path(output), table)
     return table
 
 
+def _write(folder: Path, table: "pd.DataFrame") -> None:
+    """Write FILES into the folder. Raises StorageFailed."""
+    *tables, page, picture = (folder / name for name in FILES)
+    rows = plain_rows(table)
+    with storage_errors(folder, "comparison", "Name another folder as --output."):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in tables:
+            write_table(path, table)
+        write_file(page, compared_page(rows, picture.name).encode())
+        write_file(picture, compared_svg(rows).encode())
+
+
 def _names(results: Sequence[TuningResult]) -> list[str]:
-    """The folders' names; of those that are alike with the folder above, and at last with a number."""
-    alone = [one.folder.absolute().name if one.folder else one.name for one in results]
+    """Names of the folders; equal ones with the folder above, and still equal ones with a number."""
+    alone = [result.folder.absolute().name if result.folder else result.name for result in results]
     names = [
-        "/".join(one.folder.absolute().parts[-2:]) if one.folder and alone.count(name) > 1 else name
-        for name, one in zip(alone, results, strict=True)
+        "/".join(result.folder.absolute().parts[-2:]) if result.folder and alone.count(name) > 1 else name
+        for name, result in zip(alone, results, strict=True)
     ]
     return [
         f"{name} ({names[:place].count(name) + 1})" if name in names[:place] else name
@@ -83,28 +98,28 @@ def _names(results: Sequence[TuningResult]) -> list[str]:
 
 
 def _prices(given: float | str | Mapping[str, float | str] | None, names: Mapping[str, str]) -> dict[str, Price]:
-    """Name of a study -> its price; names: what people may call a study -> its name."""
+    """Name of a study -> its price. names: what the caller may call a study -> its name."""
     if given is None:
         return {}
-    every = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
-    if unknown := [name for name in every if name not in names]:
+    prices = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    if unknown := [name for name in prices if name not in names]:
         raise InvalidRequest(f"A price names {unknown[0]!r}, which is not compared.", did_you_mean(unknown[0], names))
-    return {names[name]: _price(price) for name, price in every.items()}
+    return {names[name]: _price(price) for name, price in prices.items()}
 
 
 def _price(text: float | str) -> Price:
     try:
         return parse_price(text)
     except ValueError as error:
-        said, _, advice = str(error).partition("; ")
-        raise InvalidRequest(f"The price cannot be read: {said}.", f"{advice[:1].upper()}{advice[1:]}.") from error
+        message, _, advice = str(error).partition("; ")
+        raise InvalidRequest(f"The price cannot be read: {message}.", f"{advice[:1].upper()}{advice[1:]}.") from error
 
 
 def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]:
     workload, environment = result.workload, result.environment
     best, baseline = result.best_trial, result.baseline_trial
-    every = [one for trial in result.trials for one in (trial.measurement, *trial.confirmations)]
-    versions = {one: environment.versions[one] for one in DECIDE_SPEED if one in environment.versions}
+    probes = sum(1 + len(trial.confirmations) for trial in result.trials)
+    versions = {name: environment.versions[name] for name in LIBRARIES if name in environment.versions}
     versions |= {"driver": environment.driver} if environment.driver else {}
     return {
         "study": name,
@@ -116,9 +131,9 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "device": environment.device,
         "device_name": environment.device_name,
         "data_parallel_size": best and best.configuration.data_parallel_size,
-        "versions": ", ".join(f"{one} {version}" for one, version in versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "trials": len(result.trials),
-        "probes": len(every),
+        "probes": probes,
         "probe_seconds": sum(trial.probe_seconds for trial in result.trials),
         "allowed_bytes": result.allowed_bytes,
         "baseline_configuration": str(baseline.configuration) if baseline else "",
@@ -154,23 +169,24 @@ def _interval(name: str, value: Interval | None) -> dict[str, float | None]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
-# One study beside another ---------------------------------------------------------------------------------------------
+# Relative speed ---------------------------------------------------------------------------------------------------
 
 
-def _beside_others(place: int, names: Sequence[str], results: Sequence[TuningResult]) -> dict[str, Any]:
-    """Times as fast as the first study of the same work; else why there is no such number."""
-    mine, told = results[place], {"compared_with": "", "why_not_compared": ""}
-    own = _best_speed(mine)
-    if own is None:
-        return told | {"why_not_compared": "nothing fits"}
+def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningResult]) -> dict[str, Any]:
+    """Speed over that of the first study of the same work; else the reason why there is none."""
+    result, fields = results[place], {"compared_with": "", "why_not_compared": ""}
+    speed = _best_speed(result)
+    if speed is None:
+        return fields | {"why_not_compared": "nothing fits"}
     for name, other in zip(names[:place], results[:place], strict=True):
-        speed = _best_speed(other)
-        if speed is not None and not different_work(other, mine):
-            return told | {"compared_with": name} | _interval("times_as_fast", quotient_of_means(own, speed))
+        other_speed = _best_speed(other)
+        if other_speed is not None and not different_work(other, result):
+            ratio = quotient_of_means(speed, other_speed)
+            return fields | {"compared_with": name} | _interval("times_as_fast", ratio)
     if place == 0:
-        return told | {"why_not_compared": FIRST}
-    reasons = ", ".join(different_work(results[0], mine)) or "nothing fits there"
-    return told | {"why_not_compared": f"against {names[0]}: {reasons}"}
+        return fields | {"why_not_compared": FIRST}
+    reasons = ", ".join(different_work(results[0], result)) or "nothing fits there"
+    return fields | {"why_not_compared": f"against {names[0]}: {reasons}"}
 
 
 def _best_speed(result: TuningResult) -> Interval | None:
@@ -178,41 +194,39 @@ def _best_speed(result: TuningResult) -> Interval | None:
     return best.samples_per_second if best else None
 
 
-def different_work(one: TuningResult, other: TuningResult) -> list[str]:
-    """In what the work of two studies differs, in words; empty where it is the same."""
-    said = [] if _same_model(one, other) else ["another model config"]
-    said += [] if _same_share_learns(one.workload, other.workload) else ["another share of the model learns"]
+def different_work(first: TuningResult, second: TuningResult) -> list[str]:
+    """Differences between the work of two studies, in words; empty where it is the same."""
+    before, after = first.workload, second.workload
     pairs = {
-        "task": (one.workload.task, other.workload.task),
-        "sequence length": (one.workload.sequence_length, other.workload.sequence_length),
-        "global batch size": (one.request.global_batch_size, other.request.global_batch_size),
+        "task": (before.task, after.task),
+        "sequence length": (before.sequence_length, after.sequence_length),
+        "global batch size": (first.request.global_batch_size, second.request.global_batch_size),
     }
-    said += [f"{what} {here} instead of {there}" for what, (there, here) in pairs.items() if here != there]
-    return said if _data(one) == _data(other) else [*said, "other data"]
+    # Bytes of gradients over bytes of weights: as many in any dtype.
+    learns = before.gradient_bytes * after.parameter_bytes == after.gradient_bytes * before.parameter_bytes
+    return [
+        *([] if _same_model(first, second) else ["another model config"]),
+        *([] if learns else ["another share of the model learns"]),
+        *(f"{what} {here} instead of {there}" for what, (there, here) in pairs.items() if here != there),
+        *([] if _data(before) == _data(after) else ["other data"]),
+    ]
 
 
-def _same_model(one: TuningResult, other: TuningResult) -> bool:
-    """By config and number of parameters. Versions of transformers write different fields into one config: of two, those
-    that both know decide. Models without a config (of a `model_init`) are never known to be the same."""
-    here, there = one.workload.model_config, other.workload.model_config
-    same_version = one.environment.versions.get("transformers") == other.environment.versions.get("transformers")
-    fields = (here.keys() | there.keys() if same_version else here.keys() & there.keys()) - NOT_THE_MODEL
+def _same_model(first: TuningResult, second: TuningResult) -> bool:
+    """By config and number of parameters; models without a config (of a `model_init`) are never the same.
+
+    Versions of transformers write different fields into one config: of two versions, the fields of both count.
+    """
+    before, after = first.workload.model_config, second.workload.model_config
+    same_version = first.environment.versions.get("transformers") == second.environment.versions.get("transformers")
+    fields = (before.keys() | after.keys() if same_version else before.keys() & after.keys()) - NOT_THE_MODEL
     return (
         bool(fields)
-        and one.workload.parameters == other.workload.parameters
-        and all(here.get(name) == there.get(name) for name in fields)
+        and first.workload.parameters == second.workload.parameters
+        and all(before.get(name) == after.get(name) for name in fields)
     )
 
 
-def _same_share_learns(one: Workload, other: Workload) -> bool:
-    """Bytes of gradients against bytes of weights: as many of either dtype."""
-    return one.gradient_bytes * other.parameter_bytes == other.gradient_bytes * one.parameter_bytes
-
-
-def _data(result: TuningResult) -> tuple[str, str]:
-    """What tells data apart: the data, and of text that is not made up also who made tokens of it."""
-    workload = result.workload
+def _data(workload: Workload) -> tuple[str, str]:
+    """Identity of the data, with its tokenizer unless it is synthetic."""
     return workload.data_identity, workload.text_source if workload.data_identity != "synthetic" else ""
-
-
-__all__ = ["compare", "different_work"]

@@ -1,4 +1,4 @@
-"""Forecast: what every configuration would need of a device's memory, before any probe and without the device."""
+"""Memory forecast: the peak of each configuration, before any probe and without the device."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from autotune.report.exports import auto_class
 from autotune.sampler.candidates import narrowed
 from autotune.space.build import build_space, parse_overrides
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.optimizer import NAMES
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import baseline_sizes, check_fields, what_differs
@@ -32,24 +32,22 @@ from autotune.workload.model.files import check_model
 if TYPE_CHECKING:
     import pandas as pd
 
-MICRO = "micro_batch_size"
-
 REQUESTED = (
     *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
     *("space", "fix", "only", "device", "headroom", "keep_numerics", "trust_remote_code"),
 )
-"""What of a search's options means something here."""
+"""Options of a search that apply here."""
 
 MOST = 5000
-"""Configurations that a table is made of."""
+"""Largest number of configurations in a table."""
 
 
 @dataclass(frozen=True)
 class ForecastRow:
     """One peak, and the configurations that share it.
 
-    settings: every setting that changes memory -> its values that need the same. peak: None where it could not be traced, and
-    reason says why.
+    settings: each setting that changes memory -> its values that need the same. peak: None where it could not be traced, for
+    this reason.
     """
 
     micro_batch_size: int
@@ -59,17 +57,21 @@ class ForecastRow:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        known = {name: list(values) for name, values in self.settings.items()}
-        sizes = {MICRO: self.micro_batch_size, "gradient_accumulation_steps": self.gradient_accumulation_steps}
-        return {**sizes, "levers": known, "reason": self.reason, **(self.peak.to_dict() if self.peak else {})}
+        return {
+            MICRO: self.micro_batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "levers": {name: list(values) for name, values in self.settings.items()},
+            "reason": self.reason,
+            **(self.peak.to_dict() if self.peak else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Peaks of a search space, and what fits.
 
-    limit_bytes: memory that was asked about, None where neither --memory nor --gpu was given. allowed_bytes: limit less
-    headroom. card: the card asked about. model: answers for any other configuration with the same values.
+    limit_bytes: memory of the requested device, None where neither --memory-limit nor --gpu was given. allowed_bytes: limit
+    less headroom. card: the requested GPU. model: estimates any other configuration with the same values.
     """
 
     workload: Workload
@@ -86,7 +88,7 @@ class Forecast:
         return None if self.limit_bytes is None else int(self.limit_bytes * (1 - self.headroom))
 
     def fits(self, row: ForecastRow) -> bool:
-        """Whether the peak stays within what is allowed; True without a limit, where there is a peak at all."""
+        """Whether there is a peak, and it is within the allowed bytes if there is a limit."""
         if row.peak is None:
             return False
         return self.allowed_bytes is None or row.peak.device_bytes <= self.allowed_bytes
@@ -96,32 +98,33 @@ class Forecast:
         return tuple(row for row in self.rows if self.fits(row))
 
     def cards_for(self, row: ForecastRow) -> tuple[str, ...]:
-        """The shipped cards that it fits with the same headroom, smallest memory first."""
+        """The shipped GPUs that have the memory, less headroom, and one of the precisions; smallest memory first."""
         if row.peak is None:
             return ()
-        needed = row.peak.device_bytes
-        able = (
-            card
+        precisions = set(map(str, row.settings.get("precision", ("fp32",))))
+        return tuple(
+            card.name
             for card in CARDS.values()
-            if _precisions(card).intersection(map(str, row.settings.get("precision", ("fp32",))))
+            if row.peak.device_bytes <= card.memory_bytes * (1 - self.headroom) and precisions & _precisions(card)
         )
-        return tuple(card.name for card in able if needed <= card.memory_bytes * (1 - self.headroom))
 
     def check(self) -> None:
-        """Raise NothingFits where there is a limit and nothing stays within it."""
+        """Raise NothingFits where there is a limit and nothing is within it."""
         if self.allowed_bytes is not None and not self.fitting:
-            known = [row for row in self.rows if row.peak]
-            least = min((row.peak.device_bytes for row in known if row.peak), default=0)
+            peaks = self._peaks()
             raise NothingFits(
                 f"Nothing fits into {format_bytes(self.allowed_bytes)} ({format_bytes(self.limit_bytes)} less headroom): "
-                f"the leanest of {len(known)} needs {format_bytes(least)}.",
-                "Raise --memory, shorten --sequence-length, or choose a smaller model.",
+                f"the smallest of {len(peaks)} needs {format_bytes(min(peaks, default=0))}.",
+                "Raise --memory-limit, shorten --sequence-length, or choose a smaller model.",
             )
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers as which the model was taken, by its task."""
+        """The class of transformers that loads the model for its task."""
         return auto_class(self.workload.task)
+
+    def _peaks(self) -> list[int]:
+        return [row.peak.device_bytes for row in self.rows if row.peak]
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a peak; columns, dtypes and units (bytes) as `autotune.commands.estimate.table` documents them."""
@@ -130,13 +133,13 @@ class Forecast:
         return forecast_frame(self.to_dict())
 
     def __repr__(self) -> str:
-        """One line: what fits, and what the leanest needs."""
-        where = f"{self.card.name}, " if self.card else ""
-        asked = "" if self.allowed_bytes is None else f" fit into {where}{format_bytes(self.allowed_bytes)}"
-        peaks = [row.peak.device_bytes for row in self.rows if row.peak]
-        least = f", from {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else ""
-        told = f"{len(self.fitting)} of {len(self.rows)} peaks{asked}{least}"
-        return f"<Forecast {self.workload.name} as {self.auto_class}, global batch {self.global_batch_size}: {told}>"
+        """One line: what fits, and the range of the peaks."""
+        device = f"{self.card.name}, " if self.card else ""
+        limit = "" if self.allowed_bytes is None else f" fit into {device}{format_bytes(self.allowed_bytes)}"
+        peaks = self._peaks()
+        span = f", from {format_bytes(min(peaks))} to {format_bytes(max(peaks))}" if peaks else ""
+        head = f"{self.workload.name} as {self.auto_class}, global batch {self.global_batch_size}"
+        return f"<Forecast {head}: {len(self.fitting)} of {len(self.rows)} peaks{limit}{span}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `--json` prints; sizes in bytes."""
@@ -166,7 +169,7 @@ def estimate(
     model: str | os.PathLike[str],
     global_batch_size: int,
     *,
-    memory: str | int | None = None,
+    memory_limit: str | int | None = None,
     gpu: str | None = None,
     task: str | None = None,
     sequence_length: int | None = None,
@@ -185,26 +188,31 @@ def estimate(
     trust_remote_code: bool = False,
     base_arguments: UserArguments = None,
     training_args: UserArguments = None,
+    memory: str | int | None = None,
 ) -> Forecast:
-    """What each configuration would need, from the model's config alone; every option of `autotune estimate`.
+    """Estimate the memory that each configuration needs, from the model's config alone; the options of `autotune estimate`.
 
-    memory: of the device that is meant, as `24GiB` or in bytes; gpu: the name of a shipped card instead. device: `cpu` means
-    the bytes a CPU training allocates, anything else a CUDA device, which need not be here. All else is as in
-    `autotune.search`.
-    Raises InvalidRequest for what cannot be done as asked, ProbeHostFailed and TracingFailed where tracing fails.
+    memory_limit: of the device to estimate for, as `24GiB` or in bytes (former name: `memory`); gpu: the name of a shipped
+    GPU instead. device: `cpu` means the bytes a CPU training allocates, anything else a CUDA device, which need not be in
+    this machine. All else is as in `autotune.search`.
+
+    Raises InvalidRequest for wrong or contradictory options, ProbeHostFailed and TracingFailed where tracing fails.
     """
     given = locals()
-    if memory is not None and gpu is not None:
-        raise InvalidRequest("Both --memory and --gpu are given.", "Pass only one of them.")
+    if memory_limit is not None and memory is not None:
+        raise InvalidRequest("Both memory_limit and memory, its former name, are given.", "Pass only one of them.")
+    limit = memory if memory_limit is None else memory_limit
+    if limit is not None and gpu is not None:
+        raise InvalidRequest("Both --memory-limit and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
     own = read_user_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
     options = {name: given[name] for name in REQUESTED}
-    request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=memory, **options)  # type: ignore[arg-type]
+    request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=limit, **options)  # type: ignore[arg-type]
     return _forecast(request, own.source, card)
 
 
 def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
-    """source: of the user's own arguments, for people."""
+    """source: of the user's arguments, for messages."""
     base = request.training_args
     fixed = parse_overrides(request)[1]
     baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
@@ -217,40 +225,43 @@ def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecas
         base = what_differs(base, here)
         request = replace(request, training_args=base)
         workload = read_workload(host, request)
-        meant = here if request.device == "cpu" else device_meant(here, card)
-        space = build_space(request, meant, workload, base)
-        configurations = _few_enough(space)
-        found = traced(host, workload, meant, configurations, base)
+        environment = here if request.device == "cpu" else environment_with(here, card)
+        space = build_space(request, environment, workload, base)
+        configurations = _configurations(space)
+        model = traced(host, workload, environment, configurations, base)
     return Forecast(
         workload,
         request.global_batch_size,
-        tuple(_rows(found, configurations, meant, base)),
-        found,
+        tuple(_rows(model, configurations, environment, base)),
+        model,
         request.headroom,
         card.memory_bytes if card else request.memory_limit_bytes,
         card,
-        (*_size_taken(card), *_notes(workload, meant, space, found)),
+        (*_size_note(card), *_notes(workload, environment, space, model)),
     )
 
 
-def _few_enough(space: SearchSpace) -> list[Configuration]:
-    """Every configuration, of a large space those that differ in what takes memory; raises InvalidRequest for too many."""
-    own = space.baseline.values
+def _configurations(space: SearchSpace) -> list[Configuration]:
+    """All configurations, of a large space those that differ in memory; raises InvalidRequest for too many."""
+    baseline = space.baseline.values
     if space.size > MOST:
-        space = narrowed(space, {name: own[name] for name in space.values if "memory" not in SETTINGS[name].changes})
+        kept = {name: baseline[name] for name in space.values if "memory" not in SETTINGS[name].changes}
+        space = narrowed(space, kept)
     if space.size > MOST:
         raise InvalidRequest(
             f"The space {space.name} has {space.size} configurations that differ in memory: too many for a table.",
-            "Name another --space, or leave settings out with --fix.",
+            "Name another --search-space, or fix settings with --fix.",
         )
     return list(space)
 
 
-def device_meant(here: Environment, card: Card | None) -> Environment:
-    """The environment of a CUDA device that is not here: this software with the card's abilities; the newest without one."""
+def environment_with(here: Environment, card: Card | None) -> Environment:
+    """This machine's software with the GPU's abilities, or without one those of a recent GPU."""
     capability = card.compute_capability if card else (8, 0)
-    every = map(str, SETTINGS["precision"].values)
-    reasons = {name: f"{card.name} has no {name}" if card and name not in _precisions(card) else None for name in every}
+    precisions = map(str, SETTINGS["precision"].values)
+    reasons = {
+        name: f"{card.name} has no {name}" if card and name not in _precisions(card) else None for name in precisions
+    }
     return replace(
         here,
         device="cuda:0",
@@ -267,36 +278,33 @@ def device_meant(here: Environment, card: Card | None) -> Environment:
 
 
 def _precisions(card: Card) -> set[str]:
-    """Values of the setting that it has units for: weights in bfloat16 need no others than bfloat16."""
-    return {*card.flops, *(value for value, alike in ALIKE.items() if alike in card.flops)}
+    """Values of the setting precision that the GPU has units for: weights in bfloat16 need those of bfloat16."""
+    return {*card.flops, *(value for value, unit in ALIKE.items() if unit in card.flops)}
 
 
 def _rows(
     model: MemoryModel, configurations: list[Configuration], environment: Environment, base: Mapping[str, Any]
 ) -> Iterator[ForecastRow]:
-    """One for each distinct need, with all the values that share it."""
-    grouped: dict[Any, list[Configuration]] = {}
-    for one in configurations:
-        key = (
-            one.micro_batch_size,
-            one.data_parallel_size,
-            step_key(one, environment),
-            update_key(one, environment, base),
-        )
-        grouped.setdefault(key, []).append(one)
-    for alike in grouped.values():
-        first = alike[0]
-        told = [name for name, _ in first.settings if "memory" in SETTINGS[name].changes]
-        settings = {name: tuple(dict.fromkeys(one.values[name] for one in alike)) for name in told}
-        sizes = (first.micro_batch_size, first.gradient_accumulation_steps)
+    """A row for each distinct memory need, with all the values that share it."""
+    groups: dict[Any, list[Configuration]] = {}
+    for configuration in configurations:
+        sizes = (configuration.micro_batch_size, configuration.data_parallel_size)
+        keys = (step_key(configuration, environment), update_key(configuration, environment, base))
+        groups.setdefault((sizes, keys), []).append(configuration)
+    for group in groups.values():
+        first = group[0]
+        names = [name for name, _ in first.settings if "memory" in SETTINGS[name].changes]
+        settings = {name: tuple(dict.fromkeys(member.values[name] for member in group)) for name in names}
+        peak, reason = None, ""
         try:
-            yield ForecastRow(*sizes, settings, model.peak(first))
+            peak = model.peak(first)
         except NotTraced as error:
-            yield ForecastRow(*sizes, settings, None, str(error))
+            reason = str(error)
+        yield ForecastRow(first.micro_batch_size, first.gradient_accumulation_steps, settings, peak, reason)
 
 
-def _size_taken(card: Card | None) -> tuple[str, ...]:
-    """Which size of a card is meant that there is with several."""
+def _size_note(card: Card | None) -> tuple[str, ...]:
+    """The memory size that was taken of a GPU that exists with several."""
     sizes = sizes_of(card) if card else ()
     if card is None or len(sizes) < 2:
         return ()
@@ -310,15 +318,13 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
         notes.append("bytes allocated: what the libraries themselves take is not counted")
     else:
         notes.append("kernels' own workspaces beyond cuBLAS's are not counted")
-        notes.append(
-            "cached: held by torch's allocator beyond what is allocated, as long as nothing forces it to give back"
-        )
+        notes.append("cached: held by torch's allocator beyond what is allocated, until something forces it to free it")
     if any(int(ranks) > 1 for ranks in space.values.get(RANKS, ())):
-        notes.append("of one rank, without what ranks keep to exchange gradients and without what sharding saves")
+        notes.append("peaks are of one rank, without buffers to exchange gradients and without what sharding saves")
     if workload.data:
-        notes.append("every sample as long as the longest, masks as with padding")
-    notes += [str(one) for one in space.ruled_out if "memory" in SETTINGS[one.setting].changes]
+        notes.append("all samples as long as the longest, masks as with padding")
+    notes += [str(value) for value in space.ruled_out if "memory" in SETTINGS[value.setting].changes]
     return tuple(dict.fromkeys(notes))
 
 
-__all__ = ["Forecast", "ForecastRow", "device_meant", "estimate"]
+__all__ = ["Forecast", "ForecastRow", "environment_with", "estimate"]

@@ -1,4 +1,4 @@
-"""A forecast as a table, a row a peak, with stable columns and dtypes."""
+"""Table of a memory forecast: a row a peak, with stable columns and dtypes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,35 +12,33 @@ SIZES = (
     Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
 )
 PEAKS = (
-    Column("fits", "boolean", "Whether it stays within the memory asked about less headroom; missing where none was."),
-    Column("peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the device, its context among it.", BYTES),
-    Column("peak_allocated_bytes", WHOLE_OR_MISSING, "What torch allocates of it.", BYTES),
-    Column("peak_reserved_bytes", WHOLE_OR_MISSING, "What torch's allocator holds for that.", BYTES),
-    Column("weights_bytes", WHOLE_OR_MISSING, "Weights, at the peak as all that follows.", BYTES),
+    Column("fits", "boolean", "Whether it is within the memory limit less headroom; missing without a limit."),
+    Column("peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the device, including its context.", BYTES),
+    Column("peak_allocated_bytes", WHOLE_OR_MISSING, "Bytes of it that torch allocates.", BYTES),
+    Column("peak_reserved_bytes", WHOLE_OR_MISSING, "Bytes that torch's allocator holds for that.", BYTES),
+    Column("weights_bytes", WHOLE_OR_MISSING, "Weights, at the peak, as all columns that follow.", BYTES),
     Column("gradients_bytes", WHOLE_OR_MISSING, "Gradients.", BYTES),
     Column("optimizer_states_bytes", WHOLE_OR_MISSING, "States of the optimizer.", BYTES),
-    Column("activations_bytes", WHOLE_OR_MISSING, "What the forward keeps for the backward.", BYTES),
-    Column("temporary_bytes", WHOLE_OR_MISSING, "What is needed for a moment alone.", BYTES),
+    Column("activations_bytes", WHOLE_OR_MISSING, "Tensors that the forward keeps for the backward.", BYTES),
+    Column("temporary_bytes", WHOLE_OR_MISSING, "Tensors that are needed briefly.", BYTES),
     Column("context_bytes", WHOLE_OR_MISSING, "The device's context.", BYTES),
     Column("where", TEXT, "When the peak comes: forward and backward, or optimizer step; empty where not traced."),
-    Column("cards", TEXT, "Shipped cards that it fits, separated by commas; else empty."),
+    Column("cards", TEXT, "Shipped GPUs that it fits, separated by commas; else empty."),
     Column("reason", TEXT, "Why there is no peak; else empty."),
 )
 FORECAST = (*SIZES, *PEAKS)
-"""Between the two stand the settings that change memory, as text: all values that need the same, separated by `/`.
+"""Between the two are the settings that change memory, as text: all values that need the same, separated by `/`.
 
 Later work adds columns and renames none. What is missing is <NA>."""
 
 
-def forecast_frame(told: Mapping[str, Any]) -> pd.DataFrame:
+def forecast_frame(forecast: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each of `Forecast.to_dict()`, in its order."""
-    rows = [_row(row) for row in told["rows"]]
-    settings = dict.fromkeys(name for row in told["rows"] for name in row["levers"])
-    columns = dtypes(SIZES) | dict.fromkeys(settings, TEXT) | dtypes(PEAKS)
+    rows = []
+    for row in forecast["rows"]:
+        settings = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
+        split = {f"{part}_bytes": size for part, size in row.get("split", {}).items()}
+        rows.append({"where": "", **row, **settings, **split, "cards": ", ".join(row["cards"])})
+    names = dict.fromkeys(name for row in forecast["rows"] for name in row["levers"])
+    columns = dtypes(SIZES) | dict.fromkeys(names, TEXT) | dtypes(PEAKS)
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
-    split = {f"{part}_bytes": size for part, size in row.get("split", {}).items()}
-    return {"where": "", **row, **settings, **split, "cards": ", ".join(row["cards"])}

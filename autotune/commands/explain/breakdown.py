@@ -1,4 +1,4 @@
-"""MemoryBreakdown: what the memory of configurations is for, and what there is to compute."""
+"""Memory breakdown of configurations, and their arithmetic."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,7 +8,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
 from autotune.core.errors import TracingFailed
 from autotune.core.workload import Workload
-from autotune.memory.estimate import MemoryModel, NotTraced
+from autotune.memory.estimate import NotTraced
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import known_rates, traced
 from autotune.space.utilization import Arithmetic
@@ -17,7 +17,7 @@ from autotune.study.warm_start import arithmetic_of
 
 @dataclass(frozen=True)
 class MemoryBreakdown:
-    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced, and `problems` says why.
+    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced (problems: why).
 
     arithmetic: operations of a sample, and of the device's fastest products.
     """
@@ -41,21 +41,16 @@ def memory_breakdown(
     base: Mapping[str, Any],
     configurations: Mapping[str, Configuration],
 ) -> MemoryBreakdown:
-    """The anatomy of these configurations, by name; one that cannot be traced is a problem told, not an error."""
+    """Of these configurations, by name; one that cannot be traced is a problem in the result, not an error."""
     try:
         model = traced(host, workload, environment, configurations.values(), base)
     except TracingFailed as failed:
         return MemoryBreakdown(dict.fromkeys(configurations), problems=(failed.written[0],))
-    found = {name: _peak(model, one) for name, one in configurations.items()}
-    return MemoryBreakdown(
-        {name: peak for name, (peak, _) in found.items()},
-        arithmetic_of(model, known_rates(host, environment)),
-        tuple(dict.fromkeys([problem for _, problem in found.values() if problem])),
-    )
-
-
-def _peak(model: MemoryModel, configuration: Configuration) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return model.peak(configuration).to_dict(), ""
-    except NotTraced as error:
-        return None, str(error)
+    peaks: dict[str, Mapping[str, Any] | None] = dict.fromkeys(configurations)
+    problems: dict[str, None] = {}
+    for name, configuration in configurations.items():
+        try:
+            peaks[name] = model.peak(configuration).to_dict()
+        except NotTraced as error:
+            problems[str(error)] = None
+    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems))

@@ -1,7 +1,7 @@
-"""Attribution: from the baseline to the answer one setting at a time, the answer without each, and what each is worth.
+"""Path from the baseline to the answer, one setting a step; and ablations, the answer without one setting.
 
-baseline ──setting──> node ──setting──> node ──settings that fit only together──> answer     gains multiply to the speed-up
-                                            answer without each setting ──setting──> answer     taken back alone
+baseline ──setting──> trial ──setting──> trial ──settings that run only together──> answer     gains multiply to the speed-up
+                                         answer without a setting ──setting──> answer          ablation
 """
 
 import math
@@ -17,17 +17,17 @@ from autotune.space.settings import MICRO, SETTINGS
 from autotune.study.objective import quotient, speed
 
 MOST_TRIED = 12
-"""Configurations that are tried for one leg of the path; where none of them runs, all settings left are one leg."""
+"""Configurations that are tried for one step of the path; where none of them runs, all remaining settings are one step."""
 
 Taken = frozenset[str]
-"""Settings that have the answer's values already."""
+"""Settings that have the answer's values."""
 
 
 @dataclass(frozen=True)
 class PathStep:
-    """A part of the path: settings that change together between two configurations that were measured.
+    """Settings that change together between two measured configurations.
 
-    gain: speed after / speed before, with its 95 % interval; None where the one before has no speed.
+    gain: speed after / speed before, with its 95 % interval; None where one of them has no speed.
     """
 
     settings: tuple[str, ...]
@@ -40,7 +40,7 @@ class PathStep:
 class Ablation:
     """The answer without one setting.
 
-    also: settings that mean nothing without it and go back with it. without: the trial of that configuration.
+    also: settings that are inactive without it, and reset with it. without: the trial of that configuration.
     gain: speed of the answer / speed without it, with its 95 % interval; None where it does not run without it.
     """
 
@@ -54,31 +54,32 @@ class Ablation:
 
 
 def differing(baseline: Configuration, answer: Configuration) -> tuple[str, ...]:
-    """The settings that the answer sets otherwise than the baseline, those left out that mean nothing in the answer."""
-    own, new = baseline.values, answer.values
-    names = tuple(name for name in new if new[name] != own.get(name) and _means(name, new))
+    """Settings whose values differ, without those that are inactive in the answer."""
+    old, new = baseline.values, answer.values
+    names = tuple(name for name in new if new[name] != old.get(name) and _is_active(name, new))
     # Other ranks need another micro-batch for the same global batch: the two go together.
     return tuple(name for name in names if name != MICRO or RANKS not in names)
 
 
 def between(baseline: Configuration, answer: Configuration, taken: Collection[str]) -> Configuration:
-    """The baseline with the answer's values of these settings; what means nothing there is as in that of the two where it
-    means nothing either, so that one training is one configuration."""
+    """The baseline with the answer's values of these settings.
+
+    An inactive setting has the value of the one of the two in which it is inactive too: one training, one configuration.
+    """
     if not taken:
         return baseline
-    own, new = baseline.values, answer.values
-    together = {*taken, *({MICRO} if RANKS in taken else ())}
-    values = {name: (new if name in together else own)[name] for name in new}
-    for name in [name for name in values if not _means(name, values)]:
-        values[name] = (own if _means(name, new) else new)[name]
+    old, new = baseline.values, answer.values
+    from_answer = {*taken, *({MICRO} if RANKS in taken else ())}
+    values = {name: (new if name in from_answer else old)[name] for name in new}
+    for name in [name for name in values if not _is_active(name, values)]:
+        values[name] = (old if _is_active(name, new) else new)[name]
     micro = int(values.pop(MICRO))
     return Configuration.exact(answer.global_batch_size, micro, values)
 
 
-def _means(name: str, values: Mapping[str, Value]) -> bool:
-    """Whether a setting means anything beside these values."""
-    needs = SETTINGS[name].active_if
-    return needs is None or needs[0] not in values or needs[1](values[needs[0]])
+def _is_active(name: str, values: Mapping[str, Value]) -> bool:
+    condition = SETTINGS[name].active_if
+    return condition is None or condition[0] not in values or condition[1](values[condition[0]])
 
 
 # The path ---------------------------------------------------------------------------------------------------------
@@ -87,74 +88,73 @@ def _means(name: str, values: Mapping[str, Value]) -> bool:
 def ordered(settings: Sequence[str], answer: Trial, without: Mapping[str, Trial], objective: str) -> list[str]:
     """The settings in the order in which the path tries them.
 
-    First those without which the answer does not run: what saves memory must come before what needs it. Then by what the
-    answer loses without each in the first round, the largest loss first.
+    First those without which the answer does not run: what saves memory must precede what needs it. Then by the answer's
+    loss without each in the first round, largest first.
     """
-    whole = speed(answer.measurement, objective) or 0.0
+    answer_speed = speed(answer.measurement, objective) or 0.0
 
     def loss(name: str) -> float:
         left = speed(without[name].measurement, objective) if without[name].measurement.feasible else None
-        return whole / left if left else math.inf
+        return answer_speed / left if left else math.inf
 
     return sorted(settings, key=loss, reverse=True)
 
 
 def find_path(
-    settings: Sequence[str], made: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
+    settings: Sequence[str], configuration_of: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
 ) -> list[Taken]:
-    """Growing sets of settings, from none or the fewest that run to all: each one's configuration runs, the last one's
-    unasked. Each adds one setting, the first in the order that runs; several where none runs alone."""
-    nothing: Taken = frozenset()
-    path = [nothing if runs(made(nothing)) else _further(nothing, settings, made, runs)]
+    """Growing sets of settings, from none, or the fewest that run, to all (which are not tried).
+
+    Each adds the first setting in order with which it runs, or several where none runs alone.
+    """
+    path: list[Taken] = [frozenset()]
+    if not runs(configuration_of(path[0])):
+        path = [_next(path[0], settings, configuration_of, runs)]
     while len(path[-1]) < len(settings):
-        path.append(_further(path[-1], settings, made, runs))
+        path.append(_next(path[-1], settings, configuration_of, runs))
     return path
 
 
-def _further(
+def _next(
     taken: Taken,
     settings: Sequence[str],
-    made: Callable[[Taken], Configuration],
+    configuration_of: Callable[[Taken], Configuration],
     runs: Callable[[Configuration], bool],
 ) -> Taken:
-    left = [name for name in settings if name not in taken]
-    tried = {made(taken)}  # a setting that means nothing yet changes nothing
-    for count in range(1, len(left)):
-        for chosen in combinations(left, count):
-            wanted = taken | set(chosen)
-            if (configuration := made(wanted)) in tried:
-                continue
-            if len(tried) > MOST_TRIED:
-                return frozenset(settings)
-            tried.add(configuration)
-            if runs(configuration):
-                return wanted
+    remaining = [name for name in settings if name not in taken]
+    tried = {configuration_of(taken)}  # a setting that is still inactive changes nothing
+    for added in (names for count in range(1, len(remaining)) for names in combinations(remaining, count)):
+        configuration = configuration_of(taken | set(added))
+        if configuration in tried:
+            continue
+        if len(tried) > MOST_TRIED:
+            break
+        tried.add(configuration)
+        if runs(configuration):
+            return taken | set(added)
     return frozenset(settings)
 
 
-def legs(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[PathStep, ...]:
-    """The legs between the trials of the path; one that did not run to its last round is left out, but not the ends."""
-    kept = [*path[:1], *(one for one in path[1:-1] if one[1].feasible), *path[1:][-1:]]
+def path_steps(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[PathStep, ...]:
+    """The steps between the trials of the path, without those that failed in a later round, except at the ends."""
+    ran = [*path[:1], *(node for node in path[1:-1] if node[1].feasible), *path[1:][-1:]]
     return tuple(
         PathStep(
             tuple(name for name in settings if name in taken - before), below, above, gain_of(above, below, objective)
         )
-        for (before, below), (taken, above) in pairwise(kept)
+        for (before, below), (taken, above) in pairwise(ran)
     )
 
 
-def taken_back(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[Ablation, ...]:
-    """The answer without each setting, the largest loss first; first of all those without which it does not run."""
-    found = [
-        Ablation(name, _also(name, answer.configuration, one.configuration), one, gain_of(answer, one, objective))
-        for name, one in without.items()
-    ]
-    return tuple(sorted(found, key=lambda one: math.inf if one.gain is None else float(one.gain), reverse=True))
-
-
-def _also(setting: str, answer: Configuration, without: Configuration) -> tuple[str, ...]:
-    new = without.values
-    return tuple(name for name, value in answer.values.items() if new[name] != value and name != setting)
+def ablations(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[Ablation, ...]:
+    """The answer without each setting: first those without which it does not run, then the largest loss first."""
+    values = answer.configuration.values
+    rows = []
+    for setting, trial in without.items():
+        others = trial.configuration.values
+        also = tuple(name for name, value in values.items() if others[name] != value and name != setting)
+        rows.append(Ablation(setting, also, trial, gain_of(answer, trial, objective)))
+    return tuple(sorted(rows, key=lambda row: math.inf if row.gain is None else float(row.gain), reverse=True))
 
 
 def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
@@ -164,35 +164,35 @@ def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
     return quotient(above, below, objective)
 
 
-# What the gains come to -------------------------------------------------------------------------------------------
+# Product and interaction of the gains -----------------------------------------------------------------------------
 
 
 def product(gains: Sequence[Interval | None]) -> float | None:
-    """Of the gains; None where one is unknown or there is none."""
-    known = [float(gain) for gain in gains if gain is not None]
-    return math.prod(known) if known and len(known) == len(gains) else None
+    """None where one is unknown or there is none."""
+    numbers = [float(gain) for gain in gains if gain is not None]
+    return math.prod(numbers) if numbers and len(numbers) == len(gains) else None
 
 
-def interaction(total: PathStep, backs: Sequence[Ablation], objective: str) -> Interval | None:
-    """The product of what the answer loses without each setting, over the total gain; with its interval.
+def interaction(total: PathStep, rows: Sequence[Ablation], objective: str) -> Interval | None:
+    """Product of the losses without each setting / the total gain, with its interval.
 
     Above 1: that much is gained only by several together, and lost with each of them; below 1: several gain partly the
-    same, and each is missed less where the others stay. total: the leg from the path's first trial to the answer. None
-    where something did not run, or with too few rounds.
+    same, and each is missed less while the others stay. total: from the path's first trial to the answer. None where
+    something did not run, or with too few rounds.
     """
-    if total.gain is None or not backs or any(back.gain is None for back in backs):
+    if total.gain is None or not rows or any(row.gain is None for row in rows):
         return None
     answer, first, *others = (
-        [float(speed(one, objective) or 0.0) for one in trial.confirmations]
-        for trial in (total.after, total.before, *(back.without for back in backs))
+        [float(speed(measurement, objective) or 0.0) for measurement in trial.confirmations]
+        for trial in (total.after, total.before, *(row.without for row in rows))
     )
     if not len(answer) == len(first) >= ROUNDS_THAT_TELL:
         return None
-    alone = [math.prod(now / one[turn] for one in others) for turn, now in enumerate(answer)]
-    return quotient_interval(alone, [now / then for now, then in zip(answer, first, strict=True)])
+    losses = [math.prod(now / other[turn] for other in others) for turn, now in enumerate(answer)]
+    return quotient_interval(losses, [now / then for now, then in zip(answer, first, strict=True)])
 
 
 def same_rounds(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with as many confirmations as all that ran have: speeds are compared round by round."""
-    common = min((len(one.confirmations) for one in trials if one.feasible), default=0)
-    return [replace(one, confirmations=one.confirmations[:common]) if one.feasible else one for one in trials]
+    """The trials with the rounds that all of those that ran have: speeds are compared round by round."""
+    common = min((len(trial.confirmations) for trial in trials if trial.feasible), default=0)
+    return [replace(trial, confirmations=trial.confirmations[:common]) if trial.feasible else trial for trial in trials]

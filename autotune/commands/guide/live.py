@@ -1,4 +1,4 @@
-"""What a walk of the guides' ladder shows while it runs: a line for each rung, and on a terminal what is being measured."""
+"""Progress of a guide: a line for each method, and on a terminal the method that is being measured."""
 
 import contextlib
 import time
@@ -9,26 +9,26 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.commands.guide.ladder import Ladder
-from autotune.commands.guide.table import rung_line
+from autotune.commands.guide.table import latest_line
 from autotune.report.live.views import is_lively
 
 
 @contextlib.contextmanager
 def guide_watcher(console: Console) -> Iterator[Callable[[Ladder, str], None]]:
-    """What to give to `run_guide(watch=...)`: says what happens on this console."""
-    doing, since = ["reading device, model and data"], [time.monotonic()]
+    """A `watch` for `autotune.guide` that prints on this console."""
+    doing, since = "reading device, model and data", time.monotonic()
 
-    def now() -> Text:
-        seconds = f"{time.monotonic() - since[0]:.0f} s"
-        return Text(f"{doing[0]} ... {seconds}", style="dim", no_wrap=True, overflow="ellipsis")
+    def status() -> Text:
+        return Text(f"{doing} ... {time.monotonic() - since:.0f} s", style="dim", no_wrap=True, overflow="ellipsis")
 
-    def take(ladder: Ladder, what: str) -> None:
-        doing[:], since[:] = [what or doing[0]], [time.monotonic()]
+    def watch(ladder: Ladder, what: str) -> None:
+        nonlocal doing, since
+        doing, since = what or doing, time.monotonic()
         if not what:
-            console.print(rung_line(ladder), markup=False, highlight=False, soft_wrap=True)
+            console.print(latest_line(ladder), markup=False, highlight=False, soft_wrap=True)
 
     if not is_lively(console):
-        yield take
+        yield watch
         return
-    with Live(console=console, get_renderable=now, refresh_per_second=2, transient=True):
-        yield take
+    with Live(console=console, get_renderable=status, refresh_per_second=2, transient=True):
+        yield watch

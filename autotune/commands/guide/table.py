@@ -1,7 +1,6 @@
-"""The guides' table for this machine: for a terminal of 80 columns, as Markdown, and as rows for a CSV."""
+"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, and as a frame."""
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -13,45 +12,42 @@ from autotune.commands.guide.ladder import (
     THEIR_MODEL,
     GuideRow,
     Ladder,
-    share,
+    ratio,
 )
+from autotune.commands.layout import markdown_table, wrapped
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
 from autotune.report.markdown import markdown_text
 from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
 
-WIDTH = 80
-SECONDS = f"seconds: for {SAMPLES} samples"
-METHODS = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
 THEIRS = f"The guides' own figures, not this machine's: {THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
-BESIDE = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
-_COLUMNS, _COLUMNS_BESIDE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
+HEAD_WITH_THEIRS = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
+_LINE, _LINE_WITH_THEIRS = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
-    """Head, table, what is ruled out or in warning and why, notes, and the guides' own figures."""
-    lines = [line for text in head(ladder) for line in _wrapped(text)]
-    lines += ["", _row(ladder, BESIDE if ladder.is_theirs else HEAD)]
-    lines += [_row(ladder, _cells(ladder, one)) for one in ladder.climbed]
-    lines += ["", *legend(ladder)]
-    lines += [line for text in remarks(ladder) for line in _wrapped(text)]
-    return [*lines, "", *_wrapped(f"{THEIRS}:"), "", _COLUMNS.format(*HEAD).rstrip(), *_their_lines()]
+    """Title, table, what is ruled out or has warnings and why, notes, and the guides' own figures."""
+    line = _LINE_WITH_THEIRS if ladder.is_theirs else _LINE
+    table = [line.format(*cells).rstrip() for cells in _table(ladder)]
+    theirs = [_LINE.format(*cells).rstrip() for cells in _their_table()]
+    lines = [*_all_wrapped(title(ladder)), "", *table, "", *legend(ladder), *_all_wrapped(remarks(ladder))]
+    return [*lines, "", *wrapped(f"{THEIRS}:"), "", *theirs]
 
 
-def rung_line(ladder: Ladder) -> str:
-    """The last rung that is known, in one line, for those who watch."""
-    one = ladder.climbed[len(ladder.trials) - 1]
-    said = f"{len(ladder.trials)} of {len(ladder.rungs)}: {one.rung.name}: "
-    if not one.trial or not one.speed:
-        return f"{said}{'; '.join(_why_no_figure(one))}"
-    warnings = f"; warning: {'; '.join(_warnings(one))}" if _warnings(one) else ""
-    return f"{said}{speed_text(one.trial)} samples/s, peak {format_bytes(one.peak_bytes)}{warnings}"
+def latest_line(ladder: Ladder) -> str:
+    """The method that was measured last."""
+    row = ladder.rows[len(ladder.trials) - 1]
+    head = f"{len(ladder.trials)} of {len(ladder.methods)}: {row.method.name}: "
+    if not row.trial or not row.speed:
+        return f"{head}{'; '.join(_reasons(row))}"
+    warnings = f"; warning: {'; '.join(row.warnings)}" if row.warnings else ""
+    return f"{head}{speed_text(row.trial)} samples/s, peak {format_bytes(row.peak_bytes)}{warnings}"
 
 
-def head(ladder: Ladder) -> tuple[str, str]:
-    """What was trained, and where."""
+def title(ladder: Ladder) -> tuple[str, str]:
+    """Work and device."""
     workload, environment = ladder.workload, ladder.environment
     length = f", {workload.sequence_length} tokens" if workload.sequence_length else ""
     return (
@@ -61,125 +57,109 @@ def head(ladder: Ladder) -> tuple[str, str]:
 
 
 def legend(ladder: Ladder) -> tuple[str, str]:
-    """What the table's words mean."""
-    return f"{SECONDS}; {'their: the guides, see below' if ladder.is_theirs else 'x: vanilla is 1'}", METHODS
+    """Meaning of the columns and the methods' names."""
+    ratios = "their: the guides, see below" if ladder.is_theirs else "x: vanilla is 1"
+    methods = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
+    return f"seconds: for {SAMPLES} samples; {ratios}", methods
 
 
 def remarks(ladder: Ladder) -> list[str]:
-    """Why each rung without a figure has none, what stands in for which, warnings, notes; what is said of several once."""
-    said: dict[str, list[str]] = {}
-    for one in ladder.climbed:
-        for text in _why_no_figure(one):
-            said.setdefault(text, []).append(one.rung.name)
-    told = [f"{', '.join(names)}: {text}" for text, names in said.items()]
-    doubtful = [one for one in ladder.climbed if _warnings(one)]
-    told += [f"? {one.rung.name}: {'; '.join(_warnings(one))}" for one in doubtful]
-    return told + [f"note: {note}" for note in ladder.notes]
-
-
-def _why_no_figure(one: GuideRow) -> list[str]:
-    if one.rung.ruled_out:
-        return [f"ruled out here ({one.rung.ruled_out})"]
-    told = ["bf16 where fp16 cannot run; no run of the guides"] if one.rung.instead_of else []
-    if one.trial and not one.trial.feasible:
-        told.append(outcome_text(one.trial))
-    return told
-
-
-def _warnings(one: GuideRow) -> tuple[str, ...]:
-    return one.trial.final.warnings if one.trial else ()
-
-
-def short_outcome(one: GuideRow) -> str:
-    """What stands where a speed would: empty where there is one."""
-    if one.rung.ruled_out:
-        return "ruled out"
-    if one.trial is None:
-        return "not measured"
-    if one.speed:
-        return ""
-    outcome = one.trial.final.outcome
-    return "does not fit" if outcome is Outcome.COMPLETED else outcome.value.replace("_", " ")
-
-
-def _cells(ladder: Ladder, one: GuideRow) -> tuple[str, ...]:
-    """The cells of HEAD, or of BESIDE where the guides trained the same."""
-    doubtful = " ?" if _warnings(one) else ""
-    speed = f"{speed_text(one.trial)}{doubtful}" if one.trial and one.speed else short_outcome(one)
-    mine = (one.rung.name, _seconds(one.seconds), speed)
-    if ladder.is_theirs:
-        theirs = one.rung.theirs
-        known = (f"{theirs.samples_per_second:.2f}", format_bytes(theirs.peak_bytes)) if theirs else ("-", "-")
-        return (*mine, format_bytes(one.peak_bytes), *known)
-    return (*mine, _times(one.of_vanilla[0]), format_bytes(one.peak_bytes), _times(one.of_vanilla[1]))
-
-
-def _their_cells() -> list[tuple[str, ...]]:
-    first = LADDER[0].theirs
-    assert first is not None
+    """Why methods have no figure (methods of the same reason together), warnings, notes."""
+    methods: dict[str, list[str]] = {}
+    for row in ladder.rows:
+        for reason in _reasons(row):
+            methods.setdefault(reason, []).append(row.method.name)
     return [
-        (
-            rung.name,
-            _seconds(one.seconds),
-            f"{one.samples_per_second:.2f}",
-            _times(share(one.samples_per_second, first.samples_per_second)),
-            format_bytes(one.peak_bytes),
-            _times(share(one.peak_bytes, first.peak_bytes)),
-        )
-        for rung in LADDER
-        if (one := rung.theirs)
+        *(f"{', '.join(names)}: {reason}" for reason, names in methods.items()),
+        *(f"? {row.method.name}: {'; '.join(row.warnings)}" for row in ladder.rows if row.warnings),
+        *(f"note: {note}" for note in ladder.notes),
     ]
 
 
-def _their_lines() -> list[str]:
-    return [_COLUMNS.format(*cells) for cells in _their_cells()]
+def _reasons(row: GuideRow) -> list[str]:
+    if row.method.ruled_out:
+        return [f"ruled out here ({row.method.ruled_out})"]
+    reasons = ["bf16 where fp16 cannot run; no run of the guides"] if row.method.instead_of else []
+    return [*reasons, outcome_text(row.trial)] if row.trial and not row.trial.feasible else reasons
 
 
-def _row(ladder: Ladder, cells: Iterable[str]) -> str:
-    return (_COLUMNS_BESIDE if ladder.is_theirs else _COLUMNS).format(*cells).rstrip()
+def short_outcome(row: GuideRow) -> str:
+    """Words instead of a speed; empty where there is one."""
+    if row.method.ruled_out:
+        return "ruled out"
+    if row.trial is None:
+        return "not measured"
+    if row.speed:
+        return ""
+    outcome = row.trial.final.outcome
+    return "does not fit" if outcome is Outcome.COMPLETED else outcome.value.replace("_", " ")
+
+
+def _table(ladder: Ladder) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [HEAD_WITH_THEIRS if ladder.is_theirs else HEAD]
+    for row in ladder.rows:
+        mark = " ?" if row.warnings else ""
+        speed = f"{speed_text(row.trial)}{mark}" if row.trial and row.speed else short_outcome(row)
+        cells = (row.method.name, _seconds(row.seconds), speed)
+        peak, theirs = format_bytes(row.peak_bytes), row.method.theirs
+        if not ladder.is_theirs:
+            rows.append((*cells, _ratio(row.speed_ratio), peak, _ratio(row.peak_ratio)))
+        else:
+            figures = (f"{theirs.samples_per_second:.2f}", format_bytes(theirs.peak_bytes)) if theirs else ("-", "-")
+            rows.append((*cells, peak, *figures))
+    return rows
+
+
+def _their_table() -> list[tuple[str, ...]]:
+    figures = {method.name: method.theirs for method in LADDER if method.theirs}
+    vanilla = next(iter(figures.values()))
+    return [
+        HEAD,
+        *(
+            (
+                name,
+                _seconds(run.seconds),
+                f"{run.samples_per_second:.2f}",
+                _ratio(ratio(run.samples_per_second, vanilla.samples_per_second)),
+                format_bytes(run.peak_bytes),
+                _ratio(ratio(run.peak_bytes, vanilla.peak_bytes)),
+            )
+            for name, run in figures.items()
+        ),
+    ]
 
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.{0 if seconds >= 1000 else 1 if seconds >= 10 else 2}f}"
 
 
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ").splitlines()
-
-
-# For files --------------------------------------------------------------------------------------------------------
+def _all_wrapped(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in wrapped(text)]
 
 
 def ladder_page(ladder: Ladder, picture: str) -> str:
-    """guide.md. picture: the name of the figure's file."""
-    identity = ladder.environment.identity()
-    versions = ", ".join(f"{name} {version}" for name, version in identity["versions"].items())
+    """guide.md. picture: name of the figure's file."""
+    versions = ladder.environment.identity()["versions"].items()
+    head, _, training = THEIRS.partition(": ")
+    lines = (*legend(ladder), *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
     parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
-    parts += [markdown_text(f"{', '.join(head(ladder))}."), ""]
-    parts += _table(BESIDE if ladder.is_theirs else HEAD, [_cells(ladder, one) for one in ladder.climbed])
-    parts += ["", f"![Memory and speed of each method]({picture})", ""]
-    said = (*legend(ladder), *remarks(ladder), f"versions: {versions}")
-    parts += [*(f"- {markdown_text(text)}" for text in said), ""]
-    parts += [f"## {THEIRS.partition(':')[0]}", "", f"{THEIRS.partition(': ')[2]}.", "", *_table(HEAD, _their_cells())]
+    parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
+    parts += [f"![Memory and speed of each method]({picture})", "", *(f"- {markdown_text(line)}" for line in lines)]
+    parts += ["", f"## {head}", "", f"{training}.", "", *markdown_table(_their_table())]
     return "\n".join(parts) + "\n"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return [f"| {' | '.join(map(markdown_text, line))} |" for line in lines]
-
-
 def ladder_frame(ladder: Ladder) -> pd.DataFrame:
-    """One row a measured rung: the method, the columns of every table of trials, seconds and the guides' figures."""
-    known = [one for one in ladder.climbed if one.trial]
-    table = frame([one.trial for one in known if one.trial])
-    table.insert(0, "method", pd.Series([one.rung.name for one in known], dtype="string"))
-    table[f"seconds_for_{SAMPLES}_samples"] = pd.Series([one.seconds for one in known], dtype="float64")
+    """A row for each measured method: its name, the columns of every table of trials, seconds and the guides' figures."""
+    rows = [row for row in ladder.rows if row.trial]
+    table = frame([row.trial for row in rows if row.trial])
+    table.insert(0, "method", pd.Series([row.method.name for row in rows], dtype="string"))
+    table[f"seconds_for_{SAMPLES}_samples"] = pd.Series([row.seconds for row in rows], dtype="float64")
     for name in ("seconds", "samples_per_second", "peak_bytes"):
-        told = [getattr(one.rung.theirs, name) if one.rung.theirs else None for one in known]
-        table[f"guides_{name}"] = pd.Series(told, dtype="Int64" if name == "peak_bytes" else "float64")
+        figures = [getattr(row.method.theirs, name, None) for row in rows]
+        table[f"guides_{name}"] = pd.Series(figures, dtype="Int64" if name == "peak_bytes" else "float64")
     return table

@@ -1,4 +1,4 @@
-"""Keeps a model off its accelerator for a while: the search needs the memory that the caller's process holds."""
+"""Offload of a model during a search, which needs the memory that the caller's process holds."""
 
 import gc
 import os
@@ -9,40 +9,37 @@ from typing import Any
 from autotune.core.units import format_bytes
 
 State = tuple[dict[str, Any], str]
-"""What an optimizer keeps of one parameter, and the name of a tensor in it."""
+"""An optimizer's state of one parameter, and the name of a tensor in it."""
 
 
 def states_on(place: Any, optimizer: Any) -> list[State]:
-    """The optimizer's tensors that lie on this device of torch; optimizer: None where there is none.
-
-    Others stay where they are: step counts on the CPU, and pages of bitsandbytes', which are the host's to begin with.
-    """
+    """The optimizer's tensors on this torch.device, without step counts on the CPU and pages of bitsandbytes on the host."""
     import torch
 
-    kept = optimizer.state.values() if optimizer is not None else ()
-    every = [(one, name, tensor) for one in kept for name, tensor in one.items()]
-    return [(one, name) for one, name, tensor in every if isinstance(tensor, torch.Tensor) and tensor.device == place]
+    return [
+        (state, name)
+        for state in (optimizer.state.values() if optimizer is not None else ())
+        for name, tensor in state.items()
+        if isinstance(tensor, torch.Tensor) and tensor.device == place
+    ]
 
 
 def moved(model: Any, states: Iterable[State], device: Any) -> None:
-    """Move parameters, gradients and buffers of the model, and these states, to a device of torch, in place.
-
-    The parameters stay the same objects, so that an optimizer keeps them.
-    """
+    """Move the model and these states to a torch.device, in place: an optimizer keeps its parameters."""
     model.to(device)
-    for one, name in states:
-        one[name] = one[name].to(device)
+    for state, name in states:
+        state[name] = state[name].to(device)
 
 
 @contextmanager
 def off_device(model: Any, optimizer: Any = None, device: str = "auto") -> Iterator[str]:
-    """The model on the CPU and its device's cache empty, as long as the context lasts; then back, however it ends.
+    """Within, the model is on the CPU and its device's cache is empty; afterwards it is moved back, however that ends.
 
-    device: on which others shall train meanwhile. Gives a note on what this process holds of it nevertheless, empty where it
-    holds nothing and of a CPU. Wakes no device.
+    device: of the search. Yields a note on memory that this process holds of a GPU nevertheless, or an empty text. Does not
+    initialise CUDA.
     """
-    place = next((one.device for one in model.parameters()), None)
-    if place is None or is_on_cpu(place):
+    place = next((parameter.device for parameter in model.parameters()), None)
+    if place is None or place.type == "cpu":
         yield "" if device == "cpu" else held_note()
         return
     states = states_on(place, optimizer)
@@ -54,13 +51,8 @@ def off_device(model: Any, optimizer: Any = None, device: str = "auto") -> Itera
         moved(model, states, place)
 
 
-def is_on_cpu(place: Any) -> bool:
-    """Whether this torch.device is the host's own memory."""
-    return bool(place.type == "cpu")
-
-
 def free_cache() -> None:
-    """Give back what Python and torch keep of what is no longer used; wakes no device."""
+    """Free what Python and torch cache; does not initialise CUDA."""
     import torch
 
     gc.collect()
@@ -69,35 +61,32 @@ def free_cache() -> None:
 
 
 def held_note() -> str:
-    """What this process still holds on its GPU, for people; empty where CUDA is asleep in it."""
+    """Memory that this process holds on its GPU, in words; empty where CUDA is not initialised."""
     import torch
 
     if not torch.cuda.is_initialized():
         return ""
-    held = _held_by_nvml()
-    tensors = torch.cuda.memory_reserved()
-    what = "its CUDA context and what else it keeps there" if held is not None else "beside its CUDA context"
-    return (
-        f"this process still holds {format_bytes(tensors if held is None else held)} on the device ({what}): "
-        "counted as not free"
-    )
+    held, what = _held_by_nvml(), "its CUDA context and other allocations"
+    if held is None:
+        held, what = torch.cuda.memory_reserved(), "without its CUDA context"
+    return f"this process still holds {format_bytes(held)} on the device ({what}): counted as not free"
 
 
 def _held_by_nvml() -> int | None:
-    """Bytes of this process on every GPU by the driver's account; None where it does not say (in containers)."""
+    """Bytes of this process on all GPUs by NVML; None where it does not tell (in containers)."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
         try:
-            found = [
-                int(one.usedGpuMemory)
+            sizes = [
+                int(process.usedGpuMemory)
                 for index in range(pynvml.nvmlDeviceGetCount())
-                for one in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
-                if one.pid == os.getpid() and one.usedGpuMemory is not None
+                for process in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
+                if process.pid == os.getpid() and process.usedGpuMemory is not None
             ]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return None
-    return sum(found) if found else None
+    return sum(sizes) if sizes else None

@@ -1,30 +1,31 @@
-"""Verification: what a study promised against what a plain training of its answer got, as data and as a table."""
+"""Verification of a study: its measured result against a plain training, as data and as a table."""
 
 import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from autotune.commands.layout import interval_fields, wrapped
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration, format_interval
 
-WIDTH = 80
-
-DEVICE_FACTS = {"sm_clock_mhz": ("SM clock", "MHz"), "power_w": ("power", "W"), "temperature_c": ("temperature", "°C")}
-"""What of the surroundings explains a difference in speed: name -> label and unit."""
+DEVICE_FACTS = {
+    "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),
+    "power_w": ("power", "{:.0f} W"),
+    "temperature_c": ("temperature", "{:.0f} °C"),
+}
+"""Readings of the device that explain a difference in speed: name -> label and format."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a study promised, and what a plain training of its answer got.
+    """A study's result and a plain training with it.
 
-    promised: the recommended trial. got: the plain training; of its steps only time, data wait and samples are known,
-    and one that did not complete says why. notes: what to bear in mind when comparing the two. promised_mfu: share of the card's
-    data-sheet peak that was promised; None where unknown.
+    promised: the best trial. got: the plain training; of its steps only time, data wait and samples are known, and one that
+    did not complete has a reason. notes: limits of the comparison. promised_mfu: share of the GPU's data-sheet peak of the
+    best trial; None where unknown.
     """
 
     promised: Trial
@@ -34,12 +35,11 @@ class Verification:
 
     @property
     def mfu(self) -> float | None:
-        """Share of that peak that was got: the same work at another speed."""
-        promised, got = self.promised.samples_per_second, self.got.samples_per_second
-        return self.promised_mfu * got.value / promised.value if self.promised_mfu and promised and got else None
+        """Share of the data-sheet peak of the plain training: the same work at another speed."""
+        return self.promised_mfu * (1 + self.difference) if self.promised_mfu and self.difference is not None else None
 
     def __repr__(self) -> str:
-        """One line: speed got and promised, and whether that was held."""
+        """One line: both speeds, and whether the result was confirmed."""
         speeds = f"{_speed(self.got.samples_per_second)} samples/s, promised {_speed(self.promised.samples_per_second)}"
         return f"<Verification of trial {self.promised.number}: {speeds}. {self.sentence}>"
 
@@ -58,7 +58,7 @@ class Verification:
 
     @property
     def held(self) -> bool | None:
-        """Whether it ran within the memory allowed and, but for noise, no slower than promised; None: cannot be told."""
+        """Whether it ran within the allowed memory and, within noise, no slower than promised; None: unknown."""
         if not self.got.feasible:
             return False
         if self.difference is None or not math.isfinite(self.difference.high):
@@ -67,13 +67,13 @@ class Verification:
 
     @property
     def sentence(self) -> str:
-        """Whether the promise held, and by how much."""
+        """Whether the promise held, and the difference."""
         got, difference = self.got, self.difference
         if not self.completed:
             return f"Not held: {got.outcome.value.replace('_', ' ')}: {got.reason.rstrip('.')}."
         if not got.feasible:
             peak, allowed = format_bytes(got.peak_bytes), format_bytes(got.allowed_bytes)
-            return f"Not held: the run went to the limit of its memory (peak {peak} of {allowed} allowed)."
+            return f"Not held: the run reached its memory limit (peak {peak} of {allowed} allowed)."
         if self.held is None or difference is None:
             return "Open: a single timed step has no interval; take more steps."
         change = f"{100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
@@ -84,8 +84,8 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
-        promised = _figures(self.promised.final, self.promised.peak_bytes) | {"mfu": self.promised_mfu}
-        got = _figures(self.got, self.got.peak_bytes) | {"mfu": self.mfu}
+        promised = _figures(self.promised.final, self.promised.peak_bytes, self.promised_mfu)
+        got = _figures(self.got, self.got.peak_bytes, self.mfu)
         compared = [name for name in promised if not name.endswith(("_low", "_high"))]
         return {
             "sentence": self.sentence,
@@ -109,62 +109,46 @@ class Verification:
 
 
 def verification_lines(verification: Verification) -> list[str]:
-    """Promised against got for a terminal of 80 columns: a small table, whether it held, warnings and notes."""
+    """A table for a terminal of 80 columns, whether the promise held, warnings and notes."""
     promised, got = verification.promised, verification.got
+    before, after = promised.final.surroundings, got.surroundings
     rows: list[tuple[str, Callable[[Any], str], Any, Any]] = [
         ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
         ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
         ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
         ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
         *([("MFU", "{:.1%}".format, verification.promised_mfu, verification.mfu)] if verification.mfu else []),
+        *(
+            (label, text.format, before.get(name), after[name])
+            for name, (label, text) in DEVICE_FACTS.items()
+            if name in after
+        ),
     ]
-    rows += [
-        (label, partial(_with_unit, unit=unit), promised.final.surroundings.get(name), got.surroundings.get(name))
-        for name, (label, unit) in DEVICE_FACTS.items()
-        if name in got.surroundings
-    ]
-    lines = [_row("", "promised", "got", "difference")]
-    lines += [_row(name, said(one), said(other), _percent(_change(one, other))) for name, said, one, other in rows]
-    lines += ["", *wrapped(verification.sentence).splitlines()]
-    told = [f"warning of the promise: {warning}" for warning in promised.final.warnings]
-    told += [f"warning: {warning}" for warning in got.warnings] + [f"note: {note}" for note in verification.notes]
-    return lines + [line for text in told for line in wrapped(text).splitlines()]
+    line = "{:<18}{:>20}{:>20}{:>14}".format
+    lines = [line("", "promised", "got", "difference")]
+    for label, text, one, other in rows:
+        change = _change(one, other)
+        cells = ["-" if value is None else text(value) for value in (one, other)]
+        lines.append(line(label, *cells, "-" if change is None else f"{100 * change:+.1f} %"))
+    remarks = [f"warning of the promise: {warning}" for warning in promised.final.warnings]
+    remarks += [f"warning: {warning}" for warning in got.warnings] + [f"note: {note}" for note in verification.notes]
+    return [*lines, "", *wrapped(verification.sentence), *(part for remark in remarks for part in wrapped(remark))]
 
 
-def _row(*cells: str) -> str:
-    return "{:<18}{:>20}{:>20}{:>14}".format(*cells)
-
-
-def wrapped(text: str) -> str:
-    """A sentence for a terminal of 80 columns."""
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
-
-
-def _speed(speed: Any) -> str:
+def _speed(speed: Interval | None) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
 
 
-def _with_unit(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:.0f} {unit}"
-
-
 def _change(promised: float | None, got: float | None) -> float | None:
-    """got / promised - 1; None where one is unknown or nothing was promised."""
+    """got / promised - 1; None where one is unknown or the first is zero."""
     return got / promised - 1 if promised and got is not None else None
 
 
-def _percent(change: float | None) -> str:
-    return "-" if change is None else f"{100 * change:+.1f} %"
-
-
-def _figures(measurement: Measurement, peak_bytes: int | None) -> dict[str, float | None]:
-    speed = measurement.samples_per_second
+def _figures(measurement: Measurement, peak_bytes: int | None, mfu: float | None) -> dict[str, float | None]:
     return {
-        "samples_per_second": speed and speed.value,
-        "samples_per_second_low": speed and speed.low,
-        # JSON has no infinity: one step alone has no upper bound.
-        "samples_per_second_high": speed.high if speed and math.isfinite(speed.high) else None,
+        **interval_fields("samples_per_second", measurement.samples_per_second),
         "step_time_s": measurement.step_time_s,
         "peak_bytes": peak_bytes,
         "data_wait_s": measurement.data_wait_s,
+        "mfu": mfu,
     }

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,12 +12,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import autotune
 from autotune.cli.app import app
 from autotune.commands.compare.columns import COMPARED
-from autotune.commands.compare.files import COMPARED_FILES
-from autotune.commands.compare.run import compare, different_work
-from autotune.commands.compare.text import about, figures
+from autotune.commands.compare.run import FILES, compare, different_work
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.request import tuning_request
@@ -25,8 +22,6 @@ from autotune.core.trial import Trial
 from autotune.report.formats import plain_rows, read_table
 from tests.makers import MIB, configuration, gpu, out_of_memory, result, trial, workload
 
-ROOT = Path(__file__).parents[3]
-MEASURED = ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
 NOTHING = result([Trial(0, configuration(), out_of_memory(configuration()))])
 ONE_STEP = result([trial(0, steps=trial(0).measurement.steps[:1])])
 CARD = result(
@@ -52,18 +47,7 @@ def test_a_row_holds_what_its_study_found() -> None:
     assert math.isnan(compare([CARD])["price_per_hour"][0])
 
 
-def test_a_measured_study_s_numbers_are_those_of_its_own_report() -> None:
-    found = TuningResult.load(MEASURED)
-    (row,) = plain_rows(compare(MEASURED))
-    trials = found.to_frame().set_index("number")
-    for kind, number in (("baseline", 0), ("best", row["best_trial"])):
-        assert row[f"{kind}_samples_per_second"] == trials.loc[number, "samples_per_second"]
-        assert row[f"{kind}_samples_per_second_high"] == trials.loc[number, "samples_per_second_high"]
-    assert row["speedup"] == found.to_dict()["speedup"]
-    assert row["probe_seconds"] == pytest.approx(trials["probe_seconds"].sum())
-
-
-# Beside each other ----------------------------------------------------------------------------------------------------
+# Relative speed -------------------------------------------------------------------------------------------------
 
 
 def test_the_same_work_on_two_machines_is_put_into_proportion() -> None:
@@ -188,7 +172,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_the_files_hold_the_same_table(tmp_path: Path) -> None:
     table = compare([CARD, NOTHING, ONE_STEP, result()], "2 EUR", output=tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == set(COMPARED_FILES)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
     for name in ("compare.csv", "compare.parquet"):
         pd.testing.assert_frame_equal(read_table(tmp_path / "out" / name, COMPARED), table, check_exact=True)
     page = (tmp_path / "out" / "compare.md").read_text()
@@ -200,40 +184,32 @@ def test_the_files_hold_the_same_table(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageFailed, match=r"The comparison in .* Name another folder as output=\.$"):
+    with pytest.raises(StorageFailed, match="The comparison in "):
         compare([CARD], output=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
-    ("studies", "price"),
-    [
-        ([CARD], None),
-        ([NOTHING], "$2"),
-        ([NOTHING, ONE_STEP], None),
-        ([CARD, NOTHING, ONE_STEP], {CARD.name: "$2"}),
-    ],
+    ("studies", "price"), [([NOTHING, ONE_STEP], None), ([CARD, NOTHING, ONE_STEP], {CARD.name: "$2"})]
 )
 def test_the_picture_of_any_studies_is_a_picture(studies: list[TuningResult], price: Any, tmp_path: Path) -> None:
     compare(studies, price, output=tmp_path)
     text = (tmp_path / "compare.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert "nothing fits" in text
     assert ("cost of a million samples" in text) is (price is not None)
 
 
-def test_costs_in_several_currencies_stand_on_no_axis(tmp_path: Path) -> None:
+def test_costs_in_several_currencies_have_no_axis(tmp_path: Path) -> None:
     studies = [result().save(tmp_path / "one"), CARD.save(tmp_path / "two")]
     texts = []
     for second in ("2EUR", "300JPY", "3"):
         compare(studies, {"one": "2EUR", "two": second}, output=tmp_path / "out", output_dir=tmp_path)
         texts.append((tmp_path / "out" / "compare.svg").read_text())
-    costs = [re.findall(r"<!-- ([\d.]+ (?:EUR|JPY)|[\d.]+) -->", text) for text in texts]
-    assert {"13.9 EUR", "5.56 EUR"} <= set(costs[0])
+    assert all(cost in texts[0] for cost in ("13.9 EUR", "5.56 EUR"))
     assert "not drawn" not in texts[0]
-    for text, cost, known in zip(texts[1:], costs[1:], ("EUR and JPY", "EUR and no named currency"), strict=True):
-        assert f"prices are in {known}" in text
-        assert {one for one in cost if not one.isdigit()} == {"10.0", "40.0", "50.0"}, "speeds alone"
-    table = compare(studies, {"one": "2EUR", "two": "300JPY"}, output_dir=tmp_path)
-    assert list(table["currency"]) == ["EUR", "JPY"]
+    for text, currencies in zip(texts[1:], ("EUR and JPY", "EUR and no named currency"), strict=True):
+        assert f"prices are in {currencies}" in text
+        assert "13.9 EUR" not in text
 
 
 def test_a_comparison_names_no_place_of_this_machine(tmp_path: Path) -> None:
@@ -247,38 +223,20 @@ def test_a_comparison_names_no_place_of_this_machine(tmp_path: Path) -> None:
         assert name == "compare.svg" or "my-model" in text
 
 
-def test_the_words_fit_the_figures() -> None:
-    first, second, third = plain_rows(compare([result(), CARD, NOTHING], "2 EUR"))
-    assert figures([first, second, third])[1:] == [
-        ["2", "50.0 ± 1.6", "100.0 ± 3.1", "2.00x (1.91 to 2.09)", "700 MiB", "11.1 -> 5.56 EUR"],
-        ["3", "-", "-", "-", "-", "-"],
-    ]
-    assert f"2.50x (2.39 to 2.61) as fast as {first['study']}" in about(second)
-    assert "best: nothing fits" in about(third)
-
-
-def test_the_command_fits_80_columns_and_says_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_golden_text_in_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    result().save("reports/one")
-    CARD.save("reports/two")
-    words = [
-        "compare",
-        "one",
-        "two",
-        "--price-per-hour",
-        "one=0.20EUR",
-        "--price-per-hour",
-        "two=2EUR",
-        "--output",
-        "both",
-    ]
-    done = CliRunner().invoke(app, words)
+    for name, study in {"one": result(), "two": CARD, "three": NOTHING}.items():
+        study.save(f"reports/{name}")
+    prices = ["--price-per-hour", "one=0.20EUR", "--price-per-hour", "two=2EUR"]
+    done = CliRunner().invoke(app, ["compare", "one", "two", "three", *prices, "--output", "out"])
     assert done.exit_code == 0, done.output
     table, _, written = done.stdout.rpartition("\nWritten: ")
     assert max(len(line) for line in table.splitlines()) <= 80
-    assert "2.50x" in table
-    assert written.strip() == ", ".join(f"both/{name}" for name in COMPARED_FILES)
+    assert written.strip() == ", ".join(f"out/{name}" for name in FILES)
+    golden("compare.txt", table)
 
 
 def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
@@ -289,15 +247,9 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
     assert (row["best_samples_per_second_high"], row["price_per_hour"]) == (None, None)
 
 
-@pytest.mark.parametrize("prices", [["1", "2"], ["1", "one=2"], ["one="], ["other=2"], ["-1"]])
-def test_prices_that_cannot_be_read_are_one_line(prices: list[str], tmp_path: Path) -> None:
+def test_two_prices_for_all_are_refused_in_one_line(tmp_path: Path) -> None:
     result().save(tmp_path / "one")
-    words = [word for price in prices for word in ("--price-per-hour", price)]
-    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *words])
+    prices = ["--price-per-hour", "1", "--price-per-hour", "one=2"]
+    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *prices])
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
-
-
-def test_compare_is_a_public_function() -> None:
-    assert autotune.compare is compare
-    assert "compare" in dir(autotune)

