@@ -47,17 +47,17 @@ docs: $(STAMP)
 
 # Nearly two hours, on an idle machine.
 benchmarks: $(STAMP)
-	$(BIN)/python tests/benchmarks/start_latency.py
-	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
-	$(BIN)/python tests/benchmarks/stopping.py
-	$(BIN)/python tests/benchmarks/loaders.py
-	$(BIN)/python tests/benchmarks/v100_table.py
-	$(BIN)/python tests/benchmarks/replay.py
-	$(BIN)/python tests/benchmarks/decision_time.py
-	$(BIN)/python tests/benchmarks/page.py
-	$(BIN)/python tests/benchmarks/memory_limits.py
+	$(BIN)/python benchmarks/start_latency.py
+	$(BIN)/python benchmarks/fidelity.py reports/fidelity-cases
+	$(BIN)/python benchmarks/stopping.py
+	$(BIN)/python benchmarks/loaders.py
+	$(BIN)/python benchmarks/v100_table.py
+	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/decision_time.py
+	$(BIN)/python benchmarks/page.py
+	$(BIN)/python benchmarks/memory_limits.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
-	$(BIN)/python tests/benchmarks/peers.py reports/peers
+	$(BIN)/python benchmarks/peers.py reports/peers
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed. Warnings of other versions
 # of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out.

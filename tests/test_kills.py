@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import Kill, compare, kill_searches, measured, table
+from benchmarks.kills import Kill, compare, kill_searches, measured, table
 
 
 @pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.nightly)])

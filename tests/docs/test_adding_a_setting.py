@@ -31,7 +31,7 @@ def inserted(text: str, diff: str) -> str:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package and of what the page's tests need, with the page's files in it."""
     folder = tmp_path_factory.mktemp("checkout")
-    leave = shutil.ignore_patterns("__pycache__", "data", "gpu", "benchmarks")
+    leave = shutil.ignore_patterns("__pycache__", "data", "gpu")
     for name in ("autotune", "search_spaces", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=leave)
     shutil.copy(ROOT / "pyproject.toml", folder)
