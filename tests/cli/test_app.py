@@ -12,7 +12,7 @@ from autotune.core.request import tuning_request
 from tests import makers
 from tests.hurry import hurry
 
-SEARCH = ["search", "gpt2-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
+SEARCH = ["search", "bert-mini", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1"]
 SMALL = ["--global-batch-size", "8", "--space", "quick", "--only", "checkpointing=none", "--only", "precision=fp32"]
 
 
@@ -40,7 +40,7 @@ def test_cuda_where_there_is_none_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    hurry(monkeypatch, recorded=True)
     code, out, _ = run([*SEARCH, *SMALL, "--json", "--study-name", "first"], tmp_path)
     assert code == 0
     told = json.loads(out)
@@ -100,6 +100,7 @@ def test_spaces_are_listed_with_their_settings(tmp_path: Path) -> None:
     assert "checkpointing" in out
 
 
+@pytest.mark.nightly
 def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -> None:
     code, out, _ = run(["doctor", "--device", "cpu"], tmp_path)
     assert code == 0

@@ -79,8 +79,9 @@ def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
 
 def next_order(folder: Path) -> Path:
     """The order of the probe that the next run of the search begins with; gone if it is there already."""
-    before = len(TuningResult.load(folder / "reports" / "stopped").trials)
-    order = folder / "reports" / "stopped" / "probes" / f"{before:04d}" / "order.json"
+    study = folder / "reports" / "stopped"
+    before = len(TuningResult.load(study).trials) if study.exists() else 0
+    order = study / "probes" / f"{before:04d}" / "order.json"
     order.unlink(missing_ok=True)
     return order
 
@@ -96,7 +97,7 @@ def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_the_log(
     folder: Path, number: signal.Signals
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_search_ends_with_its_report_though_python_swallowed_the_exception_of_
     assert [trial.number for trial in search.trials] == [0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "begun", "advice"),
     [

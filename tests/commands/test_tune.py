@@ -94,6 +94,7 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
             hand_out()
 
 
+@pytest.mark.nightly
 def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:
     class Own(torch.nn.Module):
         def __init__(self) -> None:
@@ -114,7 +115,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 @pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_trl_s_sft_trainer_is_what_is_measured(packing: bool, tmp_path: Path) -> None:
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -181,6 +182,7 @@ class Weighed(Trainer):
         assert len(self.labels) == 24
 
 
+@pytest.mark.nightly
 def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
     """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
     model = bert()

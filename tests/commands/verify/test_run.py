@@ -77,6 +77,7 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.alone
+@pytest.mark.nightly
 def test_what_a_search_promised_is_held_against_a_plain_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +171,6 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: Non
     assert "note: another machine or versions:" in "\n".join(verification_lines(verification))
 
 
-@pytest.mark.alone
 def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
