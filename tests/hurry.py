@@ -15,14 +15,24 @@ ROOT = Path(__file__).parents[1]
 RECORDED_HOST = partial(RecordedHost, RECORDED)
 """For the argument `probes` of `search` and `tune`: answers as a real host answered for bert-mini on a CPU."""
 
+STARTING = (
+    "commands.search",
+    "commands.estimate.run",
+    "commands.explain.run",
+    "commands.guide.run",
+    "commands.verify.run",
+    "probe.survey_query",
+)
+"""Modules that start hosts."""
+
 
 def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
-    """Hurry searches of this process. recorded: those without `probes` ask a RecordedHost."""
+    """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
     patch.setattr(confirm, "FURTHER", -1.0)
     patch.setattr(finish, "NUMERICS_MOST_S", -1.0)
     patch.setattr(measure, "REPEATS", 0)
-    if recorded:
-        patch.setattr("autotune.commands.search.ProbeHost", RECORDED_HOST)
+    for module in STARTING if recorded else ():
+        patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)
 
 
 def hurried(checkout: Path = ROOT, recorded: bool = False) -> dict[str, str]:
