@@ -22,14 +22,13 @@ search: $(STAMP)
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
 	    --n-trials 10 --timeout 100s --output-dir reports
 
-# Two files at a time; alone what asks how well something is measured.
+# Two tests at a time.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not nightly"
-	$(BIN)/python -m pytest -m "alone and not nightly"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not nightly"
 
-# What takes long as well.
+# Those that take long too; alone those that measure how well something is measured.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 check: $(STAMP)

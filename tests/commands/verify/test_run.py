@@ -57,7 +57,7 @@ def copied(study: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was read already: each reading takes a host of its own."""
-    monkeypatch.setattr(run, "examine", lambda device: environment)
+    monkeypatch.setattr(run, "read_device", lambda device: environment)
 
 
 def command(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -275,7 +275,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
 
 def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = result().save(tmp_path)
-    monkeypatch.setattr(run, "examine", lambda device: cpu())
+    monkeypatch.setattr(run, "read_device", lambda device: cpu())
     monkeypatch.setattr(run, "_trained", lambda *_: plain(40.0))
     monkeypatch.setattr(run, "write_json", refuse)
     with pytest.raises(AutotuneError, match="cannot be written: No space left"):
