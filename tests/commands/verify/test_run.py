@@ -30,6 +30,7 @@ from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 from autotune.study import finish
 from tests.commands.verify.test_result import plain
+from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
 
 
@@ -58,6 +59,12 @@ def copied(study: Path, tmp_path: Path) -> Path:
 def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine was read already: each reading takes a host of its own."""
     monkeypatch.setattr(run, "read_device", lambda device: environment)
+
+
+@pytest.fixture
+def recorded(known_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are answered by a recorded host."""
+    monkeypatch.setattr(run, "ProbeHost", RECORDED_HOST)
 
 
 def command(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -129,7 +136,7 @@ def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> 
     assert len(verify(study, steps=50, seconds=0.001).got.steps) == 1
 
 
-def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, known_machine: None) -> None:
+def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5")
     assert (code, err) == (0, "")
     for words in ("Training the answer for 5 step(s)", "promised", "samples/s", "peak memory", "data wait a step"):
@@ -138,7 +145,7 @@ def test_the_command_prints_a_table_and_a_sentence_in_eighty_columns(study: Path
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_the_command_s_json_is_one_object_alone_on_standard_output(study: Path, known_machine: None) -> None:
+def test_the_command_s_json_is_one_object_alone_on_standard_output(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "reports/small", "--steps", "5", "--json")
     assert code == 0
     assert json.loads(out)["timed_steps"] == 5
@@ -160,7 +167,7 @@ def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise
     assert read_json(copied / "verification.json")["held"] is False
 
 
-def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: None) -> None:
+def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) -> None:
     known = read_json(copied / "environment.json")
     write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
     verification = verify(copied, steps=1)
