@@ -22,14 +22,13 @@ search: $(STAMP)
 	$(BIN)/autotune search gpt2-mini --global-batch-size 32 --sequence-length 64 --dataset reports/data/topics.txt \
 	    --n-trials 10 --timeout 100s --output-dir reports
 
-# Two files at a time; alone what asks how well something is measured.
+# Two tests at a time.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not nightly"
-	$(BIN)/python -m pytest -m "alone and not nightly"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not nightly"
 
-# What takes long as well.
+# Those that take long too; alone those that measure how well something is measured.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 check: $(STAMP)
@@ -47,17 +46,17 @@ docs: $(STAMP)
 
 # Nearly two hours, on an idle machine.
 benchmarks: $(STAMP)
-	$(BIN)/python tests/benchmarks/start_latency.py
-	$(BIN)/python tests/benchmarks/fidelity.py reports/fidelity-cases
-	$(BIN)/python tests/benchmarks/stopping.py
-	$(BIN)/python tests/benchmarks/loaders.py
-	$(BIN)/python tests/benchmarks/v100_table.py
-	$(BIN)/python tests/benchmarks/replay.py
-	$(BIN)/python tests/benchmarks/decision_time.py
-	$(BIN)/python tests/benchmarks/page.py
-	$(BIN)/python tests/benchmarks/memory_limits.py
+	$(BIN)/python benchmarks/start_latency.py
+	$(BIN)/python benchmarks/fidelity.py reports/fidelity-cases
+	$(BIN)/python benchmarks/stopping.py
+	$(BIN)/python benchmarks/loaders.py
+	$(BIN)/python benchmarks/v100_table.py
+	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/decision_time.py
+	$(BIN)/python benchmarks/page.py
+	$(BIN)/python benchmarks/memory_limits.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
-	$(BIN)/python tests/benchmarks/peers.py reports/peers
+	$(BIN)/python benchmarks/peers.py reports/peers
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed. Warnings of other versions
 # of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out.

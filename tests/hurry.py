@@ -1,28 +1,41 @@
-"""Whole searches of which a test asks that they work, not how well they measure: no rounds beyond the needed ones, no
-losses to compare, and nothing is measured again because another test disturbed it."""
+"""Quick whole searches: few confirmation rounds, no comparison of losses, nothing measured again; on request without
+processes, answered from a recording."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from autotune.probe.recorded import RecordedHost
 from autotune.study import confirm, finish, measure
 from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
+RECORDED_HOST = partial(RecordedHost, RECORDED)
+"""For the argument `probes` of `search` and `tune`: answers as a real host answered for bert-mini on a CPU."""
+
+STARTING = (
+    "commands.search",
+    "commands.estimate.run",
+    "commands.explain.run",
+    "commands.guide.run",
+    "commands.verify.run",
+    "probe.survey_query",
+)
+"""Modules that start hosts."""
 
 
-def hurry(patch: pytest.MonkeyPatch) -> None:
-    """In this process."""
+def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
+    """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
     patch.setattr(confirm, "FURTHER", -1.0)
     patch.setattr(finish, "NUMERICS_MOST_S", -1.0)
     patch.setattr(measure, "REPEATS", 0)
+    for module in STARTING if recorded else ():
+        patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)
 
 
 def hurried(checkout: Path = ROOT, recorded: bool = False) -> dict[str, str]:
-    """The environment of a process that starts in any folder, with the project of this checkout.
-
-    recorded: its searches ask a RecordedHost instead of starting a host.
-    """
-    known = os.environ | {"PYTHONPATH": f"{ROOT / 'tests' / 'hurried'}{os.pathsep}{checkout}"}
-    return known | {"AUTOTUNE_RECORDED": str(RECORDED)} if recorded else known
+    """Environment variables for a process that runs in any folder with the project of this checkout, and hurries as above."""
+    variables = os.environ | {"PYTHONPATH": f"{ROOT / 'tests' / 'hurried'}{os.pathsep}{checkout}"}
+    return variables | {"AUTOTUNE_RECORDED": str(RECORDED)} if recorded else variables

@@ -22,7 +22,7 @@ from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
 from tests.probe.probes import configuration
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
 GIB = 2**30
 LONG_ENOUGH = Timing(untimed_least=1, untimed_most=1, timed_least=15, timed_most=15, seconds=1.5)

@@ -1,4 +1,4 @@
-"""Every public name says what it is, in which unit its numbers are, and what it raises."""
+"""Docstrings of public names: what each is, what its fields are, and what it raises."""
 
 import ast
 import dataclasses
@@ -9,38 +9,23 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import pytest
-
 import autotune
 from autotune.study.result import SearchResult
 from tests.docs.pages import generator
 
-MADE = generator()
-"""What makes the API's page: it says which classes stand there."""
-ERRORS = {one.__name__: one for one in MADE.ERRORS}
+PAGES = generator()
+"""The module that writes the page of the API: it names the classes there."""
+ERRORS = {error.__name__: error for error in PAGES.ERRORS}
 PUBLIC = {name: getattr(autotune, name) for name in autotune.__all__}
 CLASSES = {
-    one.__name__: one
-    for one in (
-        *(thing for thing in PUBLIC.values() if inspect.isclass(thing)),
-        *MADE.NOUNS,
-        *MADE.ERRORS,
-        *MADE.WARNINGS,
-    )
+    kind.__name__: kind
+    for kind in (*filter(inspect.isclass, PUBLIC.values()), *PAGES.NOUNS, *PAGES.ERRORS, *PAGES.WARNINGS)
 }
-UNITS = {
-    r"per_second(_low|_high)?$": r"/ second",
-    r"_s$|_seconds$|^seconds": r"second",
-    r"_bytes$": r"bytes",
-    r"_share$": r"share",
-    r"^joules": r"energy",
-}
-"""Ends of names of numbers -> the words that say their unit."""
 
 
-def members(of: type) -> Iterator[tuple[str, Any]]:
+def members(kind: type) -> Iterator[tuple[str, Any]]:
     """What a class itself defines for its users: name, and the function behind it."""
-    for name, member in vars(of).items():
+    for name, member in vars(kind).items():
         if name.startswith("_"):
             continue
         if isinstance(member, property):
@@ -53,111 +38,91 @@ def members(of: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
-MEMBERS = {f"{of.__name__}.{name}": (of, member) for of in CLASSES.values() for name, member in members(of)}
-FUNCTIONS = {name: (None, thing) for name, thing in PUBLIC.items() if inspect.isfunction(thing)} | MEMBERS
+MEMBERS = {f"{kind.__name__}.{name}": (kind, member) for kind in CLASSES.values() for name, member in members(kind)}
+FUNCTIONS = {name: (None, function) for name, function in PUBLIC.items() if inspect.isfunction(function)} | MEMBERS
 FIELDS = [
-    (of, field.name)
-    for of in CLASSES.values()
-    if "__dataclass_fields__" in vars(of)
-    for field in dataclasses.fields(of)
+    (kind, field.name)
+    for kind in CLASSES.values()
+    if "__dataclass_fields__" in vars(kind)
+    for field in dataclasses.fields(kind)
 ]
 
 
-def said(thing: Any) -> str:
-    return " ".join(
-        inspect.cleandoc(vars(thing).get("__doc__") or "" if inspect.isclass(thing) else thing.__doc__ or "").split()
-    )
+def doc(thing: Any) -> str:
+    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    return " ".join(inspect.cleandoc(text or "").split())
 
 
-def of_field(of: type, name: str) -> str:
-    """What a class says of a field: its `#:` comment, or the words after its name and a colon in the class's docstring."""
-    for one in (one for one in of.__mro__ if dataclasses.is_dataclass(one)):
-        if comment := re.search(rf"^    {name}: .*?#: (.+)$", inspect.getsource(one), re.MULTILINE):
-            return comment[1]
-        words = r"[\w*]+(?:, [\w*]+)*"
-        clauses = re.findall(rf"(?:^|(?<=[.;] ))({words}): (.*?)(?=(?:[.;] {words}: )|$)", said(one))
-        for names, text in clauses:
-            if any(re.fullmatch(known.replace("*", r"\w+"), name) for known in names.split(", ")):
-                return str(text)
-    return ""
+def is_described(kind: type, name: str) -> bool:
+    """Whether a class says what a field is: `name: ...` in its docstring, a comment beside the field, or a text below it."""
+    names = r"(?:^|(?<=[.;] ))([\w*]+(?:, [\w*]+)*): "
+    for base in filter(dataclasses.is_dataclass, kind.__mro__):
+        listed = [field for fields in re.findall(names, doc(base)) for field in fields.split(", ")]
+        commented = rf'^    {name}: [^\n]*(  #:? \w|\n    """)'
+        if any(re.fullmatch(field.replace("*", r"\w+"), name) for field in listed):
+            return True
+        if re.search(commented, inspect.getsource(base), re.MULTILINE):
+            return True
+    return False
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *CLASSES])
-def test_every_public_name_says_what_it_is(name: str) -> None:
-    text = said(PUBLIC.get(name) or CLASSES[name])
-    assert text.endswith((".", ":", "`"))
-    assert not text.startswith(f"{name}(")  # what dataclasses write by themselves
+def test_public_names_and_members_have_a_docstring() -> None:
+    texts = {name: doc(thing) for name, thing in {**CLASSES, **PUBLIC}.items()}
+    missing = [
+        name for name, text in texts.items() if not text.endswith((".", ":", "`")) or text.startswith(f"{name}(")
+    ]
+    assert not missing + [name for name, (_, member) in MEMBERS.items() if len(doc(member).split()) < 3]
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_every_method_and_property_says_what_it_is(name: str) -> None:
-    assert len(said(MEMBERS[name][1]).split()) >= 3
+def test_every_field_is_described_in_its_class() -> None:
+    assert not [f"{kind.__name__}.{name}" for kind, name in FIELDS if not is_described(kind, name)]
 
 
-@pytest.mark.parametrize(("of", "name"), FIELDS)
-def test_every_field_is_spoken_of_in_its_class(of: type, name: str) -> None:
-    assert of_field(of, name)
+def test_errors_that_can_be_raised_are_named() -> None:
+    unnamed = {
+        name: {error for error in raised(kind, function) if not is_named(error, doc(function))}
+        for name, (kind, function) in FUNCTIONS.items()
+    }
+    assert not {name: errors for name, errors in unnamed.items() if errors}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_a_number_says_its_unit(name: str) -> None:
-    last = name.rpartition(".")[2]
-    for ending, unit in UNITS.items():
-        assert not re.search(ending, last) or re.search(unit, said(FUNCTIONS[name][1]))
-
-
-@pytest.mark.parametrize(("of", "name"), FIELDS)
-def test_a_field_that_is_a_number_says_its_unit(of: type, name: str) -> None:
-    for ending, unit in UNITS.items():
-        assert not re.search(ending, name) or re.search(unit, of_field(of, name))
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_can_raise_says_what(name: str) -> None:
-    of, function = FUNCTIONS[name]
-    missing = {error for error in raised(of, function) if not named(error, said(function))}
-    assert not missing
-
-
-def named(error: str, text: str) -> bool:
+def is_named(error: str, text: str) -> bool:
     """Whether the text says that this is raised, or what it is a kind of."""
-    text += "".join(f" {said(PUBLIC[other])}" for other in re.findall(r"all that `(\w+)` raises", text))
-    kinds = "|".join(one.__name__ for one in ERRORS[error].__mro__ if one.__name__ in ERRORS)
+    text += "".join(f" {doc(PUBLIC[other])}" for other in re.findall(r"all that `(\w+)` raises", text))
+    kinds = "|".join(kind.__name__ for kind in ERRORS[error].__mro__ if kind.__name__ in ERRORS)
     return bool(re.search(rf"[Rr]aises?\b.*\b({kinds})\b", text))
 
 
-def raised(of: type | None, function: Any) -> set[str]:
-    """Our errors that a function raises itself, or that something of ours which it calls says it raises."""
-    found: set[str] = set()
+def raised(kind: type | None, function: Any) -> set[str]:
+    """Our errors that a function raises itself, or that a function of ours which it calls says it raises."""
+    errors: set[str] = set()
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    caught = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Try)
-        for part in node.body
-        for inner in ast.walk(part)
-    }
+    tried = [part for node in ast.walk(tree) if isinstance(node, ast.Try) for part in node.body]
+    caught = {id(inner) for part in tried for inner in ast.walk(part)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            found |= {getattr(node.exc.func, "id", "")} & ERRORS.keys()
-        elif id(node) not in caught and (used := used_here(of, function, node)) is not None and used is not function:
-            found |= {error for error in ERRORS if named(error, said(used))}
-    return found
+            errors |= {getattr(node.exc.func, "id", "")} & ERRORS.keys()
+        elif id(node) not in caught and (used := used_by(kind, function, node)) not in (None, function):
+            errors |= {error for error in ERRORS if is_named(error, doc(used))}
+    return errors
 
 
-def used_here(of: type | None, function: Any, node: ast.AST) -> Any:
+def used_by(kind: type | None, function: Any, node: ast.AST) -> Any:
     """What of ours a node calls by its name, or takes of `self`; else None."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") and of:
-        every = dict(pair for one in reversed(of.__mro__) for pair in members(one))
-        return every.get(node.attr)
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "cls")
+        and kind
+    ):
+        return {name: member for base in reversed(kind.__mro__) for name, member in members(base)}.get(node.attr)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         called = inspect.unwrap(function).__globals__.get(node.func.id)
         return called if inspect.isfunction(called) and called.__module__.startswith("autotune.") else None
     return None
 
 
-def test_the_search_for_what_is_raised_finds_it() -> None:
-    assert "NothingFits" in raised(SearchResult, SearchResult.speedup.fget)
+def test_raised_errors_are_recognized() -> None:
     assert {"NothingFits", "InvalidRequest"} <= raised(SearchResult, SearchResult.speedup.fget)
     assert "InvalidRequest" in raised(None, autotune.search)
-    assert not named("NothingFits", "It raises no NothingUnderstood.")
+    assert not is_named("NothingFits", "It raises no NothingUnderstood.")

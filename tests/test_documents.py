@@ -1,30 +1,33 @@
-"""README and docs are true: their commands and their Python run, their links lead somewhere.
+"""README, docs and examples are true: their commands and Python run, their links lead somewhere.
 
 A `console` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that name, written
-first. What searches is answered by a recorded host, and with real probes in `make test-all`; the README's first command, and
-what a recording cannot answer, runs for real always. Of an `sh` block, which takes more time or hardware than a test has, every
-`autotune` command must be one that could be given.
+first. A recorded host answers searches; README's first command and the data from a file run with real probes, everything does
+in `make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be valid.
 """
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.space.file import core_settings, read_space
 from autotune.space.user_arguments import read_training_args
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors
-from tests.hurry import hurried
+from tests.hurry import hurried, hurry
 
 FENCE = re.compile(r"^```(?:\{code-block\} )?(\w+)\n((?::[\w-]+:[^\n]*\n)*)\n?(.*?)^```$", re.DOTALL | re.MULTILINE)
+EXAMPLES = ROOT / "examples"
+SCRIPTS = ("model_id.py", "own_dataset_and_collator.py", "own_trainer.py")
 
 
 @dataclass(frozen=True)
@@ -44,126 +47,189 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    found = FENCE.findall(PAGES[page])
-    captions = [re.findall(r":caption: (\S+)", options) for _, options, _ in found]
-    return [Block(page, one[0], next(iter(said), ""), one[2]) for one, said in zip(found, captions, strict=True)]
+    captions = re.compile(r":caption: (\S+)")
+    return [
+        Block(page, language, next(iter(captions.findall(options)), ""), text)
+        for language, options, text in FENCE.findall(PAGES[page])
+    ]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-COMMANDS = [(one.page, command) for one in BLOCKS if one.language == "console" for command in one.commands]
-SHOWN = [(one.page, command) for one in BLOCKS if one.language == "sh" for command in one.commands]
-PYTHON = [(one.page, one.text) for one in BLOCKS if one.language == "python" and not one.caption]
+CONSOLE = [(block.page, command) for block in BLOCKS if block.language == "console" for command in block.commands]
+PYTHON = [(block.page, block.text) for block in BLOCKS if block.language == "python" and not block.caption]
+TRACED = "estimate"
+"""In commands and Python that trace any model, for which there is no recording: tests/commands/estimate traces for real."""
 
 
-REAL_ONLY = ("autotune estimate", "docs/own_data.md", "autotune.estimate(")
-"""Traces of any model, and the caller's own: no recording answers for them."""
-
-
-def both_ways(blocks: list[tuple[str, str]]) -> list[Any]:
-    """Each block by a recorded host, and for real: at night only, but for the first and what no recording answers."""
-    cases = []
-    for number, (page, text) in enumerate(blocks):
-        always_real = number == 0 or any(words in text or words == page for words in REAL_ONLY)
-        cases += [] if always_real else [pytest.param(page, text, True)]
-        cases.append(pytest.param(page, text, False, marks=() if always_real else pytest.mark.nightly))
-    return cases
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Path]]:
-    """Whether by a recorded host -> for each page a folder with the files that it shows."""
-    return {recorded: folders_of_pages(tmp_path_factory) for recorded in (True, False)}
-
-
-def folders_of_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """For each page a folder with the files that it shows; the README's is a checkout as far as its paths go."""
-    folders = {page: tmp_path_factory.mktemp(Path(page).stem) for page in PAGES}
-    for block in BLOCKS:
+def folder_of(page: str, folder: Path) -> Path:
+    """The folder with the files that a page shows; README's is a checkout as far as its paths go."""
+    for block in blocks_of(page):
         if block.caption and "/" not in block.caption:
-            (folders[block.page] / block.caption).write_text(block.text, encoding="utf-8")
-    shipped = "reports/gpt2-mini-causal-lm-gb48-cpu"
-    shutil.copytree(ROOT / shipped, folders["docs/columns.md"] / shipped)
-    readme = folders["README.md"]
-    (readme / "tests").symlink_to(ROOT / "tests")
-    data = [sys.executable, str(ROOT / "tests" / "data" / "python_topics.py"), str(readme / "reports/data/topics.txt")]
-    subprocess.run(data, check=True)
-    return folders
+            (folder / block.caption).write_text(block.text, encoding="utf-8")
+    if page == "docs/columns.md":
+        study = "reports/gpt2-mini-causal-lm-gb48-cpu"
+        shutil.copytree(ROOT / study, folder / study)
+    elif page == "README.md":
+        (folder / "tests").symlink_to(ROOT / "tests")
+        program = ROOT / "tests" / "data" / "python_topics.py"
+        subprocess.run([sys.executable, str(program), str(folder / "reports/data/topics.txt")], check=True)
+    return folder
 
 
-def run(command: list[str], folder: Path, recorded: bool, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = hurried(recorded=recorded)
-    return subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=environment)
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What begins a page: its folder is the current one, and a recorded host answers."""
+
+    def begin(page: str) -> None:
+        hurry(monkeypatch, recorded=True)
+        monkeypatch.chdir(folder_of(page, tmp_path))
+
+    return begin
 
 
-@pytest.mark.parametrize(("page", "command", "recorded"), both_ways(COMMANDS))
-def test_every_command_runs(page: str, command: str, recorded: bool, folders: dict[bool, dict[str, Path]]) -> None:
-    # Fewer trials, shorter samples and a shorter end than a reader would take: all else is as it stands there.
-    words = shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
-    if words[1] == "guide":
-        words += ["--sequence-length", "8"]
-    done = run([sys.executable, "-m", *words], folders[recorded][page], recorded)
+def run_for_real(words: list[str], folder: Path, text: str | None = None) -> None:
+    """A Python process with these words; fewer trials and a shorter end than a reader would have."""
+    words = [re.sub(r"^guide$", "guide --sequence-length 8", word) for word in words]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, input=text, capture_output=True, text=True, timeout=600, env=hurried()
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert done.stdout.strip() or text
 
 
-@pytest.mark.parametrize(("page", "code", "recorded"), both_ways(PYTHON))
-def test_every_python_block_runs_to_its_last_assert(
-    page: str, code: str, recorded: bool, folders: dict[bool, dict[str, Path]]
-) -> None:
-    assert "assert" in code.strip().splitlines()[-1]
-    text = re.sub(r"n_trials=\d+", "n_trials=1", code)
-    done = run([sys.executable, "-"], folders[recorded][page], recorded, text)
-    assert done.returncode == 0, done.stderr
+def words_of(command: str) -> list[str]:
+    return shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
 
 
-@pytest.mark.parametrize(("page", "command"), SHOWN)
-def test_every_command_that_is_only_shown_could_be_given(page: str, command: str) -> None:
-    _, name, *words = shlex.split(command)
+def pages_of(blocks: list[tuple[str, str]]) -> list[str]:
+    return list(dict.fromkeys(page for page, _ in blocks))
+
+
+# Commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", pages_of([block for block in CONSOLE if TRACED not in block[1]]))
+def test_the_commands_of_a_page_run(page: str, recorded: Callable[[str], None]) -> None:
+    recorded(page)
+    for command in (command for of, command in CONSOLE if of == page and TRACED not in command):
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, (command, result.stderr)
+        assert result.stdout.strip(), command
+
+
+def test_the_readme_s_first_command_runs_for_real(tmp_path: Path) -> None:
+    run_for_real(["-m", *words_of(CONSOLE[0][1])], tmp_path)
+
+
+def test_a_search_on_data_from_a_file_runs_for_real(tmp_path: Path) -> None:
+    (command,) = (command for page, command in CONSOLE if page == "docs/own_data.md")
+    run_for_real(["-m", *words_of(command)], folder_of("docs/own_data.md", tmp_path))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", pages_of(CONSOLE))
+def test_the_commands_of_a_page_run_for_real(page: str, tmp_path: Path) -> None:
+    folder_of(page, tmp_path)
+    for command in (command for of, command in CONSOLE if of == page):
+        run_for_real(["-m", *words_of(command)], tmp_path)
+
+
+def test_every_command_that_is_shown_is_valid() -> None:
     program = typer.main.get_command(app)
-    if name.startswith("-"):
-        assert name in [spelt for one in program.params for spelt in one.opts]
-    else:
-        program.commands[name].make_context(name, words)  # type: ignore[attr-defined]
+    for command in (command for block in BLOCKS if block.language in ("console", "sh") for command in block.commands):
+        _, name, *words = shlex.split(command)
+        if name.startswith("-"):
+            assert name in [option for parameter in program.params for option in parameter.opts]
+        else:
+            program.commands[name].make_context(name, words)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("block", [one for one in BLOCKS if one.caption.endswith(".yaml")], ids=lambda one: one.caption)
-def test_every_yaml_file_that_is_shown_can_be_read(block: Block, tmp_path: Path) -> None:
-    path = tmp_path / block.caption
-    path.write_text(block.text, encoding="utf-8")
-    if "parameters:" in block.text:
-        assert read_space(str(path))
-        assert set(core_settings(str(path))) <= set(read_space(str(path)))
-    else:
-        assert read_training_args(path)
+# Python ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("page", "code"), [block for block in PYTHON if TRACED not in block[1]])
+def test_python_runs_to_its_last_assert(page: str, code: str, recorded: Callable[[str], None]) -> None:
+    assert "assert" in code.strip().splitlines()[-1]
+    recorded(page)
+    exec(compile(code, page, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("page", "code"), PYTHON)
+def test_python_runs_for_real(page: str, code: str, tmp_path: Path) -> None:
+    run_for_real(["-"], folder_of(page, tmp_path), re.sub(r"n_trials=\d+", "n_trials=1", code))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_example_runs_to_its_last_assert(
+    script: str, recorded: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded("docs/index.md")
+    assert "assert" in (EXAMPLES / script).read_text().strip().splitlines()[-1]
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_example_runs_for_real(script: str, tmp_path: Path) -> None:
+    run_for_real([str(EXAMPLES / script)], tmp_path)
+
+
+@pytest.mark.parametrize("is_recorded", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_the_notebook_runs_to_its_last_assert_and_shows_its_table(is_recorded: bool, tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    book = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in book.cells), "saved with outputs"
+    client = nbclient.NotebookClient(book, timeout=500, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=hurried(recorded=is_recorded))
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert "assert" in cells[-1].source.splitlines()[-2]
+    table = next(cell for cell in cells if "to_frame" in cell.source)
+    assert "samples_per_second" in table.outputs[0].data["text/plain"]
+
+
+# Files and links ------------------------------------------------------------------------------------------------
+
+
+def test_every_yaml_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
+    for block in (block for block in BLOCKS if block.caption.endswith(".yaml")):
+        path = tmp_path / block.caption
+        path.write_text(block.text, encoding="utf-8")
+        if "parameters:" in block.text:
+            assert set(core_settings(str(path))) <= set(read_space(str(path)))
+        else:
+            assert read_training_args(path)
 
 
 def test_there_is_something_to_run() -> None:
-    of_readme = [command for page, command in COMMANDS if page == "README.md"]
-    assert len(of_readme) >= 4
+    assert len([command for page, command in CONSOLE if page == "README.md"]) >= 4
     assert {"README.md", "docs/first_search.md", "docs/own_data.md"} <= {page for page, _ in PYTHON}
-    assert len({page for page, _ in COMMANDS}) > 4
-    assert SHOWN
+    assert len(pages_of(CONSOLE)) > 4
+    assert [path.name for path in sorted(EXAMPLES.glob("*.py"))] == [*SCRIPTS]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
-        if target.startswith("http"):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (ROOT / page).parent / path if path else ROOT / page
-        assert there.exists(), target
-        if anchor:
-            assert anchor in anchors(there), target
+def test_every_link_leads_somewhere() -> None:
+    broken = []
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            file = (ROOT / page).parent / path if path else ROOT / page
+            if not target.startswith("http") and (not file.exists() or (anchor and anchor not in anchors(file))):
+                broken.append(f"{page}: {target}")
+    assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_file_of_the_checkout_that_is_named_is_there(page: str) -> None:
-    made = {block.caption for block in BLOCKS if block.page == page}
-    for path in re.findall(r"`((?:autotune|examples|search_spaces|tests|docs)/[\w/.]*)`", PAGES[page]):
-        assert path in made or (ROOT / path).exists(), path
+def test_every_file_of_the_checkout_that_is_named_is_there() -> None:
+    named = r"`((?:autotune|benchmarks|examples|search_spaces|tests|docs)/[\w/.]*)`"
+    shown = {block.caption for block in BLOCKS}
+    paths = {path for text in PAGES.values() for path in re.findall(named, text)}
+    assert not {path for path in paths - shown if not (ROOT / path).exists()}
 
 
-def test_every_page_stands_in_the_index() -> None:
+def test_every_page_is_in_the_index() -> None:
     named = re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert {f"docs/{name}.md" for name in named} | {"docs/index.md", "README.md"} == set(PAGES)

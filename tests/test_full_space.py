@@ -15,14 +15,12 @@ from tests.hurry import hurry
 FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.NON_FINITE_LOSS}
 
 
-@pytest.fixture(autouse=True)
-def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is about the trials."""
+@pytest.mark.nightly
+def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(confirm, "MOST_GROUPS", 1)
     hurry(monkeypatch)
-
-
-def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(tmp_path: Path) -> None:
     result = autotune.search(
         "bert-mini",
         8,
@@ -42,9 +40,9 @@ def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(tmp_p
     assert all(reason for outcome, reason in ended.values() if outcome is not Outcome.COMPLETED), ended
     changed = {name for trial in result.trials for name in SETTINGS if differs(trial, result.baseline, name)}
     assert len(changed) >= 5, "these are no corners"
-    assert all(one.reason.strip() for one in result.ruled_out)
+    assert all(value.reason.strip() for value in result.ruled_out)
     # Whatever the file names can be proposed, was fixed, or is ruled out with its reason.
-    left_out = {(one.setting, one.value) for one in result.ruled_out}
+    left_out = {(value.setting, value.value) for value in result.ruled_out}
     assert {("precision", "fp16"), ("attention", "flash_attention_2"), ("zero", "3_offload_all")} <= left_out
     assert {name for name, _ in left_out} <= set(read_space("full"))
 

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from replay import Found, one_search, summary
 from tables import read_table, recorded

@@ -160,15 +160,10 @@ def iterable(folder: Path) -> Any:
     return built(folder, train_dataset=Stream(), fields={"max_steps": 100})
 
 
-KINDS = (
-    grpo,
-    *(
-        pytest.param(kind, marks=pytest.mark.nightly)
-        for kind in (sft_on_completions, dpo, reward, kto, rloo, online_dpo, seq2seq_that_generates, peft, iterable)
-    ),
-)
+KINDS = (grpo, sft_on_completions, dpo, reward, kto, rloo, online_dpo, seq2seq_that_generates, peft, iterable)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_searched_and_trains_with_its_answer(kind: Callable[[Path], Any], tmp_path: Path) -> None:
     trainer = kind(tmp_path)

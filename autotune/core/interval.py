@@ -35,7 +35,7 @@ MEMORY = 0.92
 
 A shared machine is now faster, now slower, for seconds and for minutes: the mean of n neighbouring steps errs like
 n^(MEMORY - 1), not like 1 / sqrt(n). Fitted so that 95 % intervals of 3 to 24 steps cover the value of the whole run in
-92 to 96 % of windows of recorded runs on two occasions: tests/benchmarks/stopping.py, whose table is in reports/stopping.md.
+92 to 96 % of windows of recorded runs on two occasions: benchmarks/stopping.py, whose table is in reports/stopping.md.
 """
 
 

@@ -72,7 +72,7 @@ class Effect(NamedTuple):
 
 MICRO_STEP = EffectKernel(level=2.0, slope=0.15, walk=0.05, value=0.1, growth=0.016, pair=0.01, rest=0.08)
 OPTIMIZER_STEP = EffectKernel(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.019, pair=0.02, rest=0.11)
-"""Fitted to recorded tables by their evidence (tests/benchmarks/fit_prior.py), except level, slope and walk, and a value's
+"""Fitted to recorded tables by their evidence (benchmarks/fit_prior.py), except level, slope and walk, and a value's
 effect on a micro-step: tables of one processor do not show how devices differ in the gain of a larger micro-batch (15 % for
 each doubling), nor those of four settings what others do (10 %)."""
 

@@ -33,7 +33,7 @@ class SearchResult:
     Its texts name no folders of the machine and hold no tokens: reports are handed on.
     """
 
-    request: TuningRequest
+    request: TuningRequest  # the options of the search
     workload: Workload  # the model and data that the request turned out to be
     environment: Environment  # device and software
     trials: Sequence[Trial]  # in the order of their numbers, 0 the baseline
@@ -191,7 +191,8 @@ class SearchResult:
     @property
     def device_note(self) -> str:
         """How to start the real run where more GPUs are visible than it has ranks: alone the Trainer would wrap it in
-        nn.DataParallel."""
+        nn.DataParallel. Raises InvalidRequest, InvalidSpace and StudyMismatch as `best_setup` does.
+        """
         environment, ranks = self.environment, self.best_setup.processes
         if environment.is_cpu or environment.device_count < 2 or ranks == environment.device_count:
             return ""

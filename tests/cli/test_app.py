@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.core.request import tuning_request
-from autotune.probe.recorded import RecordedHost
 from tests import makers
-from tests.conftest import RECORDED
 from tests.hurry import hurry
 
 
@@ -31,8 +28,7 @@ def run(arguments: list[str], folder: Path):
 
 
 def test_json_is_one_object_on_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.commands.search.ProbeHost", partial(RecordedHost, RECORDED))
-    hurry(monkeypatch)
+    hurry(monkeypatch, recorded=True)
     words = ["--global-batch-size", "16", "--device", "cpu", "--n-trials", "2", "--no-history", "--study-name", "first"]
     code, out, _ = run(["search", "bert-mini", *words, "--json"], tmp_path)
     assert code == 0
@@ -97,6 +93,7 @@ def test_former_names_of_commands_and_options_work_and_are_not_shown(tmp_path: P
         assert not re.search(r"--space\b|--memory(?!-)|--training-args|│ spaces", out)
 
 
+@pytest.mark.nightly
 def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -> None:
     code, out, _ = run(["doctor", "--device", "cpu"], tmp_path)
     assert code == 0

@@ -79,8 +79,9 @@ def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
 
 def next_order(folder: Path) -> Path:
     """The order of the probe that the next run of the search begins with; gone if it is there already."""
-    before = len(TuningResult.load(folder / "reports" / "stopped").trials)
-    order = folder / "reports" / "stopped" / "probes" / f"{before:04d}" / "order.json"
+    study = folder / "reports" / "stopped"
+    before = len(TuningResult.load(study).trials) if study.exists() else 0
+    order = study / "probes" / f"{before:04d}" / "order.json"
     order.unlink(missing_ok=True)
     return order
 

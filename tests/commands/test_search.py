@@ -1,4 +1,4 @@
-"""The main job, for real: tiny models, real probes, real processes."""
+"""`search` from Python: whole studies from a recorded host, and with real probes where processes matter."""
 
 import contextlib
 import json
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from functools import partial
 from pathlib import Path
 
 import numpy
@@ -20,31 +19,29 @@ import autotune
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, NothingFits, StudyMismatch
 from autotune.core.io import read_json
-from autotune.probe.recorded import RecordedHost
 from autotune.study.plan import Progress
-from tests.conftest import RECORDED
-from tests.hurry import hurried, hurry
+from tests.hurry import RECORDED_HOST, hurried, hurry
 from tests.probe.processes import becomes_true
 
 TESTS = Path(__file__).parents[1]
 MINIMAL = {"device": "cpu", "sequence_length": 16}
+DEFAULT = {"probes": RECORDED_HOST, "no_history": True, **MINIMAL}
 TWO_SETTINGS = {"only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)}}
 
 
 @pytest.fixture(autouse=True)
 def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But in `searched`, which is made before."""
     hurry(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> TuningResult:
     folder = tmp_path_factory.mktemp("reports")
-    return autotune.search("gpt2-mini", 8, n_trials=4, output_dir=str(folder), space="quick", **MINIMAL)
+    return autotune.search("bert-mini", 16, n_trials=4, output_dir=str(folder), **DEFAULT)
 
 
 def test_a_search_finds_an_exact_configuration_and_confirms_it(searched: TuningResult) -> None:
-    assert searched.best.configuration.global_batch_size == 8
+    assert searched.best.configuration.global_batch_size == 16
     assert searched.best.confirmed
     assert searched.baseline.confirmed
     assert searched.baseline.number == 0
@@ -59,10 +56,10 @@ def test_a_search_finds_an_exact_configuration_and_confirms_it(searched: TuningR
 
 def test_every_trial_of_a_search_is_exact_and_read_back(searched: TuningResult) -> None:
     for trial in searched.trials:
-        assert trial.configuration.global_batch_size == 8
+        assert trial.configuration.global_batch_size == 16
         if trial.measurement.feasible:
             assert trial.measurement.settings == trial.configuration.values
-            assert {step.samples for step in trial.measurement.composed_steps} == {8}
+            assert {step.samples for step in trial.measurement.composed_steps} == {16}
 
 
 def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) -> None:
@@ -80,7 +77,7 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     }
     for number in range(len(searched.trials)):
         names = {path.name for path in (folder / "probes" / f"{number:04d}").iterdir()}
-        assert names >= {"order.json", "measurement.json", "log.txt"}
+        assert names >= {"order.json", "measurement.json"}
     loaded = TuningResult.load(folder)
     assert loaded.trials == list(searched.trials)
     assert loaded.best.number == searched.best.number
@@ -111,7 +108,7 @@ def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -
 
     fields = read_json(searched.folder / "best_training_arguments.json")
     loaded = transformers.TrainingArguments(output_dir="unused", **fields)
-    assert loaded.per_device_train_batch_size * loaded.gradient_accumulation_steps == 8
+    assert loaded.per_device_train_batch_size * loaded.gradient_accumulation_steps == 16
     made = searched.training_arguments(output_dir="unused", learning_rate=1e-3)
     assert made.learning_rate == 1e-3
     assert made.per_device_train_batch_size == loaded.per_device_train_batch_size
@@ -121,14 +118,13 @@ def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -
 def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult) -> None:
     kinds = []
     again = autotune.search(
-        "gpt2-mini",
-        8,
+        "bert-mini",
+        16,
         n_trials=5,
         output_dir=str(searched.folder.parent),
-        space="quick",
-        sampler="tpe",  # it uses all its trials, where ours had ended sooner
+        sampler="tpe",  # uses all its trials, where ours had ended sooner
         watch=lambda progress: kinds.append((progress.kind, progress.number)),
-        **MINIMAL,
+        **DEFAULT,
     )
     assert [number for kind, number in kinds if kind == "probing"] == list(range(len(searched.trials), 5))
     assert list(again.trials[:4])[1].measurement == searched.trials[1].measurement
@@ -136,12 +132,10 @@ def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: Tunin
 
 def test_the_same_name_with_another_question_is_refused_with_the_difference(searched: TuningResult) -> None:
     with pytest.raises(StudyMismatch, match=r"headroom was 0\.05, is now 0\.1"):
-        autotune.search(
-            "gpt2-mini", 8, n_trials=4, output_dir=str(searched.folder.parent), space="quick", headroom=0.1, **MINIMAL
-        )
+        autotune.search("bert-mini", 16, n_trials=4, output_dir=str(searched.folder.parent), headroom=0.1, **DEFAULT)
 
 
-REPLAYED = {"probes": partial(RecordedHost, RECORDED), "no_history": True, "n_trials": 2, **MINIMAL}
+REPLAYED = {"probes": RECORDED_HOST, "no_history": True, "n_trials": 2, **MINIMAL}
 
 
 def interrupted(progress: Progress) -> None:
@@ -199,6 +193,7 @@ def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -
     assert not (folder / "best_training_arguments.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(tmp_path: Path) -> None:
     result = autotune.search(
         "gpt2-mini",
@@ -305,6 +300,7 @@ def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_p
     assert re.search(r"^trial 0: .*samples/s", done.stderr, re.MULTILINE)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["script", "standard input"])
 def test_it_works_without_a_main_guard(how: str, tmp_path: Path) -> None:
     code = SCRIPT.replace("OUT", repr(str(tmp_path / "reports")))
@@ -336,7 +332,7 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("moment", ["between probes", "inside a probe"])
+@pytest.mark.parametrize("moment", [pytest.param("between probes", marks=pytest.mark.nightly), "inside a probe"])
 def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import os, signal, sys, threading, time
@@ -346,8 +342,8 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
                 os.kill(os.getpid(), signal.SIGKILL)
             if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 2:
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        autotune.search("gpt2-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
-            space="quick", watch=watch, no_history=True, sampler="tpe")
+        autotune.search("bert-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
+            space="quick", watch=watch, no_history=True, sampler="random", confirmation_rounds=1)
     """)
     killed = subprocess.run(
         [sys.executable, "-c", code],
@@ -360,16 +356,18 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
     done = [path.parent.name for path in (folder / "probes").glob("*/measurement.json")]
     kept = {name: (folder / "probes" / name / "measurement.json").read_text() for name in done}
     assert len(kept) >= 2
+    assert all((folder / "probes" / name / "log.txt").exists() for name in kept)
     assert becomes_true(lambda: not processes_of(tmp_path), 20)
 
     probed = []
     result = autotune.search(
-        "gpt2-mini",
+        "bert-mini",
         8,
         n_trials=4,
         output_dir=str(tmp_path),
         space="quick",
-        sampler="tpe",  # it uses all its trials
+        sampler="random",  # uses all its trials
+        confirmation_rounds=1,
         no_history=True,
         watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
         **MINIMAL,

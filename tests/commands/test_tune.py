@@ -94,6 +94,7 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
             hand_out()
 
 
+@pytest.mark.nightly
 def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_path: Path) -> None:
     class Own(torch.nn.Module):
         def __init__(self) -> None:
@@ -180,6 +181,7 @@ class Weighed(Trainer):
         assert len(self.labels) == 24
 
 
+@pytest.mark.nightly
 def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
     """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
     model = bert()

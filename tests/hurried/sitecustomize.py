@@ -1,14 +1,13 @@
-"""Before on the path: a whole search in a process of its own ends as `tests.hurry.hurry` has it, and with AUTOTUNE_RECORDED
-in the environment it asks a RecordedHost with that file instead of starting a host."""
+"""First on the path: searches of the process hurry as `tests.hurry.hurry` has it. With AUTOTUNE_RECORDED in the environment
+they ask a RecordedHost with that file."""
 
 import os
 import sys
 from functools import partial
 from pathlib import Path
 
-if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {
-    *sys.orig_argv
-}:  # which start with nothing loaded
+# The processes of probes start with nothing loaded.
+if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {*sys.orig_argv}:
     if recording := os.environ.get("AUTOTUNE_RECORDED"):
         from autotune.probe.process import launcher
         from autotune.probe.recorded import RecordedHost

@@ -73,7 +73,8 @@ def test_each_works_or_says_why_not(tried: Environment) -> None:
     [
         *("adagrad", "rmsprop", "lion_8bit", "ademamix", "rmsprop_bnb_8bit"),
         *("galore_adamw", "galore_adamw_layerwise", "apollo_adamw", "lomo", "schedule_free_adamw", "grokadamw"),
-        *("stable_adamw", "adamw_torch_8bit"),
+        "stable_adamw",
+        pytest.param("adamw_torch_8bit", marks=pytest.mark.nightly),
     ],
 )
 def test_it_is_really_trained_with(

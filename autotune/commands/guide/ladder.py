@@ -10,7 +10,7 @@ from autotune.core.environment import Environment
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import SETTINGS, Context
 
 SAMPLES = 512
 """Samples that the guides train on; all times are for so many."""

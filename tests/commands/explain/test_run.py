@@ -507,7 +507,6 @@ def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path
 # For real ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,12 +521,13 @@ def test_a_real_study_is_explained_and_its_gains_make_up_the_speed_up(
         fix={"precision": "fp32", "workers": 0},
         args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
         n_trials=3,
+        confirmation_rounds=1,
         device="cpu",
         sequence_length=8,
         output_dir=str(tmp_path),
     )
     assert found.folder is not None
-    explained_twice = [explain(found.folder, rounds=2) for _ in range(2)]
+    explained_twice = [explain(found.folder, rounds=1) for _ in range(2)]
     first = explained_twice[0]
     assert first.to_dict() == explained_twice[1].to_dict(), "nothing is measured twice"
     assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)

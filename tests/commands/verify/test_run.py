@@ -29,6 +29,7 @@ from autotune.core.trial import Trial
 from autotune.core.workload import Workload
 from autotune.study import finish
 from tests.commands.verify.test_result import plain
+from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
 
 
@@ -59,6 +60,12 @@ def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(run, "read_device", lambda device: environment)
 
 
+@pytest.fixture
+def recorded(known_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are answered by a recorded host."""
+    monkeypatch.setattr(run, "ProbeHost", RECORDED_HOST)
+
+
 def command(folder: Path, *words: str) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of `autotune verify` beside the folder `reports` of the study."""
     before = Path.cwd()
@@ -76,6 +83,7 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.alone
+@pytest.mark.nightly
 def test_what_a_search_promised_is_held_against_a_plain_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +135,7 @@ def test_it_ends_when_the_seconds_are_over(study: Path, known_machine: None) -> 
     assert len(verify(study, steps=50, seconds=0.001).got.steps) == 1
 
 
-def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, known_machine: None) -> None:
+def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5")
     assert (code, err) == (0, "")
     assert "Training the answer for 5 step(s)" in out
@@ -154,7 +162,7 @@ def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise
     assert read_json(copied / "verification.json")["held"] is False
 
 
-def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: None) -> None:
+def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) -> None:
     known = read_json(copied / "environment.json")
     write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
     verification = verify(copied, steps=1)
@@ -164,7 +172,6 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, known_machine: Non
     assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
 
 
-@pytest.mark.alone
 def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],

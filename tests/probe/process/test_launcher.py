@@ -124,6 +124,7 @@ def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> t
     return thread
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_nothing(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_noth
     assert not alive(last or 0)
 
 
-@pytest.mark.parametrize("victim", ["host", "child", "supervisor"])
+@pytest.mark.parametrize("victim", ["host", "child", pytest.param("supervisor", marks=pytest.mark.nightly)])
 def test_a_probe_that_something_else_kills_is_done_again(environment: Environment, tmp_path: Path, victim: str) -> None:
     with ProbeHost(OBJECTS) as host:
         host.start()

@@ -192,6 +192,7 @@ def test_a_finalist_that_learns_otherwise_is_flagged_and_the_others_are_not(chec
     assert all(numerics.is_checked(number) for number in asked)
 
 
+@pytest.mark.nightly
 def test_sixteen_bits_and_checkpointing_are_not_flagged_on_a_small_gpt2_but_no_learning_is(
     checked: Callable[..., Numerics], workload_of: Callable[..., Workload], environment: Environment
 ) -> None:

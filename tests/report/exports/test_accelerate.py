@@ -121,7 +121,7 @@ def test_the_loop_launched_by_accelerate_trains_as_the_answer_says(tmp_path: Pat
     assert seen["finite"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_precision_and_checkpointing_the_loop_has_neither(tmp_path: Path) -> None:
     (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer())))
     assert (seen["dtype"], seen["autocast"]) == ("torch.float32", False)
@@ -130,7 +130,7 @@ def test_without_precision_and_checkpointing_the_loop_has_neither(tmp_path: Path
     assert seen["fused"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_share_each_step(tmp_path: Path) -> None:
     """48 samples, 2 epochs, 4 x 3 x 2 a step: 4 steps, each rank 3 micro-batches in each."""
     of = EVERY["two ranks of a CPU"]
@@ -152,7 +152,7 @@ def test_two_ranks_share_each_step(tmp_path: Path) -> None:
         assert seen["autocast"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_with_another_number_of_ranks_the_loop_refuses(tmp_path: Path) -> None:
     """accelerate starts one process where its file says MULTI_CPU and there is no MPI: half the batch."""
     folder = written(tmp_path, EVERY["two ranks of a CPU"])

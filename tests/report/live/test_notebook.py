@@ -20,7 +20,7 @@ sys.path.insert(0, {root!r})
 import autotune
 from pytest import MonkeyPatch
 from tests.hurry import hurry
-hurry(MonkeyPatch())
+hurry(MonkeyPatch(), recorded=True)
 result = autotune.search("bert-mini", global_batch_size=8, sequence_length=32, device="cpu", n_trials=2,
                          sampler="random", space="quick", output_dir={folder!r})
 """

@@ -1,4 +1,4 @@
-"""A real search that is told to a logger, and goes on in the same run; its probes log nothing."""
+"""A search with a logger, resumed in the same run."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import autotune
 from autotune.report.loggers.guarded import LoggerGroup
-from tests.hurry import hurry
+from tests.hurry import RECORDED_HOST, hurry
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -20,6 +20,7 @@ pytestmark = [
 def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     asked = {
+        "probes": RECORDED_HOST,
         "device": "cpu",
         "sequence_length": 16,
         "only": {"micro_batch_size": (2, 4), "checkpointing": ("none",), "optimizer": ("adamw_torch_fused",)},
@@ -52,7 +53,7 @@ def test_ctrl_c_while_a_logger_starts_leaves_a_report(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LoggerGroup, "start", interrupted)
-    asked = {"device": "cpu", "sequence_length": 16, "space": "quick", "sampler": "random", "no_history": True}
+    asked = {"device": "cpu", "sampler": "random", "no_history": True, "probes": RECORDED_HOST}
     with pytest.raises(KeyboardInterrupt):
         autotune.search(
             "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **asked

@@ -151,6 +151,7 @@ def test_its_probes_are_expected_to_take_longer() -> None:
     assert 0 < SETTING.seconds("regional") < SETTING.seconds("default") < SETTING.seconds("max_autotune")
 
 
+@pytest.mark.nightly
 def test_a_training_of_compiled_blocks_is_measured(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_training_of_compiled_blocks_is_measured(
     assert measurement.recompiled_graphs == 0
 
 
+@pytest.mark.nightly
 def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_what_no_process_can_be_started_with_is_unsupported_and_ends_no_search(
     assert measured(hosts, replace(order, host_environment={})).outcome is Outcome.COMPLETED
 
 
+@pytest.mark.nightly
 def test_hosts_started_beside_another_end_with_it(
     environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

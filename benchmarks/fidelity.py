@@ -1,6 +1,6 @@
 """What probes promise against what a plain Trainer gets, for five models and five configurations each.
 
-python tests/benchmarks/fidelity.py [FOLDER]: in turns, a confirmation round, a probe as the search makes it (composed
+python benchmarks/fidelity.py [FOLDER]: in turns, a confirmation round, a probe as the search makes it (composed
 from three micro-steps where there are more) and a slice of a plain script's training, which stands still while the
 others are measured. Every result is kept in FOLDER at once: the same command goes on where it was stopped. Needs an idle
 machine for about half an hour; writes reports/fidelity.md.
@@ -17,7 +17,7 @@ from typing import Any
 
 from machine import write_table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from autotune.core.configuration import Configuration  # noqa: E402
@@ -84,7 +84,7 @@ class PlainScript:
     """The plain script, standing still between its slices."""
 
     def __init__(self, folder: Path) -> None:
-        script = str(ROOT / "tests" / "plain_training.py")
+        script = str(ROOT / "benchmarks" / "plain_training.py")
         command = [sys.executable, script, str(folder), str(LIMIT), str(SECONDS), str(STEPS), str(SLICE)]
         # Not in this project's folder: it must not even be able to import it.
         pipe = subprocess.PIPE
@@ -218,7 +218,7 @@ def table(every: list[Case]) -> list[str]:
         f"of {len(parts)}, median {statistics.median(parts):.1%}.",
         "",
         f"Promised: up to {ROUNDS} rounds of {TIMING.timed_most} timed steps, each a process of its own, pooled. Got: one plain "
-        f"script (tests/plain_training.py, imports no autotune), {STEPS} steps or {SECONDS} s in slices of {SLICE}, which "
+        f"script (benchmarks/plain_training.py, imports no autotune), {STEPS} steps or {SECONDS} s in slices of {SLICE}, which "
         "take turns with the rounds. Peak: the highest, as a search reports it.",
     ]
     return rows

@@ -1,13 +1,13 @@
 """How long every figure of a report takes, and how large it is, for studies of 8 and of 500 trials.
 
-python tests/benchmarks/figures.py: prints it; a few seconds.
+python benchmarks/figures.py: prints it; a few seconds.
 """
 
 import sys
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from autotune.report.figures.canvas import manner, page_svg  # noqa: E402
 from autotune.report.pictures import IN_TURN, pictures  # noqa: E402

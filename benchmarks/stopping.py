@@ -1,6 +1,6 @@
 """How many timed steps adaptive stopping saves, with what answers, and how often its intervals cover the long run.
 
-python tests/benchmarks/stopping.py: replays recorded step times (tests/data/step_times.json, of real trainings) through
+python benchmarks/stopping.py: replays recorded step times (tests/data/step_times.json, of real trainings) through
 the same functions that stop a probe, from many starting points; takes seconds, needs no idle machine. Intervals are
 fitted on every other recording (`--fit` shows how) and judged on the rest.
 """
@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from machine import write_table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from autotune.core.interval import MEMORY, Interval, ratio_interval  # noqa: E402

@@ -1,6 +1,6 @@
 """Kill real searches at random moments, resume them by the same command, and count what was lost, repeated or left.
 
-python tests/kills.py 300 [FOLDER] [--seed 0] [--report reports/kills.md]: some ten seconds a kill; exit code 1 if anything
+python benchmarks/kills.py 300 [FOLDER] [--seed 0] [--report reports/kills.md]: some ten seconds a kill; exit code 1 if anything
 was lost, repeated or left behind, or could not be resumed. Looks only at what it started itself, so that it may run beside
 other searches.
 
@@ -34,7 +34,7 @@ from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
 from autotune.study.loss_check import KEPT as LOSSES  # noqa: E402
 from autotune.study.sanity_check import KEPT as REHEARSAL  # noqa: E402
-from tests.benchmarks.machine import write_table  # noqa: E402
+from benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (
     "search bert-mini --global-batch-size 2 --sequence-length 8 --device cpu --space quick --only precision=fp32 "

@@ -1,6 +1,6 @@
 """Pictures of a study's page as people see it: report-phone.png and report-desktop.png beside it, in light and dark.
 
-    python tests/benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu [FOLDER_FOR_THE_PICTURES]
+    python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu [FOLDER_FOR_THE_PICTURES]
 
 Writes the study's report again and opens it in headless Chromium; on the left the page is light, on the right dark.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from autotune.commands.result import TuningResult
 from tests.browser import chromium, look, picture

@@ -1,6 +1,6 @@
 """Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
 
-python tests/benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them, into
+python benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them, into
 tests/data/tables/priors.json. Of the latter `autotune.sampler.prior` ships what times and their noise are, rounded; its kernel_s
 and CPU_MEMORY are others, of several threads and of the heap as it comes. Empirical Bayes: the evidence of all rows is maximised
 over the standard deviations of the effects (Rasmussen and Williams, 2006, section 5.4.1); nothing of a search is looked at.
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from tables import FOLDER, Table, read_table, recorded  # noqa: E402

@@ -1,6 +1,6 @@
 """Records an exhaustive table: every configuration of a space really probed, for replaying searches on it.
 
-python tests/benchmarks/record_table.py NAME [SECONDS]: one of TABLES into tests/data/tables/NAME.jsonl: what is searched in
+python benchmarks/record_table.py NAME [SECONDS]: one of TABLES into tests/data/tables/NAME.jsonl: what is searched in
 the first line, then a configuration a line in an order drawn once; at the end the ten best of each memory budget again in
 three interleaved rounds with all their accumulation. NAME.known.json holds what is known before any probe: the estimate of
 each peak, and what the device can do. Every line is written at once: the same command goes on where it
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from fidelity import asked  # noqa: E402

@@ -1,6 +1,6 @@
 """What people use today to find a batch size or more, each used as its own documentation shows; and ours.
 
-finders.py NAME FOLDER: FOLDER holds what tests/plain_training.py reads, and task.json. The finder runs in this process,
+finders.py NAME FOLDER: FOLDER holds what benchmarks/plain_training.py reads, and task.json. The finder runs in this process,
 under the limit, and leaves found.json: its training arguments. Every training that it starts stands in attempts.jsonl,
 and again when it ended well.
 
@@ -29,8 +29,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS))
+BENCHMARKS = Path(__file__).parent
+sys.path.insert(0, str(BENCHMARKS))
 
 Fields = dict[str, Any]
 OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"]
@@ -235,7 +235,7 @@ def optuna(task: Task) -> Fields:
         (task.folder / "best_training_arguments.json").write_text(json.dumps(chosen))
         task.tell(begun=trial.params["micro_batch_size"])
         script = [
-            str(TESTS / "plain_training.py"),
+            str(BENCHMARKS / "plain_training.py"),
             str(task.folder),
             str(task.limit_bytes),
             "1e9",

@@ -1,6 +1,6 @@
 """How long the page of a large study takes to make, the first time in a process, and how large it is.
 
-python tests/benchmarks/page.py [TRIALS] [RUNS] [FILE]: 500 trials, five runs, each in an interpreter of its own; into
+python benchmarks/page.py [TRIALS] [RUNS] [FILE]: 500 trials, five runs, each in an interpreter of its own; into
 reports/page.md; half a minute, on an otherwise idle machine.
 """
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from machine import write_table  # noqa: E402

@@ -1,6 +1,6 @@
 """The guides' own table (BERT large on a V100, 2022) estimated without an accelerator, against what NVML showed.
 
-python tests/benchmarks/v100_table.py: nine rows traced and simulated here, in about a minute; writes reports/v100_table.md.
+python benchmarks/v100_table.py: nine rows traced and simulated here, in about a minute; writes reports/v100_table.md.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.trace import step as tracing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MIB = 2**20
 CONTEXT = 1343 * MIB
 """What the guide read on the card before any model: the only figure taken from it."""

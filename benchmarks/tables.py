@@ -15,7 +15,7 @@ from autotune.sampler.physics import expected_work
 from autotune.sampler.prior import Prior, roofline
 from autotune.space.search_space import SearchSpace
 
-FOLDER = Path(__file__).parents[1] / "data" / "tables"
+FOLDER = Path(__file__).parents[1] / "tests" / "data" / "tables"
 BUDGETS = (0.35, 0.5, 0.75, 1.0)
 """Memory budgets as shares of the way from the least to the highest peak of the table."""
 ROUNDS = 3

@@ -1,6 +1,6 @@
 """How long it takes from an order sent to the child's first line; prints a table and writes it to reports/.
 
-python tests/benchmarks/start_latency.py [N]: N tiny probes (20), one after the other, on an otherwise idle machine.
+python benchmarks/start_latency.py [N]: N tiny probes (20), one after the other, on an otherwise idle machine.
 Imports of optional libraries and the CUDA context come after the first line and are not counted.
 """
 
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from autotune.core.configuration import Configuration  # noqa: E402

@@ -17,7 +17,7 @@ PEERS = {
     OURS: "`autotune search`",
 }
 NOTES = """Each ran once, in a process of its own and under the limit (RLIMIT_DATA above what its imports hold), used as its
-documentation shows ([finders.py](../tests/benchmarks/finders.py) says where). Then one plain training script, which knows none
+documentation shows ([finders.py](../benchmarks/finders.py) says where). Then one plain training script, which knows none
 of them, trained every configuration in interleaved rounds under the same limit; samples/s are medians, with the batch that is
 really trained. Trainings and seconds are what the finding cost, imports counted.
 

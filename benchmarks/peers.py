@@ -1,7 +1,7 @@
 """What people use today against ours: the same work under the same memory limit, judged by one plain script.
 
-python tests/benchmarks/peers.py FOLDER [MODEL] [--quick]: each finder of finders.py runs once, in a process of its own; then
-tests/plain_training.py, which knows none of them, trains every configuration found, in interleaved rounds. What each found
+python benchmarks/peers.py FOLDER [MODEL] [--quick]: each finder of finders.py runs once, in a process of its own; then
+benchmarks/plain_training.py, which knows none of them, trains every configuration found, in interleaved rounds. What each found
 and each round are kept in FOLDER at once: the same command goes on where it was stopped. Needs an idle machine for
 about twenty minutes a task; writes reports/peers.md. MODEL: the task of this model alone. --quick: a few steps of a tiny
 task, into FOLDER/peers.md: to see it run.
@@ -25,7 +25,7 @@ from machine import write_table
 from peer_table import DEFAULTS, NOTES, PEERS, Finding, Judged, section
 
 BENCHMARKS = Path(__file__).parent
-ROOT = BENCHMARKS.parents[1]
+ROOT = BENCHMARKS.parent
 sys.path.insert(0, str(ROOT))
 MIB = 2**20
 DEADLINE_S = 900
@@ -183,7 +183,7 @@ def judge(work: Work, findings: list[Finding], folder: Path) -> dict[str, Judged
             if not place.exists():
                 one = next(one for one in findings if one.name == name)
                 write(folder / name / "best_training_arguments.json", one.arguments)
-                script = [str(ROOT / "tests" / "plain_training.py"), str(folder / name)]
+                script = [str(ROOT / "benchmarks" / "plain_training.py"), str(folder / name)]
                 samples = len((read(folder / name / "texts.json") or {"labels": []})["labels"])
                 epoch = ["1e9", str(samples // one.global_batch_size)] if samples else [str(work.seconds)]
                 output, said = run([*script, str(work.limit_mib * MIB), *epoch], folder / name, DEADLINE_S)

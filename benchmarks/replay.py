@@ -1,6 +1,6 @@
 """Searches replayed on recorded tables: how soon each sampler finds the optimum, and how often it runs out of memory.
 
-python tests/benchmarks/replay.py [SEEDS]: every table, four memory budgets, so many seeds (default 10; the others' samplers
+python benchmarks/replay.py [SEEDS]: every table, four memory budgets, so many seeds (default 10; the others' samplers
 fewer, as FEWER has it); into reports/replay.md. Every sampler goes through the real loop with the same probes: a
 search's probe brings one of a configuration's measurements by chance, a confirmation that of its round. Ours starts from a
 prior fitted to the other tables, once as on a new device, once with what a search on each other table taught. Regret is
@@ -21,7 +21,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from fit_prior import read_priors  # noqa: E402
@@ -231,7 +231,7 @@ that ended saying that nothing untried beats their answer by more than 1 %, what
 all that named any bound.
 
 How the constants were chosen: the prior's deviations, the offset of memory and the start of a kernel by the evidence of all rows
-of the *other* tables (tests/benchmarks/fit_prior.py); level, slope and walk, and what a setting's value changes of a micro-step,
+of the *other* tables (benchmarks/fit_prior.py); level, slope and walk, and what a setting's value changes of a micro-step,
 not by tables. CONFIDENCE = 0.95 by what is asked: a statement that is true in 95 of 100. SURE = 0.95 and LIKELY = 0.8, the
 probabilities of fitting from which on a configuration is probed, were looked at on three tables (encoder, decoder,
 encoder-decoder) before the other two were recorded: 0.99 and 0.9 left 3 % of searches there with a regret of 1 to 5 %, 0.95 and
@@ -243,7 +243,7 @@ What is missed, and why: vision's optimum beats the next by 1.1 %, where three r
 that next one, which counts as not "within 1 %". In mixture-of-experts at the second budget the optimum leaves 2 % of memory,
 and is as often believed not to fit; one kind there takes more than its like, and is what ran out of memory at the third.
 
-The tables' probes run on one thread and give back what they free (tests/benchmarks/record_table.py), so that a peak errs by
+The tables' probes run on one thread and give back what they free (benchmarks/record_table.py), so that a peak errs by
 1 MiB of 30 to 200 and a speed by 7 to 10 % from process to process; with two threads and the heap as it comes it was 10 to 50 MiB
 and 10 to 13 %, and a search near a limit mostly luck (reports/LOG.md).""".splitlines()
 

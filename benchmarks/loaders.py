@@ -1,6 +1,6 @@
 """Loaders that wait and loaders that work: which number of workers a search picks, and which an exhaustive run finds best.
 
-python tests/benchmarks/loaders.py: two searches of a tiny model whose data takes its time, one sleeping 20 ms a sample,
+python benchmarks/loaders.py: two searches of a tiny model whose data takes its time, one sleeping 20 ms a sample,
 one burning processor time; then every number of workers trained by a plain Trainer in interleaved rounds. About five
 minutes on an idle machine; writes reports/loaders.md.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from machine import write_table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402

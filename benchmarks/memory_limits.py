@@ -1,6 +1,6 @@
 """Real searches on the CPU under eight memory limits: how many probes run out of memory, and how much caution leaves.
 
-python tests/benchmarks/memory_limits.py [MODEL]: into reports/memory_limits.md; about eight minutes on an idle machine. The
+python benchmarks/memory_limits.py [MODEL]: into reports/memory_limits.md; about eight minutes on an idle machine. The
 probes are live, the loop is the real one, confirmation is left out. Nothing is known of the device but its estimate.
 """
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from fidelity import asked  # noqa: E402

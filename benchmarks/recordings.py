@@ -1,6 +1,6 @@
 """Step times of real trainings, recorded without a pause, for stopping.py.
 
-python tests/benchmarks/recordings.py [FOLDER]: a plain script's training of every case of fidelity.py, for 150 steps or
+python benchmarks/recordings.py [FOLDER]: a plain script's training of every case of fidelity.py, for 150 steps or
 20 s. Every recording is kept in FOLDER at once: the same command goes on where it was stopped. Needs an idle machine for
 about twelve minutes; adds an occasion to tests/data/step_times.json, because a machine differs from day to day.
 """
@@ -24,7 +24,7 @@ RECORDED = ROOT / "tests" / "data" / "step_times.json"
 
 def recorded(folder: Path) -> list[float]:
     """Step times in seconds, from the very first step, of the training whose answer lies in the folder."""
-    script = str(ROOT / "tests" / "plain_training.py")
+    script = str(ROOT / "benchmarks" / "plain_training.py")
     command = [sys.executable, script, str(folder), str(LIMIT), str(SECONDS), str(STEPS)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [round(seconds, 5) for seconds in json.loads(out.strip().splitlines()[-1])["step_times_s"]]

@@ -1,6 +1,6 @@
 """How long the sampler takes to choose a probe in a space of nearly 5,000 configurations.
 
-python tests/benchmarks/decision_time.py: into reports/decision_time.md; a few seconds, in an interpreter as users have it.
+python benchmarks/decision_time.py: into reports/decision_time.md; a few seconds, in an interpreter as users have it.
 """
 
 import sys
@@ -10,7 +10,7 @@ from statistics import median
 
 import optuna
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from machine import write_table  # noqa: E402

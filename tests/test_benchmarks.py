@@ -1,0 +1,102 @@
+"""Tables that benchmarks write, from made-up results."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from page import lines_of, main
+from peer_table import Finding, Judged, section
+from peers import WORKS, find, judge
+
+MIB = 2**20
+
+
+def finding(name: str, micro: int, accumulation: int, **arguments: Any) -> Finding:
+    sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
+    return Finding(name, sizes | {"use_cpu": True} | arguments, {}, 20, 7, 123.4)
+
+
+def judged(*runs: float | str) -> Judged:
+    """Speeds of runs, or what they died of."""
+    return Judged(
+        [
+            {"said": run} if isinstance(run, str) else {"samples_per_second": run, "peak_bytes": 300 * MIB}
+            for run in runs
+        ]
+    )
+
+
+FINDINGS = [
+    Finding("defaults", {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 6}, {}, 0, 0, 0.0),
+    finding("accelerate", 18, 2),
+    finding("lightning", 16, 3),
+    Finding("hyperparameter_search", None, {}, 3, 3, 9.0, "exit code 1: no trial ended"),
+    finding("autotune", 8, 6, bf16=True, dataloader_num_workers=2),
+]
+JUDGED = {
+    "defaults": judged(40.0, 39.0, 41.0),
+    "accelerate": judged(90.0, 90.0, 90.0),
+    "lightning": judged(70.0, "exit code 1: can't allocate memory", "exit code 1: can't allocate memory"),
+    "autotune": judged(60.0, 58.0, 62.0),
+}
+
+
+def rows(lines: list[str]) -> Mapping[str, list[str]]:
+    """First cell of each row -> the others."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_peers_are_ranked_by_what_keeps_the_global_batch_and_fits() -> None:
+    lines = section("t", 48, FINDINGS, JUDGED)
+    table = rows(lines)
+    assert table["`autotune search`"] == [
+        "8 x 6, bf16, 2 workers", "48", "yes", "60.0 (1.50x)", "300 MiB", "20, 7 failed", "123",
+    ]  # fmt: skip
+    assert table["the Trainer's defaults, accumulation by hand"][3] == "40.0 (1.00x)"
+    assert table["accelerate's `find_executable_batch_size`"][1] == "**36** instead of 48"
+    assert table["Lightning's `Tuner.scale_batch_size`, accumulation by hand"][2] == "**no**: 2 of 3 runs"
+    name = "the Trainer's `hyperparameter_search`, Optuna"
+    assert table[name] == ["nothing", "-", "-", "-", "-", "3, 3 failed", "9"]
+    text = "\n".join(lines)
+    assert f"{name} ended with: exit code 1: no trial ended" in text
+    assert "Of the 2 that keep the global batch and fit, `autotune search` is first, 60.0 samples/s" in text
+
+
+def test_promised_speeds_are_compared_with_the_plain_training() -> None:
+    speed = {"samples_per_second": 57.0, "samples_per_second_low": 55.0, "samples_per_second_high": 59.0}
+    promised = {"best": speed | {"peak_bytes": 290 * MIB}, "baseline": speed | {"peak_bytes": 280 * MIB}}
+    ours = Finding("autotune", FINDINGS[-1].arguments, {}, 20, 7, 123.4, "", promised)
+    lines = section("t", 48, [*FINDINGS[:-1], ours], JUDGED)
+    assert rows(lines)["best"] == ["57.0 (55.0 to 59.0)", "60.0", "-5.0%", "290 MiB", "300 MiB"]
+
+
+def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) -> None:
+    work = WORKS[0]
+    for result in FINDINGS:
+        place = tmp_path / result.name
+        place.mkdir()
+        (place / "finding.json").write_text(json.dumps(vars(result)))
+        for number in range(work.rounds if result.arguments else 0):
+            (place / f"round-{number}.json").write_text(json.dumps(JUDGED[result.name].rounds[number]))
+    findings = [find(work, result.name, tmp_path / result.name) for result in FINDINGS]
+    assert findings == FINDINGS
+    assert judge(work, findings, tmp_path) == JUDGED
+
+
+def test_a_small_study_s_page_is_measured(tmp_path: Path) -> None:
+    main(6, 2, tmp_path / "page.md")
+    assert "| 6 | 2 | " in (tmp_path / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict"), [([2.9, 2.0, 1e6], "met"), ([3.1, 2.0, 1e6], "missed"), ([2.9, 2.0, 2.1e6], "missed")]
+)
+def test_one_run_that_is_too_long_or_too_large_misses_the_target(run: list[float], verdict: str) -> None:
+    assert lines_of(500, [[1.0, 1.0, 1e6], run])[2].endswith(f": {verdict} |")
