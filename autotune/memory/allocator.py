@@ -1,21 +1,24 @@
-"""A model of torch's caching allocator on CUDA: what it would hold of the device for a run of requests."""
+"""Model of torch's caching allocator on CUDA: what it reserves of the device for a sequence of requests."""
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from autotune.memory.trace import FIRST, FURTHER, UPDATE, UPDATE_FIRST, MemoryTrace
 
 MIN_BLOCK = 512
 SMALL_SIZE, SMALL_SEGMENT = 1 << 20, 2 << 20
 LARGE_SEGMENT, MIN_LARGE, ROUND_LARGE = 20 << 20, 10 << 20, 2 << 20
-"""torch's own: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer, kMinLargeAlloc and kRoundLarge of
+"""torch's kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer, kMinLargeAlloc and kRoundLarge of
 `c10/core/AllocatorConfig.h` and `c10/cuda/CUDACachingAllocator.cpp`, at its default settings."""
 
 
 def rounded(size: float) -> int:
-    """Bytes of a block that holds so many: a multiple of 512, at least one (`round_size`)."""
+    """Bytes of a block for so many bytes: a positive multiple of 512 (`round_size`)."""
     return max(MIN_BLOCK, -(-int(size) // MIN_BLOCK) * MIN_BLOCK)
 
 
 def segment_size(size: int) -> int:
-    """Bytes asked of the device where no free block is large enough (`get_allocation_size`); size: rounded."""
+    """Bytes requested from the device where no free block is large enough (`get_allocation_size`); size: rounded."""
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     if size < MIN_LARGE:
@@ -35,10 +38,9 @@ class Block:
 
 
 class CachingAllocator:
-    """One stream of one device; segments are never given back, as while nothing runs out of memory.
+    """One stream of one device; segments are never returned, as while nothing runs out of memory.
 
-    reserved, allocated: bytes of segments, and of blocks in use, as `memory_reserved` and `memory_allocated` count
-    them; peak_reserved, peak_allocated: the most that they have been.
+    reserved, allocated: bytes of segments, and of blocks in use, as `memory_reserved` and `memory_allocated` count them.
     """
 
     def __init__(self) -> None:
@@ -47,7 +49,7 @@ class CachingAllocator:
         self._end = 0
 
     def allocate(self, size: float) -> Block:
-        """A block for so many bytes: the smallest free one that is large enough, else of a new segment."""
+        """A block for so many bytes: the smallest free one that is large enough, else one of a new segment."""
         size = rounded(size)
         small = size <= SMALL_SIZE
         pool = self._free[small]
@@ -55,10 +57,10 @@ class CachingAllocator:
         if place < len(pool):
             block = pool.pop(place)[2]
         else:
-            whole = segment_size(size)
-            block = Block(self._end, whole, small)
-            self._end += whole + ROUND_LARGE  # segments do not touch: blocks of two never merge
-            self.reserved += whole
+            segment = segment_size(size)
+            block = Block(self._end, segment, small)
+            self._end += segment + ROUND_LARGE  # segments do not touch: blocks of two never merge
+            self.reserved += segment
             self.peak_reserved = max(self.peak_reserved, self.reserved)
         rest = block.size - size
         if rest >= MIN_BLOCK if small else rest > SMALL_SIZE:  # `should_split`
@@ -100,3 +102,47 @@ class CachingAllocator:
         first.after = second.after
         if second.after is not None:
             second.after.before = first
+
+
+def replay(
+    step: MemoryTrace,
+    update: MemoryTrace,
+    micro_batch_size: int,
+    *,
+    lasting: Sequence[int],
+    batch: Sequence[int],
+    micro_steps: int = 1,
+    keeps_gradients: bool = False,
+) -> CachingAllocator:
+    """The allocator after two optimizer steps of one or two micro-steps.
+
+    lasting: bytes of what is live throughout (weights, workspace). batch: bytes of each tensor of a micro-batch.
+    keeps_gradients: the second step adds to the first one's gradients.
+    """
+    allocator = CachingAllocator()
+    for size in lasting:
+        if size:
+            allocator.allocate(size)
+    states: dict[int, Block] = {}
+    gradients: dict[int, Block] = {}
+    for phase in (UPDATE_FIRST, UPDATE):
+        batches = [allocator.allocate(size) for _ in range(micro_steps) for size in batch]
+        for _ in range(micro_steps):
+            _play(allocator, step, FURTHER if gradients else FIRST, micro_batch_size, gradients)
+        _play(allocator, update, phase, micro_batch_size, states)
+        if not keeps_gradients:
+            for block in gradients.values():
+                allocator.release(block)
+            gradients = {}
+        for block in batches:
+            allocator.release(block)
+    return allocator
+
+
+def _play(allocator: CachingAllocator, trace: MemoryTrace, phase: str, size: int, live: dict[int, Block]) -> None:
+    """Run a phase of the trace; live: tensor -> block, before and after."""
+    for event in trace.events(phase):
+        if event >= 0:
+            live[event] = allocator.allocate(trace.tensors[event].bytes_at(size))
+        elif ~event in live:
+            allocator.release(live.pop(~event))

@@ -1,4 +1,4 @@
-"""The peaks of a tape as few straight lines in the micro-batch size: the largest of them is the peak at any size."""
+"""Upper envelope of a trace: few straight lines in the micro-batch size, the largest of which is the peak at any size."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from autotune.memory.trace import KINDS, MemoryTrace, Tensor
 
 @dataclass(frozen=True)
 class Line:
-    """What lives at one moment: bytes of each of `KINDS`, `fixed + per_sample x micro-batch`."""
+    """Live bytes at one moment, of each of `KINDS`: `fixed + per_sample x micro-batch`."""
 
     fixed: tuple[float, ...]
     per_sample: tuple[float, ...]
@@ -25,53 +25,50 @@ class Line:
 NOTHING = Line((0.0,) * len(KINDS), (0.0,) * len(KINDS))
 
 
-def in_blocks(tape: MemoryTrace) -> MemoryTrace:
-    """The tape with each tensor rounded up to the allocator's 512 bytes; those of a micro-batch by at most so much off."""
-    sizes = {
-        one: one if one.per_sample else Tensor(rounded(one.fixed), 0, one.kind) for one in dict.fromkeys(tape.tensors)
+def in_blocks(trace: MemoryTrace) -> MemoryTrace:
+    """The trace with tensors of fixed size rounded up to the allocator's 512 bytes."""
+    blocks = {
+        tensor: tensor if tensor.per_sample else Tensor(rounded(tensor.fixed), 0, tensor.kind)
+        for tensor in dict.fromkeys(trace.tensors)
     }
-    return MemoryTrace(tuple(sizes[one] for one in tape.tensors), tape.segments)
+    return MemoryTrace(tuple(blocks[tensor] for tensor in trace.tensors), trace.segments)
 
 
-def peak_lines(tape: MemoryTrace) -> dict[str, tuple[Line, ...]]:
+def peak_lines(trace: MemoryTrace) -> dict[str, tuple[Line, ...]]:
     """Phase -> the lines of its moments that can be the peak at some micro-batch size from one on.
 
-    What outlives a phase lives on in the next one of the tape.
+    What outlives a phase is still live in the trace's next one.
     """
-    candidates = {phase: _highest(points) for phase, points in _moments(tape).items()}
+    candidates = {phase: _highest(points) for phase, points in _moments(trace).items()}
     wanted = {moment: phase for phase, moments in candidates.items() for moment in moments}
     lines: dict[str, list[Line]] = {phase: [] for phase in candidates}
     fixed, slopes = [0.0] * len(KINDS), [0.0] * len(KINDS)
     place = {kind: number for number, kind in enumerate(KINDS)}
     moment = 0
-    for segment in tape.segments:
+    for segment in trace.segments:
         for event in segment.events:
-            sign, tensor = (1, tape.tensors[event]) if event >= 0 else (-1, tape.tensors[~event])
+            sign, tensor = (1, trace.tensors[event]) if event >= 0 else (-1, trace.tensors[~event])
             fixed[place[tensor.kind]] += sign * tensor.fixed
             slopes[place[tensor.kind]] += sign * tensor.per_sample
             if moment in wanted:
                 lines[wanted[moment]].append(Line(tuple(fixed), tuple(slopes)))
             moment += 1
-    return {phase: tuple(known) or (NOTHING,) for phase, known in lines.items()}
+    return {phase: tuple(moments) or (NOTHING,) for phase, moments in lines.items()}
 
 
-def _moments(tape: MemoryTrace) -> dict[str, list[tuple[float, float, int]]]:
+def _moments(trace: MemoryTrace) -> dict[str, list[tuple[float, float, int]]]:
     """Phase -> (fixed bytes, bytes per sample, moment) at its start and wherever something was made."""
     points: dict[str, list[tuple[float, float, int]]] = {}
     fixed = slope = 0.0
     moment = 0
-    for segment in tape.segments:
-        known = points.setdefault(segment.phase, [])
+    for segment in trace.segments:
+        of_phase = points.setdefault(segment.phase, [])
         for event in segment.events:
+            sign, tensor = (1, trace.tensors[event]) if event >= 0 else (-1, trace.tensors[~event])
+            fixed += sign * tensor.fixed
+            slope += sign * tensor.per_sample
             if event >= 0:
-                tensor = tape.tensors[event]
-                fixed += tensor.fixed
-                slope += tensor.per_sample
-                known.append((fixed, slope, moment))
-            else:
-                tensor = tape.tensors[~event]
-                fixed -= tensor.fixed
-                slope -= tensor.per_sample
+                of_phase.append((fixed, slope, moment))
             moment += 1
     return points
 
@@ -79,7 +76,7 @@ def _moments(tape: MemoryTrace) -> dict[str, list[tuple[float, float, int]]]:
 def _highest(points: Iterable[tuple[float, float, int]]) -> list[int]:
     """The moments on the upper envelope of their lines, for sizes from one on (the convex hull trick)."""
     hull: list[tuple[float, float, int]] = []  # each flatter than the one before, and higher at one sample
-    for fixed, slope, moment in sorted(points, key=lambda one: (-one[1], -one[0])):
+    for fixed, slope, moment in sorted(points, key=lambda point: (-point[1], -point[0])):
         if hull and fixed + slope <= hull[-1][0] + hull[-1][1]:
             continue
         while len(hull) > 1 and _meet(hull[-2], (fixed, slope)) >= _meet(hull[-2], hull[-1]):
@@ -89,18 +86,18 @@ def _highest(points: Iterable[tuple[float, float, int]]) -> list[int]:
 
 
 def _meet(steep: Sequence[float], flat: Sequence[float]) -> float:
-    """The size below which the steeper line lies under the flatter one."""
+    """The size below which the steeper line is below the flatter one."""
     return (flat[0] - steep[0]) / (steep[1] - flat[1])
 
 
-def straight(known: Sequence[tuple[int, int, Line]], layers: int) -> Line:
+def straight(peaks: Sequence[tuple[int, int, Line]], layers: int) -> Line:
     """The line for so many layers, from peaks at two micro-batch sizes of few layers: (layers, size, line at that size).
 
     Both with one and two layers, or with one number of layers for models whose layers are all there.
     """
-    counts = sorted({one for one, _, _ in known})
-    low, high = sorted({size for _, size, _ in known})
-    at = {(count, size): line.bytes_at(size) for count, size, line in known}
+    counts = sorted({count for count, _, _ in peaks})
+    low, high = sorted({size for _, size, _ in peaks})
+    at = {(count, size): line.bytes_at(size) for count, size, line in peaks}
 
     def extended(size: int) -> list[float]:
         first = at[counts[0], size]

@@ -1,6 +1,6 @@
-"""Peak memory of any configuration, from traces of the model's step: no accelerator, no weights, nothing run.
+"""Peak memory of any configuration from traces of the model's step, without accelerator, weights or execution.
 
-traces of few layers ──repeated──> tapes ──lines──> peak of what is allocated ─┐
+traces of few layers ──repeated──> traces ──lines─> peak of what is allocated ─┐
                                      └──allocator model──> what it wastes ─────┴─> MemoryPeak
 """
 
@@ -10,69 +10,60 @@ from typing import Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
-from autotune.memory.allocator import CachingAllocator, rounded
-from autotune.memory.allocator_replay import replay
+from autotune.memory.allocator import CachingAllocator, replay, rounded
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.memory.trace import FIRST, FURTHER, GRADIENTS, KINDS, LASTING, MemoryTrace, NotPeriodic, between, repeated
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
-"""What torch keeps for a handle of cuBLAS from its first product on, up to compute capability 8 and from 9 on
+"""Bytes of a cuBLAS handle's workspace in torch, up to compute capability 8 and from 9 on
 (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
 
 CUBLAS_HANDLES = 2
-"""A thread has a handle of its own (ibid.), and autograd runs the backward pass in another thread than the forward."""
+"""Each thread has its own (ibid.); autograd runs the backward pass in another thread than the forward."""
 
 TYPICAL_CONTEXT = 512 << 20
-"""Bytes of a CUDA context with the kernels a training loads, where none was measured: an assumption, and shown as one."""
+"""Bytes of a CUDA context with a training's kernels, where none was measured: an assumption, and shown as one."""
 
 FORWARD_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"
 
 
 class NotTraced(ValueError):
-    """This configuration's step or optimizer could not be traced; the text says why."""
+    """This configuration's step or optimizer could not be traced; the message says why."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Forward and backward of one combination of settings.
+    """Forward and backward of one combination of settings."""
 
-    tapes: micro-batch size -> its tape, 0 for that of every other size; empty where only lines are known.
-    lines: the same -> phase -> lines. weights: as the model's (`MemoryModel.weights`), where these are others.
-    """
-
-    tapes: Mapping[int, MemoryTrace]
-    lines: Mapping[int, Mapping[str, tuple[Line, ...]]]
-    weights: tuple[int, ...] | None = None
+    traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size; empty where only lines are known
+    lines: Mapping[int, Mapping[str, tuple[Line, ...]]]  # by the same sizes and by phase
+    weights: tuple[int, ...] | None = None  # bytes of each parameter and buffer, where not the model's
 
     def at(self, micro_batch_size: int) -> int:
-        """Which tape speaks for this size."""
+        """The key of the trace for this size."""
         return micro_batch_size if micro_batch_size in self.lines else 0
 
 
 @dataclass
 class MemoryModel:
-    """Answers `peak(configuration)` in microseconds, once the allocator has been simulated for its like.
-
-    weights, batch: bytes of each parameter and buffer, and of each tensor of one sample. keeps_gradients: they are never
-    freed, as where `zero_grad` writes zeros. arithmetic: `flops` of one sample's forward and backward and `kernels` of a
-    micro-step, None where they could not be counted; sample_flops: adapter -> fields of `SampleFlops`. failures: what could
-    not be traced, and why.
-    """
+    """Peaks of configurations, in microseconds each once the allocator has been simulated for similar ones."""
 
     environment: Environment
     base: Mapping[str, Any]
-    weights: tuple[int, ...]
-    batch: tuple[int, ...]
+    weights: tuple[int, ...]  # bytes of each parameter and buffer
+    batch: tuple[int, ...]  # bytes of each tensor of one sample
     steps: Mapping[StepKey, Step]
     updates: Mapping[UpdateKey, MemoryTrace]
-    failures: Mapping[Any, str] = field(default_factory=dict)
+    failures: Mapping[Any, str] = field(default_factory=dict)  # key of what could not be traced -> why
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
-    keeps_gradients: bool = False
-    arithmetic: Mapping[str, float] | None = None
-    sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    keeps_gradients: bool = False  # they are never freed, as where `zero_grad` writes zeros
+    arithmetic: Mapping[str, float] | None = (
+        None  # `flops` of a sample's forward and backward, `kernels` of a micro-step
+    )
+    sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # adapter -> fields of `SampleFlops`
     _wasted: dict[Any, int] = field(default_factory=dict)
     _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
@@ -80,9 +71,8 @@ class MemoryModel:
         """The configuration's peak; raises NotTraced where its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
         optimizer = update_key(configuration, self.environment, self.base)
-        for one in (key, optimizer):
-            if one in self.failures:
-                raise NotTraced(self.failures[one])
+        if reason := self.failures.get(key) or self.failures.get(optimizer):
+            raise NotTraced(reason)
         return self.peak_of(key, optimizer, configuration.micro_batch_size, configuration.gradient_accumulation_steps)
 
     def peak_of(self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulation: int) -> MemoryPeak:
@@ -90,24 +80,21 @@ class MemoryModel:
         step = self.steps[key]
         lines = step.lines[step.at(micro_batch_size)]
         of_update, states = self._of_update(optimizer)
-        gradients = lines[FURTHER][0].fixed[
-            KINDS.index(GRADIENTS)
-        ]  # all of them, in every moment of a further micro-step
-        with_states, with_gradients = _Parts(optimizer_states=states), _Parts(gradients=gradients)
+        gradients = lines[FURTHER][0].fixed[KINDS.index(GRADIENTS)]  # all, in every moment of a further micro-step
         phases = [FURTHER] if self.keeps_gradients else [FIRST, FURTHER] if accumulation > 1 else [FIRST]
         moments = [
-            (with_states.plus(line.bytes_at(micro_batch_size)), FORWARD_BACKWARD)
+            (_plus(line.bytes_at(micro_batch_size), "optimizer_states", states), FORWARD_BACKWARD)
             for phase in phases
             for line in lines[phase]
         ]
-        moments += [(with_gradients.plus(line.fixed), OPTIMIZER_STEP) for line in of_update]
-        split, where = max(moments, key=lambda one: sum(one[0].values()))
-        split["weights"] += sum(map(self._block, self._weights_of(step)))
-        split["activations"] += accumulation * sum(self._block(micro_batch_size * one) for one in self.batch)
-        split["temporary"] += sum(self.workspaces) + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
-        found = MemorySplit(**{name: int(size) for name, size in split.items()}, context=self.context_bytes)
+        moments += [(_plus(line.fixed, GRADIENTS, gradients), OPTIMIZER_STEP) for line in of_update]
+        parts, where = max(moments, key=lambda moment: sum(moment[0].values()))
+        parts["weights"] += sum(map(self._block, self._weights_of(step)))
+        parts["activations"] += accumulation * sum(self._block(micro_batch_size * size) for size in self.batch)
+        parts["temporary"] += sum(self.workspaces) + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
+        split = MemorySplit(**{kind: int(size) for kind, size in parts.items()}, context=self.context_bytes)
         wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
-        return MemoryPeak(found, found.total - found.context + wasted, where)
+        return MemoryPeak(split, split.total - split.context + wasted, where)
 
     @property
     def workspaces(self) -> list[int]:
@@ -120,14 +107,14 @@ class MemoryModel:
     def simulate(
         self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulates: bool
     ) -> CachingAllocator:
-        """The allocator after two optimizer steps of one or two micro-steps; raises KeyError without a tape."""
+        """The allocator after two optimizer steps of one or two micro-steps; raises KeyError without a trace."""
         step = self.steps[key]
         return replay(
-            step.tapes[step.at(micro_batch_size)],
+            step.traces[step.at(micro_batch_size)],
             self.updates[optimizer],
             micro_batch_size,
             lasting=[*self._weights_of(step), *self.workspaces],
-            batch=[one * micro_batch_size for one in self.batch],
+            batch=[size * micro_batch_size for size in self.batch],
             micro_steps=1 + accumulates,
             keeps_gradients=self.keeps_gradients,
         )
@@ -141,16 +128,16 @@ class MemoryModel:
     def _of_update(self, optimizer: UpdateKey) -> tuple[tuple[Line, ...], int]:
         """(the highest moments of the optimizer's step, bytes of its states)."""
         if optimizer not in self._of_updates:
-            tape = self.updates[optimizer]
-            tape = tape if self.environment.is_cpu else in_blocks(tape)
-            lines = tuple(line for known in peak_lines(tape).values() for line in known)
-            states = sum(int(one.fixed) for one in tape.tensors if one.kind in LASTING)
+            trace = self.updates[optimizer]
+            trace = trace if self.environment.is_cpu else in_blocks(trace)
+            lines = tuple(line for of_phase in peak_lines(trace).values() for line in of_phase)
+            states = sum(int(tensor.fixed) for tensor in trace.tensors if tensor.kind in LASTING)
             self._of_updates[optimizer] = lines, states
         return self._of_updates[optimizer]
 
     def _wasted_bytes(self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool) -> int:
-        """Reserved less allocated: simulated at powers of two, in a straight line between them."""
-        if self.environment.is_cpu or not self.steps[key].tapes:
+        """Reserved less allocated bytes: simulated at powers of two, linear between them."""
+        if self.environment.is_cpu or not self.steps[key].traces:
             return 0
         low = 1 << (size.bit_length() - 1)
         share = (size - low) / low
@@ -166,11 +153,10 @@ class MemoryModel:
         return self._wasted[place]
 
 
-class _Parts(dict[str, float]):
-    """Bytes by kind, to which a moment's are added."""
-
-    def plus(self, moment: Iterable[float]) -> dict[str, float]:
-        return {kind: size + self.get(kind, 0.0) for kind, size in zip(KINDS, moment, strict=True)}
+def _plus(moment: Iterable[float], kind: str, size: float) -> dict[str, float]:
+    """Kind -> a moment's bytes, with so many more of one kind."""
+    parts = dict(zip(KINDS, moment, strict=True))
+    return parts | {kind: parts[kind] + size}
 
 
 def memory_model(
@@ -181,26 +167,25 @@ def memory_model(
     context_bytes: int | None = None,
     keeps_gradients: bool = False,
 ) -> MemoryModel:
-    """The model that a `trace` order's answer makes. context_bytes: default the environment's, else a typical one."""
+    """The model from a `trace` order's answer. context_bytes: by default the environment's, else a typical one."""
     failures: dict[Any, str] = {}
     notes = list(answer["notes"])
     counts, on_cpu = answer["counts"], environment.is_cpu
     steps: dict[StepKey, Step] = {}
-    for key, told in zip(wanted.steps, answer["steps"], strict=True):
+    for key, data in zip(wanted.steps, answer["steps"], strict=True):
         try:
-            steps[key] = _step(told, counts, on_cpu)
+            steps[key] = _step(data, counts, on_cpu)
         except NotTraced as error:
             failures[key] = str(error)
     updates: dict[UpdateKey, MemoryTrace] = {}
-    for name, told in zip(wanted.updates, answer["updates"], strict=True):
-        if "error" in told:
-            failures[name] = told["error"]
+    for name, data in zip(wanted.updates, answer["updates"], strict=True):
+        if "error" in data:
+            failures[name] = data["error"]
         else:
-            updates[name] = MemoryTrace.from_dict(told["tape"])
+            updates[name] = MemoryTrace.from_dict(data["tape"])
     if context_bytes is None:
-        context_bytes = environment.context_bytes
-        if not on_cpu and not context_bytes:
-            context_bytes = TYPICAL_CONTEXT
+        context_bytes = environment.context_bytes or (0 if on_cpu else TYPICAL_CONTEXT)
+        if not on_cpu and not environment.context_bytes:
             notes.append(f"context of {TYPICAL_CONTEXT >> 20} MiB assumed: none was measured on this device")
     return MemoryModel(
         environment,
@@ -218,34 +203,35 @@ def memory_model(
     )
 
 
-def _step(told: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
-    if "error" in told:
-        raise NotTraced(told["error"])
-    weights = tuple(told["weights"]) if "weights" in told else None
-    if "peaks" in told:
-        return Step({}, {0: _straight_lines(told["peaks"], max(counts, default=0), on_cpu)}, weights)
-    tapes = {int(size): MemoryTrace.from_dict(one) for size, one in told["tapes"].items()}
-    found = {size: tape for size, tape in tapes.items() if size == 1}
-    small, large = sorted(size for size in tapes if size > 1)
-    line = between(tapes[small], small, tapes[large], large)
-    if line is None:
+def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
+    if "error" in data:
+        raise NotTraced(data["error"])
+    weights = tuple(data["weights"]) if "weights" in data else None
+    if "peaks" in data:
+        return Step({}, {0: _straight_lines(data["peaks"], max(counts, default=0), on_cpu)}, weights)
+    by_size = {int(size): MemoryTrace.from_dict(trace) for size, trace in data["tapes"].items()}
+    small, large = sorted(size for size in by_size if size > 1)
+    general = between(by_size[small], small, by_size[large], large)
+    if general is None:
         raise NotTraced("what it makes does not grow in a straight line with the micro-batch")
-    found[0] = line
-    if not told["whole"]:
+    traces = {size: trace for size, trace in by_size.items() if size == 1} | {0: general}
+    if not data["whole"]:
         try:
-            found = {size: repeated(tape, counts) for size, tape in found.items()}
+            traces = {size: repeated(trace, counts) for size, trace in traces.items()}
         except NotPeriodic as error:
             raise NotTraced(str(error)) from error
-    lines = {size: peak_lines(tape if on_cpu else in_blocks(tape)) for size, tape in found.items()}
-    return Step(found, lines, weights)
+    return Step(traces, {size: _lines(trace, on_cpu) for size, trace in traces.items()}, weights)
+
+
+def _lines(trace: MemoryTrace, on_cpu: bool) -> dict[str, tuple[Line, ...]]:
+    return peak_lines(trace if on_cpu else in_blocks(trace))
 
 
 def _straight_lines(peaks: list[Any], layers: int, on_cpu: bool) -> dict[str, tuple[Line, ...]]:
     """Phase -> one line, extended from the peaks of few layers."""
-    known: dict[str, list[tuple[int, int, Line]]] = {}
-    for count, size, told in peaks:
-        tape = MemoryTrace.from_dict(told)
-        for phase, lines in peak_lines(tape if on_cpu else in_blocks(tape)).items():
-            best = max(lines, key=lambda line: line.total_at(size))
-            known.setdefault(phase, []).append((count, size, best))
-    return {phase: (straight(points, layers),) for phase, points in known.items()}
+    points: dict[str, list[tuple[int, int, Line]]] = {}
+    for count, size, data in peaks:
+        for phase, lines in _lines(MemoryTrace.from_dict(data), on_cpu).items():
+            highest = max(lines, key=lambda line: line.total_at(size))
+            points.setdefault(phase, []).append((count, size, highest))
+    return {phase: (straight(of_phase, layers),) for phase, of_phase in points.items()}

@@ -1,4 +1,4 @@
-"""What must be traced for a set of configurations: one trace for all whose step makes and frees the same."""
+"""Keys of traces: configurations whose step makes and frees the same tensors share one."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,28 +12,27 @@ from autotune.space.settings.optimizer import user_optimizer
 from autotune.space.setup import training_setup
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
-"""Fields of TrainingArguments that need the same bytes as another one, and those that need none."""
+"""Fields of TrainingArguments with the same bytes as another one, and those without any."""
 
 StepKey = tuple[tuple[str, Any], ...]
 
 
 class UpdateKey(NamedTuple):
-    """The optimizer, the dtype of the weights that it steps, and the adapter that has them, as text; empty without one."""
+    """What decides an optimizer's memory."""
 
     optimizer: str
-    dtype: str = "float32"
-    adapter: str = ""
+    dtype: str = "float32"  # of the weights that it steps
+    adapter: str = ""  # that has them, as JSON
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What must be traced for a set of configurations: each distinct step and update once.
+    """The traces for a set of configurations, each distinct step and update once."""
 
-    steps, updates: key -> training and model arguments and adapter of one configuration that has it.
-    """
-
-    steps: Mapping[StepKey, Mapping[str, Any]]
-    updates: Mapping[UpdateKey, Mapping[str, Any]]
+    steps: Mapping[
+        StepKey, Mapping[str, Any]
+    ]  # training and model arguments and adapter of a configuration with that key
+    updates: Mapping[UpdateKey, Mapping[str, Any]]  # the same
     on_cuda: bool
 
     def request(self) -> dict[str, Any]:
@@ -41,10 +40,10 @@ class Wanted:
         return {
             "steps": list(self.steps.values()),
             "updates": [
-                {**one["training_arguments"], "adapter": one["adapter"], "dtype": dtype}
-                for (_, dtype, _), one in self.updates.items()
+                {**fields["training_arguments"], "adapter": fields["adapter"], "dtype": dtype}
+                for (_, dtype, _), fields in self.updates.items()
             ],
-            "adapters": [one["adapter"] for one in self.steps.values()],
+            "adapters": [fields["adapter"] for fields in self.steps.values()],
             "on_cuda": self.on_cuda,
         }
 
@@ -52,9 +51,9 @@ class Wanted:
 def wanted_traces(
     configurations: Iterable[Configuration], environment: Environment, base: Mapping[str, Any], task: str = ""
 ) -> Wanted:
-    """The traces that these configurations need. base: the user's own arguments, those that differ from the defaults.
+    """The traces that these configurations need.
 
-    task: the workload's; an adapter may leave the head of some to be trained.
+    base: the user's own arguments that differ from the defaults. task: the workload's; some adapters train its head.
     """
     steps: dict[StepKey, Mapping[str, Any]] = {}
     updates: dict[UpdateKey, Mapping[str, Any]] = {}
@@ -71,7 +70,7 @@ def wanted_traces(
 
 
 def on_one_rank(configuration: Configuration) -> Configuration:
-    """The configuration as a process trains it that knows of no other: without what only means something to several."""
+    """The configuration in a single process: without the settings that are only active with several."""
     settings = {
         name: value
         for name, value in configuration.settings
@@ -83,7 +82,7 @@ def on_one_rank(configuration: Configuration) -> Configuration:
 
 
 def step_key(configuration: Configuration, environment: Environment) -> StepKey:
-    """What tells one configuration's forward and backward from another's: the fields of the settings that change memory."""
+    """The fields of the settings that change the memory of forward and backward."""
     fields: dict[str, Any] = {}
     for name, value in on_one_rank(configuration).settings:
         if "memory" in SETTINGS[name].changes and SETTINGS[name].traced and name != "optimizer":
@@ -94,16 +93,16 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
                 **settings.environment,
                 **settings.adapter,
             }
-    known: dict[str, Any] = {}
-    for name, told in fields.items():
-        value = json.dumps(told, sort_keys=True) if isinstance(told, Mapping) else told
+    key: dict[str, Any] = {}
+    for name, value in fields.items():
+        value = json.dumps(value, sort_keys=True) if isinstance(value, Mapping) else value
         if (same := SAME_MEMORY.get(name, name)) is not None:
-            known[same] = known.get(same) or value
-    return tuple(sorted(known.items()))
+            key[same] = key.get(same) or value
+    return tuple(sorted(key.items()))
 
 
 def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
-    """The name of the configuration's optimizer, the dtype of the weights that it steps, and the adapter that has them."""
+    """What decides the memory of the configuration's optimizer."""
     own = configuration.values.get("optimizer")
     setup = training_setup(configuration, environment, base)
     name = str(own if own is not None else user_optimizer(base))

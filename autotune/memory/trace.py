@@ -1,31 +1,25 @@
-"""MemoryTrace: which tensors a training step makes and frees, in order, and the same for more layers and any micro-batch."""
+"""Memory trace of a training step: tensors made and freed in order, extended to more layers and any micro-batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 FIRST, FURTHER, UPDATE_FIRST, UPDATE = "first", "further", "update first", "update"
-"""Phases of a tape: a step's first micro-step (it makes the gradients), a further one (it adds to them), the optimizer's
+"""Phases of a trace: a step's first micro-step (it makes the gradients), a further one (it adds to them), the optimizer's
 first step (it makes its states) and every later one."""
 
-WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY = (
-    "weights",
-    "gradients",
-    "optimizer_states",
-    "activations",
-    "temporary",
-)
+WEIGHTS, GRADIENTS, STATES = "weights", "gradients", "optimizer_states"
+ACTIVATIONS, TEMPORARY = "activations", "temporary"
 KINDS = (WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY)
 LASTING = (GRADIENTS, STATES)
 """Kinds that outlive their phase."""
 
 TRACED_LAYERS = (3, 5)
-"""Layers of a repeated list in a trace: the one in the middle stands for all others. Five where its neighbours, the first
-and the last one, do more than it does."""
+"""Layers of a repeated list in a trace: the middle one represents all others. Five where the first and the last do more."""
 
 
 class NotPeriodic(ValueError):
-    """The tape cannot be repeated: its middle layer is not like its neighbours, or holds what is not a layer's."""
+    """The middle layer differs from its neighbours, or frees tensors that are not a layer's."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +36,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of events that belong together.
-
-    group: which repeated list of layers (None: none). layer: its place among the traced ones; backward: which pass.
-    events: `i` where tensor i is made, `~i` where it is freed.
-    """
+    """Successive events of one layer and pass, or of what is no layer's."""
 
     phase: str
-    group: int | None
-    layer: int
+    group: int | None  # number of the repeated list of layers
+    layer: int  # place among the traced layers
     backward: bool
-    events: tuple[int, ...]
+    events: tuple[int, ...]  # `i` where tensor i is made, `~i` where it is freed
 
 
 @dataclass(frozen=True)
@@ -72,43 +62,40 @@ class MemoryTrace:
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryTrace":
         """From `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events]) of one trace."""
         tensors = tuple(Tensor(size, 0, kind) for size, kind in zip(data["sizes"], data["kinds"], strict=True))
-        segments = tuple(Segment(one[0], one[1], one[2], one[3], tuple(one[4])) for one in data["segments"])
+        segments = tuple(Segment(*row[:4], events=tuple(row[4])) for row in data["segments"])
         return cls(tensors, segments)
 
 
-def between(one: MemoryTrace, one_size: int, other: MemoryTrace, other_size: int) -> MemoryTrace | None:
-    """The tape for every micro-batch size, from two traces of it; None where their events differ."""
-    if one.segments != other.segments:
+def between(small: MemoryTrace, small_size: int, large: MemoryTrace, large_size: int) -> MemoryTrace | None:
+    """The trace for every micro-batch size, from those of two sizes; None where their events differ."""
+    if small.segments != large.segments:
         return None
     tensors = []
-    for first, second in zip(one.tensors, other.tensors, strict=True):
-        slope = (second.fixed - first.fixed) / (other_size - one_size)
-        tensors.append(Tensor(first.fixed - slope * one_size, slope, first.kind))
-    return MemoryTrace(tuple(tensors), one.segments)
+    for first, second in zip(small.tensors, large.tensors, strict=True):
+        slope = (second.fixed - first.fixed) / (large_size - small_size)
+        tensors.append(Tensor(first.fixed - slope * small_size, slope, first.kind))
+    return MemoryTrace(tuple(tensors), small.segments)
 
 
-# More layers --------------------------------------------------------------------------------------------------------
-
-
-def repeated(tape: MemoryTrace, counts: Sequence[int]) -> MemoryTrace:
-    """The tape of a model with so many layers in each group, from one with few: the middle one is repeated.
+def repeated(trace: MemoryTrace, counts: Sequence[int]) -> MemoryTrace:
+    """The trace of a model with so many layers in each group, from one with few: the middle one is repeated.
 
     What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic where a middle layer's
-    tensors are not those of its neighbours in number and size, or where the layers of a group do not follow each other.
+    tensors are not those of its neighbours in number and size, or where the layers of a group are not consecutive.
     """
-    traced = 1 + max((segment.layer for segment in tape.segments if segment.group is not None), default=0)
-    return _Repetition(tape, counts, traced).tape() if any(count != traced for count in counts) else tape
+    traced = 1 + max((segment.layer for segment in trace.segments if segment.group is not None), default=0)
+    return _Repetition(trace, counts, traced).long() if any(count != traced for count in counts) else trace
 
 
 class _Repetition:
-    """A tensor of the long tape is named by where it is made: (segment of the short tape, place of its layer, rank)."""
+    """Tensors of the long trace are identified by (segment of the short trace, place of its layer, rank) of their creation."""
 
-    def __init__(self, tape: MemoryTrace, counts: Sequence[int], traced: int) -> None:
-        self._short, self._counts, self._traced, self._middle = tape, counts, traced, traced // 2
+    def __init__(self, trace: MemoryTrace, counts: Sequence[int], traced: int) -> None:
+        self._short, self._counts, self._traced, self._middle = trace, counts, traced, traced // 2
         self._made: dict[int, tuple[int, int]] = {}  # tensor -> (segment, rank among the segment's new tensors)
         self._rank: list[list[int]] = []  # segment -> its new tensors in order
         self._of_layer: dict[tuple[str, int, bool, int], int] = {}
-        for number, segment in enumerate(tape.segments):
+        for number, segment in enumerate(trace.segments):
             new = [event for event in segment.events if event >= 0]
             self._rank.append(new)
             self._made |= {tensor: (number, rank) for rank, tensor in enumerate(new)}
@@ -120,12 +107,12 @@ class _Repetition:
         self._new: dict[tuple[int, int, int], int] = {}
         self._tensors: list[Tensor] = []
 
-    def tape(self) -> MemoryTrace:
+    def long(self) -> MemoryTrace:
         segments = tuple(self._segment(number, place) for number, place in self._order())
         return MemoryTrace(tuple(self._tensors), segments)
 
     def _order(self) -> Iterator[tuple[int, int]]:
-        """(segment of the short tape, place of its layer) along the long tape."""
+        """(segment of the short trace, place of its layer) along the long trace."""
         expected: tuple[str, int | None, int, bool] | None = None
         for number, segment in enumerate(self._short.segments):
             if segment.group is None:
@@ -143,7 +130,7 @@ class _Repetition:
             yield from ((number, place) for place in self._places(segment))
 
     def _places(self, segment: Segment) -> list[int]:
-        """Where this segment's layer stands in the long tape, in its order."""
+        """The places of this segment's layer in the long trace, in its order."""
         assert segment.group is not None
         beyond = self._counts[segment.group] - self._traced
         if segment.layer != self._middle:
@@ -152,7 +139,7 @@ class _Repetition:
         return list(reversed(middle)) if segment.backward else list(middle)
 
     def _traced_at(self, place: int, count: int) -> int:
-        """The traced layer that stands for the one at this place."""
+        """The traced layer that represents the one at this place."""
         beyond = count - self._traced
         return place if place < self._middle else place - beyond if place > self._middle + beyond else self._middle
 
@@ -174,7 +161,7 @@ class _Repetition:
         return Segment(segment.phase, segment.group, layer, segment.backward, tuple(events))
 
     def _freed(self, segment: Segment, place: int, tensor: int) -> list[tuple[int, int, int]]:
-        """Which tensors of the long tape this free means there."""
+        """The tensors of the long trace that this event frees there."""
         if tensor not in self._made:
             raise NotPeriodic("a tensor is freed that was not made")
         number, rank = self._made[tensor]
@@ -184,8 +171,8 @@ class _Repetition:
                 raise NotPeriodic("a middle layer frees what is no layer's")
             return [(number, 0, rank)]
         if segment.group != owner.group:
-            # What is no layer's frees layers' tensors: of the middle one means of each of them.
-            return [(number, one, rank) for one in self._places(owner)]
+            # Freed outside the layers: a tensor of the middle layer stands for one of each copy.
+            return [(number, copy, rank) for copy in self._places(owner)]
         count, apart = self._counts[owner.group], owner.layer - segment.layer
         there = place + apart if abs(apart) <= self._middle else self._places(owner)[0]
         if not 0 <= there < count:
