@@ -6,13 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
-from autotune.core.configuration import Configuration, Value
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Configuration, Environment, Measurement, Outcome, Step, Trial, Value, Workload
 from autotune.core.request import tuning_request
-from autotune.core.step import Step
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment
 from autotune.memory.allocator import CachingAllocator, replay, rounded
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key

@@ -62,7 +62,10 @@ class MemoryTrace:
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryTrace":
         """From `sizes` (bytes), `kinds` and `segments` ([phase, group, layer, backward, events]) of one trace."""
         tensors = tuple(Tensor(size, 0, kind) for size, kind in zip(data["sizes"], data["kinds"], strict=True))
-        segments = tuple(Segment(*row[:4], events=tuple(row[4])) for row in data["segments"])
+        segments = tuple(
+            Segment(phase, group, layer, backward, tuple(events))
+            for phase, group, layer, backward, events in data["segments"]
+        )
         return cls(tensors, segments)
 
 

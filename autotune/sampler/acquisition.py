@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome
 from autotune.sampler.cost_model import CostModel, Costs, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation

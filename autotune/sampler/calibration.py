@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.core.configuration import Value
-from autotune.core.trial import Trial
+from autotune.core import Trial, Value
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import observed
 from autotune.sampler.parameters import all_values

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from autotune.core.configuration import Configuration
-from autotune.core.io import Serializable
-from autotune.core.measurement import HOST_STAGES, Measurement, Outcome
+from autotune.core import Configuration, Measurement, Outcome, Serializable
+from autotune.core.measurement import HOST_STAGES
 
 WITHOUT_INTERVAL = 0.5
 """Noise of a speed without an interval, as of a single step: standard deviation of its logarithm."""

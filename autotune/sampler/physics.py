@@ -12,10 +12,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, Value
 from autotune.memory.peak import MemoryPeak
 from autotune.sampler.acquisition import Proposal, propose
 from autotune.sampler.candidates import POOL, pool, stages

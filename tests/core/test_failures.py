@@ -65,10 +65,6 @@ def test_torchs_own_class_is_enough_without_a_known_text() -> None:
     )
 
 
-def test_a_memory_error_without_a_text_is_an_out_of_memory() -> None:
-    assert failures.from_exception(MemoryError(), "build").outcome is Outcome.OUT_OF_MEMORY
-
-
 def test_the_class_wins_over_a_text_that_means_a_crash() -> None:
     error = MemoryError("the last thing seen was an illegal memory access")
     assert failures.from_exception(error, "forward").outcome is Outcome.OUT_OF_MEMORY
@@ -133,10 +129,6 @@ def test_the_libraries_that_are_here_word_it_as_the_table_says() -> None:
 )
 def test_the_refused_bytes_are_read_from_the_text(name: str, refused: int) -> None:
     assert failures.from_exception(RuntimeError(OUT_OF_MEMORY[name]), "forward").refused_bytes == refused
-
-
-def test_refused_bytes_that_no_text_tells_are_unknown() -> None:
-    assert failures.from_exception(RuntimeError(OUT_OF_MEMORY["cuBLAS"]), "forward").refused_bytes is None
 
 
 # Exit codes and signals -----------------------------------------------------------------------------------------

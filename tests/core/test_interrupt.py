@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement
 from autotune.core.errors import SearchFailed
 from autotune.core.interrupt import (
     SAID,
@@ -22,7 +22,6 @@ from autotune.core.interrupt import (
     graceful_interrupt,
     stop_reason_of,
 )
-from autotune.core.measurement import Measurement
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.study.finish import finish

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from autotune.core import Interval
 from autotune.core.interval import (
     MEMORY,
-    Interval,
     foreseen_width,
     pairs_needed,
     quotient_interval,
@@ -63,12 +63,6 @@ def test_the_interval_of_neighbouring_steps_holds_the_truth_though_their_noise_h
     assert 0.92 <= coverage(times, 8.0) <= 0.98
 
 
-@pytest.mark.parametrize("steps", [5, 8, 24])
-def test_taken_for_independent_neighbouring_steps_would_promise_too_much(steps: int) -> None:
-    times = 1 + 0.05 * noise(RUNS, steps, MEMORY, steps)
-    assert coverage(times, 8.0, memory=0.5) < 0.75
-
-
 def test_the_noise_of_these_tests_is_what_it_says() -> None:
     drawn = noise(20_000, 8, MEMORY, 1)
     assert drawn.var() == pytest.approx(1.0, abs=0.02)
@@ -84,28 +78,11 @@ def test_with_a_memory_of_a_half_it_is_the_textbook_s_interval() -> None:
     assert interval.high - interval.low == pytest.approx(interval * (high - low) / np.mean(times), rel=0.01)
 
 
-def test_the_longer_the_memory_the_wider_the_interval_and_the_less_do_further_steps_narrow_it() -> None:
-    def width(steps: int, memory: float) -> float:
-        return ratio_interval([8] * steps, [1.1, 0.9] * (steps // 2), memory).relative_width
-
-    widths = [width(8, memory) for memory in (0.5, 0.7, 0.87, 0.95)]
-    assert widths == sorted(widths)
-    assert width(8, 0.5) / width(32, 0.5) > 1.4 * width(8, 0.87) / width(32, 0.87) > 1.4
-
-
 def test_steps_of_different_size_share_one_speed() -> None:
     counts = [int(count) for count in np.random.default_rng(1).integers(4, 40, 30)]
     interval = ratio_interval(counts, [count / 16 for count in counts])
     assert interval == pytest.approx(16)
     assert interval.high - interval.low < 1e-6
-
-
-@pytest.mark.parametrize("factor", [0.001, 1000.0])
-def test_an_interval_does_not_depend_on_the_units(factor: float) -> None:
-    counts, times = [8, 9, 7, 8], [1.0, 1.2, 0.9, 0.95]
-    one, other = ratio_interval(counts, times), ratio_interval(counts, [factor * time for time in times])
-    assert other * factor == pytest.approx(float(one))
-    assert other.relative_width == pytest.approx(one.relative_width)
 
 
 def test_one_step_alone_has_an_endless_interval() -> None:
@@ -134,18 +111,7 @@ def test_the_width_foreseen_is_the_width_that_so_many_steps_of_the_same_spread_h
     assert foreseen == pytest.approx(alternating(steps + more).relative_width)
 
 
-def test_steps_without_spread_are_foreseen_to_stay_so() -> None:
-    assert foreseen_width(ratio_interval([8] * 5, [1.0] * 5), 5, 19) == 0.0
-
-
 # A quotient of pairs --------------------------------------------------------------------------------------------
-
-
-def test_what_slows_both_of_a_pair_cancels() -> None:
-    weather = [1.0, 0.5, 0.8, 0.3]
-    interval = quotient_interval([30 * one for one in weather], [20 * one for one in weather])
-    assert interval == pytest.approx(1.5)
-    assert interval.high - interval.low < 1e-9
 
 
 def test_the_interval_of_a_quotient_is_that_of_its_logarithms() -> None:

@@ -1,9 +1,58 @@
-"""JSON that anybody may have written."""
+"""JSON files that anybody may have written, and dataclasses as plain data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
+from autotune.core import Configuration, Environment, Measurement, Outcome, Serializable, Step, Workload
 from autotune.core.io import parse_json
+from autotune.core.loss_curves import Numerics
 from autotune.space.file import read_yaml
+from tests.makers import completed, configuration, gpu, step, workload
+
+
+@dataclass(frozen=True)
+class Everything(Serializable):
+    FORMER_NAMES = {"former": "name"}  # noqa: RUF012
+
+    name: str
+    outcome: Outcome | None = None
+    steps: tuple[Step, ...] = ()
+    by_number: Mapping[int, Step] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str | int | bool, ...]] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+    configuration: Configuration | None = None
+
+
+def test_a_dataclass_goes_through_json_and_back() -> None:
+    whole = Everything(
+        "a", Outcome.CRASHED, (step(1.0),), {7: step(2.0)}, {"workers": (0, "2", True)}, (1.5,), configuration(8)
+    )
+    for value in (whole, Everything("b")):
+        assert Everything.from_dict(json.loads(json.dumps(value.to_dict()))) == value
+
+
+def test_former_names_are_read_unknown_ones_ignored_and_numbers_read_from_text() -> None:
+    read = Everything.from_dict({"former": "a", "colour": "green", "rates": ["inf", 2]})
+    assert read == Everything("a", rates=(float("inf"), 2))
+    assert Measurement.from_dict({"outcome": "crashed", "observed_doubts": ["hot"]}).observed_warnings == ("hot",)
+    assert Numerics.from_dict({"reference_levers": {"precision": "fp32"}}).reference_settings == {"precision": "fp32"}
+
+
+@pytest.mark.parametrize("data", [{}, [], [1, 2], None, {"name": "a", "outcome": "fine"}, {"name": "a", "steps": [3]}])
+def test_other_data_is_an_error_that_readers_expect(data: object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Everything.from_dict(data)  # type: ignore[arg-type]
+
+
+def test_what_earlier_versions_wrote_without_later_fields_is_read() -> None:
+    for noun, required in ((completed(), {"outcome", "steps"}), (workload(), {"name", "task"})):
+        data = {name: value for name, value in noun.to_dict().items() if name in required}
+        assert type(noun).from_dict(data) == type(noun)(**{name: getattr(noun, name) for name in required})
+    assert Environment.from_dict(json.loads(json.dumps(gpu().to_dict()))).compute_capability == (9, 0)
+    assert Workload.from_dict({"name": "a", "task": "b", "longest": [1]}).longest == (1,)
 
 
 def test_json_is_read_and_what_is_none_is_a_value_error() -> None:

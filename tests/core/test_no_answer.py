@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.errors import AutotuneError, NothingFits, SearchFailed
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import AutotuneError, Measurement, Outcome, Trial
+from autotune.core.errors import NothingFits, SearchFailed
 from autotune.core.no_answer import why_no_answer
-from autotune.core.trial import Trial
 from autotune.report.summary import headline
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, trial
 

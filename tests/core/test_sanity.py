@@ -48,11 +48,6 @@ def test_every_part_that_failed_has_its_line() -> None:
     assert failed("", Outcome.TIMED_OUT, "not done after 60 s").lines() == ["rehearsal: timed out: not done after 60 s"]
 
 
-def test_a_part_knows_its_problem() -> None:
-    assert failed("saving").problem("saving") == Problem("saving", Outcome.CRASHED, "it broke")
-    assert failed("saving").problem("evaluation") is None
-
-
 def test_a_rehearsal_survives_json() -> None:
     for rehearsal in (DONE, SanityCheck(), failed("evaluation", eval_batches_tried=(2, 1))):
         assert SanityCheck.from_dict(json.loads(json.dumps(rehearsal.to_dict()))) == rehearsal

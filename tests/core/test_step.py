@@ -7,7 +7,7 @@ import pytest
 from autotune.core.step import DRIFT, Step, drift
 from tests.makers import step
 
-SEEDS = range(60)
+SEEDS = range(10)
 
 
 def ran(chance: random.Random, run: int) -> Step:
@@ -39,45 +39,14 @@ def parts(one: Step) -> float:
 
 
 def test_a_step_of_three_micro_steps_becomes_one_of_many() -> None:
-    ran = step(
-        10.0,
-        data_wait_s=0.6,
-        first_s=2.0,
-        middle_s=3.0,
-        last_s=4.4,
-        optimizer_s=1.0,
-        samples=12,
-        tokens=120,
-        non_padding_tokens=90,
-    )
+    times = {"data_wait_s": 0.6, "first_s": 2.0, "middle_s": 3.0, "last_s": 4.4, "optimizer_s": 1.0}
+    ran = step(10.0, samples=12, tokens=120, non_padding_tokens=90, **times)
     made = ran.composed(3, 8)
     # first + 6 x middle + last, and waiting batch by batch
     assert made.seconds == pytest.approx(0.6 / 3 * 8 + 2.0 + 6 * 3.0 + 4.4)
     assert made.data_wait_s == pytest.approx(1.6)
     assert made.optimizer_s == 1.0
     assert (made.samples, made.tokens, made.non_padding_tokens) == (32, 320, 240)
-
-
-def test_forward_and_backward_grow_by_the_middle_ones() -> None:
-    ran = step(
-        12.0, first_s=3.0, middle_s=4.0, last_s=5.0, forward_s=4.0, backward_s=7.0, middle_forward_s=1.5,
-        middle_backward_s=2.5,
-    )  # fmt: skip
-    made = ran.composed(3, 10)
-    assert made.forward_s == pytest.approx(4.0 + 7 * 1.5)
-    assert made.backward_s == pytest.approx(7.0 + 7 * 2.5)
-    assert made.overhead_s == pytest.approx(1.0)
-
-
-def test_what_the_trainer_does_once_a_step_stays_once() -> None:
-    overhead = 0.5
-    ran = step(2.0 + 3.0 + 4.0 + overhead, first_s=2.0, middle_s=3.0, last_s=4.0, samples=3)
-    assert ran.composed(3, 4).seconds == pytest.approx(2.0 + 2 * 3.0 + 4.0 + overhead)
-
-
-def test_a_step_that_ran_as_asked_stays_as_it_is() -> None:
-    ran = step(3.0, first_s=1.0, last_s=2.0)
-    assert ran.composed(2, 2) is ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -24,22 +24,6 @@ def test_a_confirmed_trial_counts_as_all_its_rounds_together() -> None:
     assert len(one.final.steps) == 12
 
 
-def test_from_three_rounds_on_a_confirmed_trial_is_as_certain_as_its_rounds_agree() -> None:
-    of = configuration()
-    agreeing = replace(trial(0, of=of), confirmations=(completed(of, 8.0, spread=0.1),) * 3)
-    differing = replace(trial(0, of=of), confirmations=tuple(completed(of, one) for one in (8.0, 9.0, 10.0)))
-    assert agreeing.final.rounds == differing.final.rounds == (6, 6, 6)
-    assert agreeing.samples_per_second.relative_width < 0.01  # type: ignore[union-attr]
-    assert differing.samples_per_second.relative_width > 0.3  # type: ignore[union-attr]
-
-
-def test_a_trial_is_barred_only_where_something_says_why() -> None:
-    assert trial(0).disqualified_reason == ""
-    disqualified_reason = replace(trial(1), disqualified_reason="its loss differs from the baseline's")
-    assert disqualified_reason.feasible, "it fits; it only cannot win"
-    assert disqualified_reason.samples_per_second == pytest.approx(10.0)
-
-
 def test_a_round_that_needed_the_allocator_s_second_try_does_not_fit() -> None:
     of = configuration()
     one = replace(trial(0, of=of), confirmations=(completed(of), completed(of, allocator_retries=1)))

@@ -21,26 +21,15 @@ from autotune.core.units import (
     three_digits,
 )
 
+SIZES = {
+    **{"600mib": 600 * 2**20, "24 GB": 24 * 10**9, "24G": 24 * 10**9, "1.5GiB": 3 * 2**29, ".5k": 500, "1B": 1},
+    **{629145600: 629145600, "1e9": 10**9, "2.5E+3 KiB": 2500 * 2**10, " 2 TiB ": 2 * 2**40},
+}
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("600MiB", 600 * 2**20),
-        ("600mib", 600 * 2**20),
-        ("24 GB", 24 * 10**9),
-        ("24G", 24 * 10**9),
-        ("1.5GiB", 3 * 2**29),
-        (".5k", 500),
-        ("629145600", 629145600),
-        (629145600, 629145600),
-        ("1B", 1),
-        ("1e9", 10**9),
-        ("2.5E+3 KiB", 2500 * 2**10),
-        (" 2 TiB ", 2 * 2**40),
-    ],
-)
-def test_a_size_is_read_as_people_write_it(text: Any, size: int) -> None:
-    assert parse_bytes(text) == size
+
+@pytest.mark.parametrize("text", SIZES)
+def test_a_size_is_read_as_people_write_it(text: Any) -> None:
+    assert parse_bytes(text) == SIZES[text]
 
 
 @pytest.mark.parametrize(
@@ -119,25 +108,13 @@ def test_what_is_no_positive_duration_is_refused(text: Any) -> None:
 
 
 def test_durations_are_written_in_the_unit_that_fits() -> None:
-    assert [format_seconds(seconds) for seconds in (0, 12.4, 59.7, 200, 3599.6, 7500)] == [
-        "0 s",
-        "12 s",
-        "1 min 0 s",
-        "3 min 20 s",
-        "1 h 0 min",
-        "2 h 5 min",
-    ]
+    texts = {0: "0 s", 12.4: "12 s", 59.7: "1 min 0 s", 200: "3 min 20 s", 3599.6: "1 h 0 min", 7500: "2 h 5 min"}
+    assert {seconds: format_seconds(seconds) for seconds in texts} == texts
 
 
 def test_what_was_timed_is_written_in_milliseconds_below_a_second() -> None:
-    assert [format_duration(seconds) for seconds in (None, 0.0004, 0.21, 0.9994, 1.165, 75)] == [
-        "-",
-        "0.4 ms",
-        "210.0 ms",
-        "999.4 ms",
-        "1.165 s",
-        "75.000 s",
-    ]
+    texts = {None: "-", 0.0004: "0.4 ms", 0.21: "210.0 ms", 0.9994: "999.4 ms", 1.165: "1.165 s", 75: "75.000 s"}
+    assert {seconds: format_duration(seconds) for seconds in texts} == texts
 
 
 def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
@@ -146,29 +123,18 @@ def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
     assert format_interval(1234.5, 1000, 1469) == "1234 ± 234"
     assert format_interval(0.12345, 0.12344, 0.12346) == "0.123 ± 0.000"
     assert format_interval(41.234, 41.234, 41.234) == "41.2 ± 0.0"
-
-
-def test_the_endless_interval_of_a_single_step_can_be_written() -> None:
     assert format_interval(41.234, 0.0, math.inf) == "41.2 ± inf"
 
 
-@pytest.mark.parametrize(
-    ("text", "price"),
-    [
-        ("2.50", (2.5, "")),
-        (2, (2.0, "")),
-        (0.5, (0.5, "")),
-        ("2.50EUR", (2.5, "EUR")),
-        (" 2 eur ", (2.0, "eur")),
-        ("$.75", (0.75, "$")),
-        ("CHF 3", (3.0, "CHF")),
-        ("3 €", (3.0, "€")),
-        ("US$4", (4.0, "US$")),
-        ("0", (0.0, "")),
-    ],
-)
-def test_a_price_is_read_as_people_write_it(text: Any, price: tuple[float, str]) -> None:
-    assert parse_price(text) == price
+PRICES = {
+    **{"2.50": (2.5, ""), 2: (2.0, ""), 0.5: (0.5, ""), "2.50EUR": (2.5, "EUR"), " 2 eur ": (2.0, "eur")},
+    **{"$.75": (0.75, "$"), "CHF 3": (3.0, "CHF"), "3 €": (3.0, "€"), "US$4": (4.0, "US$"), "0": (0.0, "")},
+}
+
+
+@pytest.mark.parametrize("text", PRICES)
+def test_a_price_is_read_as_people_write_it(text: Any) -> None:
+    assert parse_price(text) == PRICES[text]
 
 
 @pytest.mark.parametrize(
@@ -179,23 +145,9 @@ def test_what_is_no_price_is_refused(text: Any) -> None:
         parse_price(text)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.0000123, "0.0000123"),
-        (0.01234, "0.0123"),
-        (1.0, "1.00"),
-        (5.5, "5.50"),
-        (9.996, "10.0"),
-        (17, "17.0"),
-        (54.19, "54.2"),
-        (99.96, "100"),
-        (123.4, "123"),
-        (1234.56, "1235"),
-        (123456.7, "123457"),
-        (math.inf, "inf"),
-    ],
-)
-def test_three_digits_of_a_number_count_and_none_is_an_exponent(value: float, text: str) -> None:
-    assert three_digits(value) == text
+def test_three_digits_of_a_number_count_and_none_is_an_exponent() -> None:
+    texts = {
+        **{0: "0", 0.0000123: "0.0000123", 0.01234: "0.0123", 1.0: "1.00", 5.5: "5.50", 9.996: "10.0", 17: "17.0"},
+        **{54.19: "54.2", 99.96: "100", 123.4: "123", 1234.56: "1235", 123456.7: "123457", math.inf: "inf"},
+    }
+    assert {value: three_digits(value) for value in texts} == texts

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment
 from autotune.memory.estimate import (
     CUBLAS_WORKSPACE,
     FORWARD_BACKWARD,

@@ -6,8 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome
 from autotune.sampler.acquisition import _believed, propose
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation

@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Trial
 from autotune.probe.replay import recorded
 from autotune.sampler.calibration import Calibration, calibrated, informed
 from autotune.sampler.physics import WarmStart

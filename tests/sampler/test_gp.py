@@ -29,19 +29,6 @@ def test_a_measurement_without_noise_is_believed() -> None:
     assert 0 < variance < 1e-6
 
 
-def test_a_point_that_shares_nothing_with_the_measured_one_stays_as_it_was() -> None:
-    found = condition(
-        np.array([1.0, 5.0]),
-        np.array([4.0, 9.0]),
-        np.array([[4.0, 0.0]]),
-        np.array([[4.0]]),
-        np.array([2.0]),
-        np.array([0.1]),
-    )
-    assert found.mean[1] == 5.0
-    assert found.variance[1] == 9.0
-
-
 def test_without_measurements_all_stays_as_it_was() -> None:
     nothing = np.zeros(0)
     found = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros((0, 0)), nothing, nothing)

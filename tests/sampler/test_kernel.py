@@ -49,13 +49,6 @@ def test_it_is_the_covariance_of_the_linear_model_written_out(one: Configuration
         assert covariance(one, other) == pytest.approx(written_out)
 
 
-def test_the_variance_is_the_diagonal() -> None:
-    points = encode(EVERY, VALUES, BASE)
-    assert LIKENESS.variance(self_overlap(points), points) == pytest.approx(
-        np.diag(LIKENESS.covariance(overlap_of(points, points), points, points))
-    )
-
-
 def test_the_order_in_which_a_configuration_names_its_settings_is_of_no_account() -> None:
     turned = [replace(one, settings=one.settings[::-1]) for one in EVERY]
     points, others = encode(EVERY, VALUES, BASE), encode(turned, VALUES, BASE)

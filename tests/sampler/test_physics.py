@@ -6,8 +6,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.sampler.candidates import POOL, pool

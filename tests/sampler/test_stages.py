@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import optuna
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome
 from autotune.sampler.candidates import BEST, POOL, narrowed, stages
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
