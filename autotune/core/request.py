@@ -132,11 +132,11 @@ def tuning_request(
         global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
         fix=_assignments("--fix", fix),
         only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
-        memory_limit_bytes=_read("memory limit", parse_bytes, memory_limit),
+        memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
         headroom=_read("headroom", parse_share, headroom),
         margin=_read("margin", parse_share, margin),
-        timeout_s=_read("timeout", parse_seconds, timeout),
-        probe_timeout_s=_read("probe timeout", parse_seconds, probe_timeout),
+        timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
+        probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
         report_to=loggers_named(report_to),
         **options,
     )
@@ -199,7 +199,7 @@ def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> in
 
 def _read(what: str, parse: Any, value: Any) -> Any:
     try:
-        return None if value is None else parse(value)
+        return parse(value)
     except ValueError as error:
         cause, _, advice = str(error).partition("; ")
         raise InvalidRequest(

@@ -59,9 +59,7 @@ class MemoryModel:
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
     keeps_gradients: bool = False  # they are never freed, as where `zero_grad` writes zeros
-    arithmetic: Mapping[str, float] | None = (
-        None  # `flops` of a sample's forward and backward, `kernels` of a micro-step
-    )
+    arithmetic: Mapping[str, float] | None = None  # `flops` of a sample, `kernels` of a micro-step
     sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # adapter -> fields of `SampleFlops`
     _wasted: dict[Any, int] = field(default_factory=dict)
     _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)

@@ -21,9 +21,7 @@ from autotune.space.settings import MICRO, Work
 class Calibration:
     """Effects of settings, and how peaks differ from estimates."""
 
-    effects: Mapping[str, Mapping[Value, Effect]] = field(
-        default_factory=dict
-    )  # setting -> value -> against the baseline's
+    effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)  # against the baseline's value
     offset_bytes: float | None = None  # peak of the baseline less its estimate; None where nothing was estimated
 
     def to_dict(self) -> dict[str, Any]:

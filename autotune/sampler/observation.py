@@ -20,9 +20,7 @@ class Observation(Serializable):
     tokens: float = 0.0  # of a step, without padding; 0 where unknown
     noise: float = WITHOUT_INTERVAL  # standard deviation of the logarithm of step_s
     peak_bytes: int | None = None
-    wanted_bytes: int | None = (
-        None  # of an out-of-memory on the device, or an allocator that had to retry: at least needed
-    )
+    wanted_bytes: int | None = None  # at least needed, after an out-of-memory on the device or an allocator's retry
     starting_s: float = 0.0  # of the probe, outside its steps and compiling
     compile_s: float = 0.0
     steps: int = 0  # that the probe ran

@@ -84,12 +84,8 @@ class Prior:
     micro_step: EffectKernel = MICRO_STEP  # of the logarithm of its seconds
     optimizer_step: EffectKernel = OPTIMIZER_STEP
     half_speed: float = 3.0  # micro-batch size at which half of a micro-step is starting kernels (see `roofline`)
-    kernel_s: float = (
-        70e-6  # seconds to start one on a CPU of several threads (the tables' one thread: 13 microseconds)
-    )
-    work: Mapping[str, Mapping[Value, Work]] = field(
-        default_factory=dict
-    )  # setting -> value -> factors of each part's work
+    kernel_s: float = 70e-6  # seconds to start one on a CPU with several threads (one thread: 13 microseconds)
+    work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)  # setting -> value -> factors of the work
     noise: float = 0.7  # factor of a measurement's own noise
     least_noise: float = 0.01  # two processes differ by more than the steps of one
     memory: MemoryPrior = field(default_factory=MemoryPrior)

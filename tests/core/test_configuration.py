@@ -18,9 +18,9 @@ def test_the_global_batch_size_is_exact_wherever_a_configuration_can_be_built() 
             with pytest.raises(ValueError, match="does not divide"):
                 Configuration.exact(target, micro, {}, ranks)
         else:
-            made = Configuration.exact(target, micro, {}, ranks)
-            assert made.global_batch_size == target
-            assert (made.micro_batch_size, made.data_parallel_size) == (micro, ranks)
+            result = Configuration.exact(target, micro, {}, ranks)
+            assert result.global_batch_size == target
+            assert (result.micro_batch_size, result.data_parallel_size) == (micro, ranks)
             built += 1
     assert built > 100
 
@@ -38,19 +38,26 @@ def test_no_target_is_met_with_sizes_below_one(target: int, micro: int) -> None:
 
 
 def test_its_values_name_every_setting_with_the_micro_batch_first() -> None:
-    made = configuration(16, precision="bf16")
-    assert list(made.values) == ["micro_batch_size", "checkpointing", "precision", "optimizer", "workers", "pin_memory"]
-    assert (made.values["micro_batch_size"], made.values["precision"]) == (16, "bf16")
+    result = configuration(16, precision="bf16")
+    assert list(result.values) == [
+        "micro_batch_size",
+        "checkpointing",
+        "precision",
+        "optimizer",
+        "workers",
+        "pin_memory",
+    ]
+    assert (result.values["micro_batch_size"], result.values["precision"]) == (16, "bf16")
 
 
 def test_it_survives_json_and_can_be_a_key() -> None:
-    made = configuration(16, precision="bf16", pin_memory=True)
-    again = Configuration.from_dict(json.loads(json.dumps(made.to_dict())))
-    assert again == made
-    assert {made: 1}[again] == 1
+    result = configuration(16, precision="bf16", pin_memory=True)
+    again = Configuration.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert again == result
+    assert {result: 1}[again] == 1
 
 
 def test_it_reads_as_sizes_and_values() -> None:
-    made = Configuration.exact(48, 4, {"precision": "bf16", "pin_memory": True}, data_parallel_size=2)
-    assert str(made) == "4 x 6 x 2 ranks, precision bf16, pin_memory yes"
+    result = Configuration.exact(48, 4, {"precision": "bf16", "pin_memory": True}, data_parallel_size=2)
+    assert str(result) == "4 x 6 x 2 ranks, precision bf16, pin_memory yes"
     assert str(Configuration.exact(48, 4, {})) == "4 x 12"

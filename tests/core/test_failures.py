@@ -81,9 +81,9 @@ def test_an_out_of_memory_is_found_under_the_error_that_hides_it(inner: Exceptio
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:
-    one, two = ValueError("one"), ValueError("two")
-    one.__cause__, two.__cause__ = two, one
-    assert failures.from_exception(one, "build").outcome is Outcome.CRASHED
+    first, second = ValueError("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+    assert failures.from_exception(first, "build").outcome is Outcome.CRASHED
 
 
 def test_the_libraries_that_are_here_word_it_as_the_table_says() -> None:
@@ -204,8 +204,8 @@ def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
     met = failures.from_exception(OSError("401 for hf_abcdefghijklmnopqrst at /home/ann/data/rows.csv"), "data")
     assert met.reason == "OSError: 401 for (a token) at …/rows.csv"
     assert failures.from_exit(2, 0, "cannot open /home/ann/x.so\n").reason.endswith("cannot open …/x.so")
-    known = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
-    assert known.reason.endswith("…/a.cu: no kernel image is available for execution")
+    unsupported = failures.from_text("first\n/home/ann/kernels/a.cu: no kernel image is available for execution\n")
+    assert unsupported.reason.endswith("…/a.cu: no kernel image is available for execution")
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
@@ -222,7 +222,7 @@ def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monke
 def test_what_flex_attention_refuses_is_unsupported() -> None:
     from transformers.integrations.flex_attention import flex_attention_forward
 
-    one = torch.zeros(1, 1, 16, 16)
+    first = torch.zeros(1, 1, 16, 16)
     with pytest.raises(ValueError, match="dropout") as caught:
-        flex_attention_forward(torch.nn.Module(), one, one, one, None, dropout=0.1)
+        flex_attention_forward(torch.nn.Module(), first, first, first, None, dropout=0.1)
     assert failures.from_exception(caught.value, "forward").outcome is Outcome.UNSUPPORTED

@@ -32,23 +32,23 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     with pytest.raises(InvalidRequest) as caught:
         find_card(written)
     assert near in str(caught.value)
-    assert "memory=" in str(caught.value)
+    assert "memory_limit=" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("written", "said", "known"),
+    ("written", "message", "sizes"),
     [
         ("V100 80GB", "no V100 with 80 GB", "V100-16GB (16 GB) and V100-32GB (32 GB)"),
         ("rtx 3080 16GB", "no RTX 3080 with 16 GB", "RTX 3080 (10 GB) and RTX 3080 12GB (12 GB)"),
-        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or give memory="48GiB"'),
+        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or give memory_limit="48GiB"'),
     ],
 )
-def test_a_size_that_the_card_has_not_is_refused(written: str, said: str, known: str) -> None:
+def test_a_size_that_the_card_has_not_is_refused(written: str, message: str, sizes: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         find_card(written)
-    assert said in str(caught.value)
-    assert known in str(caught.value)
+    assert message in str(caught.value)
+    assert sizes in str(caught.value)
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -49,23 +49,23 @@ def press() -> None:
 
 
 def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
-    wish, said = StopRequest(), []
-    with graceful_interrupt(wish, said.append):
+    wish, messages = StopRequest(), []
+    with graceful_interrupt(wish, messages.append):
         wish.check()
         press()
         assert wish.to_stop
-        assert said == [SAID]
+        assert messages == [SAID]
         with pytest.raises(KeyboardInterrupt):
             wish.check()
         with pytest.raises(KeyboardInterrupt):
             press()
-        assert said == [SAID]
+        assert messages == [SAID]
     with pytest.raises(KeyboardInterrupt):
         press()  # the handler that was there is there again
 
 
 def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
-    wish, said, written = StopRequest(), list[str](), list[str]()
+    wish, messages, written = StopRequest(), list[str](), list[str]()
 
     def write() -> None:
         with wish.held_back():
@@ -73,19 +73,19 @@ def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
             press()
             written.append("whole")
 
-    with graceful_interrupt(wish, said.append), pytest.raises(KeyboardInterrupt):
+    with graceful_interrupt(wish, messages.append), pytest.raises(KeyboardInterrupt):
         write()
-    assert (written, said) == (["whole"], [])
+    assert (written, messages) == (["whole"], [])
 
 
 def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
-    wish, said = StopRequest(), list[str]()
-    with graceful_interrupt(wish, said.append):
+    wish, messages = StopRequest(), list[str]()
+    with graceful_interrupt(wish, messages.append):
         with wish.held_back():
             pass
         with pytest.raises(KeyboardInterrupt):
             press()
-    assert said == []
+    assert messages == []
 
 
 def test_a_handler_of_somebody_else_stays_in_charge() -> None:
@@ -100,16 +100,16 @@ def test_a_handler_of_somebody_else_stays_in_charge() -> None:
 
 
 def test_outside_the_main_thread_nothing_is_installed() -> None:
-    found = []
+    handlers = []
 
     def body() -> None:
-        with graceful_interrupt(StopRequest(), found.append), ending_on_signals():
-            found.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+        with graceful_interrupt(StopRequest(), handlers.append), ending_on_signals():
+            handlers.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
-    assert found == [(signal.default_int_handler, signal.SIG_DFL)]
+    assert handlers == [(signal.default_int_handler, signal.SIG_DFL)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -214,40 +214,42 @@ def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
     return open_study(folder, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")), plan)
 
 
-def searched(study: Study, probe: Pressing, told: list[Progress]) -> None:
-    search(study, probe, told.append)
-    finish(study, probe, lambda *_: pytest.fail("nothing is trained any more"), "", told.append, False)
+def searched(study: Study, probe: Pressing, events: list[Progress]) -> None:
+    search(study, probe, events.append)
+    finish(study, probe, lambda *_: pytest.fail("nothing is trained any more"), "", events.append, False)
 
 
 def stopped(folder: Path, probe: Pressing) -> list[Progress]:
     """What those who watch are told of a search that ends by Ctrl-C."""
-    study, told = opened(folder), []
-    listening = graceful_interrupt(study.wish, lambda said: told.append(Progress("stopping", (), message=said)))
+    study, events = opened(folder), []
+    listening = graceful_interrupt(
+        study.wish, lambda messages: events.append(Progress("stopping", (), message=messages))
+    )
     with listening, pytest.raises(KeyboardInterrupt):
-        searched(study, probe, told)
-    return told
+        searched(study, probe, events)
+    return events
 
 
 def test_the_running_probe_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
     probe = Pressing(at=2)
-    told = stopped(tmp_path, probe)
-    assert [one.kind for one in told] == ["probing", "trial", "probing", "stopping", "trial"]
+    events = stopped(tmp_path, probe)
+    assert [event.kind for event in events] == ["probing", "trial", "probing", "stopping", "trial"]
     assert len(probe.inner.asked) == 2
-    kept = read_trial(tmp_path / "probes" / "0001", 1)
-    assert kept is not None
-    assert kept == told[-1].trial
+    stored = read_trial(tmp_path / "probes" / "0001", 1)
+    assert stored is not None
+    assert stored == events[-1].trial
 
 
 def test_a_running_round_ends_is_kept_and_is_the_last(tmp_path: Path) -> None:
     probe = Pressing(at=6)
-    told = stopped(tmp_path, probe)
-    assert [one.kind for one in told][-3:] == ["confirming", "stopping", "confirmed"]
+    events = stopped(tmp_path, probe)
+    assert [event.kind for event in events][-3:] == ["confirming", "stopping", "confirmed"]
     assert len(probe.inner.asked) == 6
     rounds = list((tmp_path / "probes").glob("*/confirmation-1"))
     assert len(rounds) == 2
-    kept = read_trial(rounds[0].parent, int(rounds[0].parent.name))
-    assert kept is not None
-    assert len(kept.confirmations) == 1
+    stored = read_trial(rounds[0].parent, int(rounds[0].parent.name))
+    assert stored is not None
+    assert len(stored.confirmations) == 1
 
 
 def test_what_was_disturbed_is_not_measured_again_for_somebody_who_wants_to_go(tmp_path: Path) -> None:
@@ -264,10 +266,10 @@ def test_no_losses_are_compared_after_a_wish_to_stop_in_the_last_round(tmp_path:
     search(opened(tmp_path / "whole"), counting)
     last = len(counting.inner.asked)
     probe = Pressing(at=last)
-    told = stopped(tmp_path / "stopped", probe)
+    events = stopped(tmp_path / "stopped", probe)
     assert len(probe.inner.asked) == last
-    assert "finishing" in [one.kind for one in told]
-    assert best_trial(told[-1].trials, "samples_per_second") is not None
+    assert "finishing" in [event.kind for event in events]
+    assert best_trial(events[-1].trials, "samples_per_second") is not None
 
 
 def test_a_swallowed_sigterm_ends_the_search_after_the_running_probe(
@@ -279,17 +281,17 @@ def test_a_swallowed_sigterm_ends_the_search_after_the_running_probe(
                 Dying()
             return super().__call__(configuration, options)
 
-    told: list[Progress] = []
+    events: list[Progress] = []
     with ending_on_signals(), pytest.raises(Terminated):
-        searched(opened(tmp_path), Terminating(at=-1), told)
+        searched(opened(tmp_path), Terminating(at=-1), events)
     assert len(swallowed) == 1
-    assert [one.number for one in told if one.kind == "trial"] == [0, 1]
-    assert read_trial(tmp_path / "probes" / "0001", 1) == told[-1].trial
+    assert [event.number for event in events if event.kind == "trial"] == [0, 1]
+    assert read_trial(tmp_path / "probes" / "0001", 1) == events[-1].trial
 
 
 def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     stopped(tmp_path, Pressing(at=2))
     again = Pressing(at=1)
-    told = stopped(tmp_path, again)
-    assert told[0].message == "resuming with 2 trial(s)"
-    assert [one.number for one in told if one.kind == "probing"] == [2]
+    events = stopped(tmp_path, again)
+    assert events[0].message == "resuming with 2 trial(s)"
+    assert [event.number for event in events if event.kind == "probing"] == [2]

@@ -25,38 +25,41 @@ def test_a_completed_measurement_without_a_timed_step_cannot_be_built() -> None:
         Measurement.from_dict(completed().to_dict() | {"steps": []})
 
 
-@pytest.mark.parametrize("outcome", [one for one in Outcome if one is not Outcome.COMPLETED])
+@pytest.mark.parametrize("outcome", [first for first in Outcome if first is not Outcome.COMPLETED])
 def test_any_other_end_needs_no_step_and_has_no_speed(outcome: Outcome) -> None:
-    made = ended(outcome)
-    assert made.samples_per_second is made.tokens_per_second is made.step_time_s is made.micro_step_time_s is None
-    assert made.forward_time_s is made.backward_time_s is made.overhead_time_s is made.data_wait_share is None
-    assert made.fits == (LEAST_EXCESS if outcome is Outcome.OUT_OF_MEMORY else 1.0)
-    assert not made.feasible
-    assert not made.input_bound
+    measured = ended(outcome)
+    assert (
+        measured.samples_per_second
+        is measured.tokens_per_second
+        is measured.step_time_s
+        is measured.micro_step_time_s
+        is None
+    )
+    assert (
+        measured.forward_time_s
+        is measured.backward_time_s
+        is measured.overhead_time_s
+        is measured.data_wait_share
+        is None
+    )
+    assert measured.fits == (LEAST_EXCESS if outcome is Outcome.OUT_OF_MEMORY else 1.0)
+    assert not measured.feasible
+    assert not measured.input_bound
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        completed(settings={"precision": "fp32"}, asked={"precision": "fp32"}, seconds_to_first_line=0.05),
-        completed(observed_warnings=("throttled",), ended_early=True, context_bytes=5, peak_reserved_bytes=7),
-        out_of_memory(configuration()),
-        ended(Outcome.CRASHED, log_tail="Traceback\n  line\n", where="build"),
-        completed(
-            rounds=(3, 3),
-            stage_peak_bytes={"build": 1, "forward": 2},
-            worst_batch="4 x sample 7, the longest of the data",
-            allocator_retries=2,
-            skipped_steps=1,
-            joules=12.5,
-            surroundings={"temperature_c": 61, "throttle_reasons": ["heat"]},
-            repeated_because=("a foreign process", "swapping"),
-        ),
-        of_steps(step(2.0, forward_s=0.5, backward_s=1.0, middle_forward_s=0.1, non_padding_tokens=3)),
-    ],
-)
-def test_a_measurement_survives_json(made: Measurement) -> None:
-    assert Measurement.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+def test_a_measurement_survives_json() -> None:
+    whole = completed(
+        observed_warnings=("throttled",),
+        rounds=(3, 3),
+        stage_peak_bytes={"build": 1, "forward": 2},
+        surroundings={"temperature_c": 61, "throttle_reasons": ["heat"]},
+        asked={"precision": "fp32"},
+        joules=12.5,
+    )
+    for measured in (whole, out_of_memory(configuration()), ended(Outcome.CRASHED, log_tail="/home/x", where="build")):
+        again = Measurement.from_dict(json.loads(json.dumps(measured.to_dict())))
+        assert again == measured
+        assert not again.log_tail
 
 
 # Composed speed and times ---------------------------------------------------------------------------------------
@@ -64,12 +67,12 @@ def test_a_measurement_survives_json(made: Measurement) -> None:
 
 def test_speed_and_times_speak_of_the_accumulation_that_was_asked_for() -> None:
     ran = step(3.0, first_s=1.0, middle_s=1.0, last_s=1.0, optimizer_s=0.4, samples=12, tokens=24)
-    made = Measurement(Outcome.COMPLETED, steps=(ran, ran), accumulation_steps=6, accumulation_steps_run=3)
-    assert made.step_time_s == pytest.approx(6.0)
-    assert made.samples_per_second == pytest.approx(24 / 6.0)
-    assert made.tokens_per_second == pytest.approx(48 / 6.0)
-    assert made.micro_step_time_s == pytest.approx((3.0 - 0.4) / 3)
-    assert made.optimizer_step_time_s == pytest.approx(0.4)
+    measured = Measurement(Outcome.COMPLETED, steps=(ran, ran), accumulation_steps=6, accumulation_steps_run=3)
+    assert measured.step_time_s == pytest.approx(6.0)
+    assert measured.samples_per_second == pytest.approx(24 / 6.0)
+    assert measured.tokens_per_second == pytest.approx(48 / 6.0)
+    assert measured.micro_step_time_s == pytest.approx((3.0 - 0.4) / 3)
+    assert measured.optimizer_step_time_s == pytest.approx(0.4)
 
 
 def test_there_are_no_tokens_where_samples_have_none() -> None:
@@ -78,10 +81,10 @@ def test_there_are_no_tokens_where_samples_have_none() -> None:
 
 
 def test_tokens_are_told_with_padding_and_without() -> None:
-    made = of_steps(*[step(2.0, tokens=100, non_padding_tokens=60)] * 3, data_parallel_size=2)
-    assert made.tokens_per_second == pytest.approx(100.0)
-    assert made.non_padding_tokens_per_second == pytest.approx(60.0)
-    assert made.non_padding_tokens_per_second.low == pytest.approx(60.0)  # type: ignore[union-attr]
+    measured = of_steps(*[step(2.0, tokens=100, non_padding_tokens=60)] * 3, data_parallel_size=2)
+    assert measured.tokens_per_second == pytest.approx(100.0)
+    assert measured.non_padding_tokens_per_second == pytest.approx(60.0)
+    assert measured.non_padding_tokens_per_second.low == pytest.approx(60.0)  # type: ignore[union-attr]
 
 
 def composed_of_three() -> Measurement:
@@ -103,24 +106,24 @@ def composed_of_three() -> Measurement:
 
 
 def test_the_parts_of_a_composed_step_are_told_and_add_up() -> None:
-    made = composed_of_three()
+    measured = composed_of_three()
     parts = (
-        made.data_wait_s,
-        made.forward_time_s,
-        made.backward_time_s,
-        made.optimizer_step_time_s,
-        made.overhead_time_s,
+        measured.data_wait_s,
+        measured.forward_time_s,
+        measured.backward_time_s,
+        measured.optimizer_step_time_s,
+        measured.overhead_time_s,
     )
     assert parts == pytest.approx((1.6, 8.0, 16.0, 1.0, 0.25))
-    assert made.step_time_s == pytest.approx(1.6 + 8.0 + 16.0 + 1.0 + 0.25)
-    assert made.micro_step_time_s == pytest.approx(3.0)
+    assert measured.step_time_s == pytest.approx(1.6 + 8.0 + 16.0 + 1.0 + 0.25)
+    assert measured.micro_step_time_s == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("wait", "bound"), [(0.0, False), (0.09, False), (0.11, True), (0.9, True)])
 def test_a_training_that_waits_a_tenth_of_its_time_for_data_is_input_bound(wait: float, bound: bool) -> None:
-    made = of_steps(*[step(2.0, data_wait_s=2.0 * wait)] * 3)
-    assert made.data_wait_share == pytest.approx(wait)
-    assert made.input_bound is bound
+    measured = of_steps(*[step(2.0, data_wait_s=2.0 * wait)] * 3)
+    assert measured.data_wait_share == pytest.approx(wait)
+    assert measured.input_bound is bound
     assert INPUT_BOUND == 0.10
 
 
@@ -128,34 +131,34 @@ def test_a_training_that_waits_a_tenth_of_its_time_for_data_is_input_bound(wait:
 
 
 def test_energy_a_sample_is_that_of_the_steps_that_ran() -> None:
-    made = of_steps(step(2.0), step(2.0), joules=320.0)
-    assert made.joules_per_sample == pytest.approx(320.0 / 16)
-    assert replace(made, joules=None).joules_per_sample is None
+    measured = of_steps(step(2.0), step(2.0), joules=320.0)
+    assert measured.joules_per_sample == pytest.approx(320.0 / 16)
+    assert replace(measured, joules=None).joules_per_sample is None
     assert ended(Outcome.CRASHED, joules=1.0).joules_per_sample is None
 
 
 def test_energy_is_composed_as_the_speed_is_at_the_power_that_was_measured() -> None:
-    made = replace(composed_of_three(), joules=3 * 10.85 * 200.0)  # 200 watts
-    assert made.joules_per_sample == pytest.approx(200.0 * 26.85 / 32)
-    assert made.samples_per_second is not None
-    assert made.joules_per_sample == pytest.approx(200.0 / made.samples_per_second)
+    measured = replace(composed_of_three(), joules=3 * 10.85 * 200.0)  # 200 watts
+    assert measured.joules_per_sample == pytest.approx(200.0 * 26.85 / 32)
+    assert measured.samples_per_second is not None
+    assert measured.joules_per_sample == pytest.approx(200.0 / measured.samples_per_second)
 
 
 # Memory ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_peak_is_the_device_s_figure_else_reserved_and_context() -> None:
-    known = completed(peak_bytes=700 * MIB)
-    assert replace(known, peak_reserved_bytes=9, context_bytes=9).peak_bytes == 700 * MIB
-    reserved = replace(known, peak_device_bytes=None, peak_reserved_bytes=600 * MIB)
+    base = completed(peak_bytes=700 * MIB)
+    assert replace(base, peak_reserved_bytes=9, context_bytes=9).peak_bytes == 700 * MIB
+    reserved = replace(base, peak_device_bytes=None, peak_reserved_bytes=600 * MIB)
     assert reserved.peak_bytes == 600 * MIB
     assert replace(reserved, context_bytes=50 * MIB).peak_bytes == 650 * MIB
-    assert replace(known, peak_device_bytes=None).peak_bytes is None
+    assert replace(base, peak_device_bytes=None).peak_bytes is None
 
 
 def test_micro_batches_that_were_not_run_are_added_to_the_peak() -> None:
-    made = completed(peak_bytes=700 * MIB, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=MIB)
-    assert made.peak_bytes == 707 * MIB
+    measured = completed(peak_bytes=700 * MIB, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=MIB)
+    assert measured.peak_bytes == 707 * MIB
 
 
 def test_what_completed_fits_by_its_peak() -> None:
@@ -197,9 +200,9 @@ def test_what_completed_without_a_figure_is_taken_to_fit() -> None:
     ],
 )
 def test_what_ran_out_of_memory_misses_by_what_it_wanted(held: int | None, refused: int | None, fits: float) -> None:
-    made = ended(Outcome.OUT_OF_MEMORY, held_bytes=held, refused_bytes=refused)
-    assert made.fits == pytest.approx(fits)
-    assert replace(made, allowed_bytes=None).fits == 0.01
+    measured = ended(Outcome.OUT_OF_MEMORY, held_bytes=held, refused_bytes=refused)
+    assert measured.fits == pytest.approx(fits)
+    assert replace(measured, allowed_bytes=None).fits == 0.01
 
 
 # Warnings ---------------------------------------------------------------------------------------------------------
@@ -213,51 +216,51 @@ def test_a_measurement_warnings_itself() -> None:
     assert completed(spread=0.3, ended_early=True).warnings == ()
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1.5, "33% slower"), (0.5, "100% faster")])
-def test_a_speed_that_drifts_is_warned(factor: float, said: str) -> None:
+@pytest.mark.parametrize(("factor", "text"), [(1.5, "33% slower"), (0.5, "100% faster")])
+def test_a_speed_that_drifts_is_warned(factor: float, text: str) -> None:
     half = [step(1.0 + 0.001 * n) for n in range(6)]
-    made = of_steps(*half, *[step(factor * one.seconds) for one in half])
-    assert f"the second half of the timed steps ran {said}" in made.warnings
+    measured = of_steps(*half, *[step(factor * first.seconds) for first in half])
+    assert f"the second half of the timed steps ran {text}" in measured.warnings
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------
 
 
 def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_warning() -> None:
-    one = completed(samples_per_second=10.0, peak_bytes=500 * MIB, observed_warnings=("a", "b"), probe_seconds=1.0)
-    two = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_warnings=("b", "c"), probe_seconds=2.0)
-    made = pooled([one, two])
-    assert made.steps == (*one.steps, *two.steps)
-    assert made.rounds == (6, 6)
-    assert made.peak_bytes == 600 * MIB
-    assert made.observed_warnings == ("a", "b", "c")
-    assert made.probe_seconds == 3.0
-    assert made.samples_per_second == pytest.approx(2 * 48 / (4.8 + 2.4))
-    assert pooled([one]) == replace(one, rounds=(6,))
+    first = completed(samples_per_second=10.0, peak_bytes=500 * MIB, observed_warnings=("a", "b"), probe_seconds=1.0)
+    second = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_warnings=("b", "c"), probe_seconds=2.0)
+    measured = pooled([first, second])
+    assert measured.steps == (*first.steps, *second.steps)
+    assert measured.rounds == (6, 6)
+    assert measured.peak_bytes == 600 * MIB
+    assert measured.observed_warnings == ("a", "b", "c")
+    assert measured.probe_seconds == 3.0
+    assert measured.samples_per_second == pytest.approx(2 * 48 / (4.8 + 2.4))
+    assert pooled([first]) == replace(first, rounds=(6,))
 
 
 def test_counts_of_rounds_are_added_and_their_energy_too_where_all_know_it() -> None:
-    one = completed(allocator_retries=1, skipped_steps=2, joules=10.0, untimed_steps=3, repeated_because=("a",))
-    two = completed(allocator_retries=2, skipped_steps=0, joules=20.0, untimed_steps=4, repeated_because=("b", "a"))
-    made = pooled([one, two])
-    assert (made.allocator_retries, made.skipped_steps, made.untimed_steps) == (3, 2, 7)
-    assert made.joules == 30.0
-    assert made.repeated_because == ("a", "b")
-    assert pooled([one, replace(two, joules=None)]).joules is None
-    assert not made.feasible
+    first = completed(allocator_retries=1, skipped_steps=2, joules=10.0, untimed_steps=3, repeated_because=("a",))
+    second = completed(allocator_retries=2, skipped_steps=0, joules=20.0, untimed_steps=4, repeated_because=("b", "a"))
+    measured = pooled([first, second])
+    assert (measured.allocator_retries, measured.skipped_steps, measured.untimed_steps) == (3, 2, 7)
+    assert measured.joules == 30.0
+    assert measured.repeated_because == ("a", "b")
+    assert pooled([first, replace(second, joules=None)]).joules is None
+    assert not measured.feasible
 
 
 def test_the_peak_of_rounds_is_the_highest_that_one_of_them_had() -> None:
     """Not one's resident memory less another's library files."""
-    one = completed(peak_bytes=700 * MIB, peak_file_bytes=300 * MIB, stage_peak_bytes={"build": 1, "forward": 9})
-    two = completed(peak_bytes=600 * MIB, peak_file_bytes=100 * MIB, stage_peak_bytes={"build": 2, "forward": 8})
-    for rounds in ([one, two], [two, one]):
-        made = pooled(rounds)
-        assert made.peak_bytes == 500 * MIB
-        assert made.stage_peak_bytes == {"build": 2, "forward": 9}
+    first = completed(peak_bytes=700 * MIB, peak_file_bytes=300 * MIB, stage_peak_bytes={"build": 1, "forward": 9})
+    second = completed(peak_bytes=600 * MIB, peak_file_bytes=100 * MIB, stage_peak_bytes={"build": 2, "forward": 8})
+    for rounds in ([first, second], [second, first]):
+        measured = pooled(rounds)
+        assert measured.peak_bytes == 500 * MIB
+        assert measured.stage_peak_bytes == {"build": 2, "forward": 9}
     reserved = [
         replace(r, peak_device_bytes=None, peak_file_bytes=0, peak_reserved_bytes=n * GIB, context_bytes=MIB)
-        for n, r in ((3, one), (2, two))
+        for n, r in ((3, first), (2, second))
     ]
     assert pooled(reserved).peak_bytes == 3 * GIB + MIB
 
@@ -270,7 +273,7 @@ def test_from_three_rounds_on_their_own_differences_give_the_interval() -> None:
     apart = rounds_at(10.0, 10.5, 11.0)
     speed = pooled(apart).samples_per_second
     assert speed is not None
-    counts, seconds = [6 * 48.0] * 3, [sum(step.seconds for step in one.steps) for one in apart]
+    counts, seconds = [6 * 48.0] * 3, [sum(step.seconds for step in first.steps) for first in apart]
     expected = ratio_interval(counts, seconds, memory=0.5)
     assert (speed.low, speed.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
     assert speed.relative_width > 0.2, "three rounds that differ say little, however many steps each had"
@@ -283,10 +286,10 @@ def test_rounds_that_agree_give_a_narrow_interval_whatever_their_steps_did() -> 
 
 
 def test_of_fewer_rounds_than_three_the_steps_give_the_interval() -> None:
-    made = pooled(rounds_at(10.0, 11.0))
-    expected = ratio_interval([48.0] * 12, [step.seconds for step in made.steps])
-    assert made.samples_per_second is not None
-    assert made.samples_per_second.relative_width == pytest.approx(expected.relative_width)
+    measured = pooled(rounds_at(10.0, 11.0))
+    expected = ratio_interval([48.0] * 12, [step.seconds for step in measured.steps])
+    assert measured.samples_per_second is not None
+    assert measured.samples_per_second.relative_width == pytest.approx(expected.relative_width)
 
 
 def test_rounds_of_another_accumulation_do_not_mix() -> None:

@@ -34,39 +34,45 @@ def ran(chance: random.Random, run: int) -> Step:
     )
 
 
-def parts(one: Step) -> float:
-    return one.data_wait_s + one.forward_s + one.backward_s + one.optimizer_s + one.overhead_s
+def parts(whole_step: Step) -> float:
+    return (
+        whole_step.data_wait_s
+        + whole_step.forward_s
+        + whole_step.backward_s
+        + whole_step.optimizer_s
+        + whole_step.overhead_s
+    )
 
 
 def test_a_step_of_three_micro_steps_becomes_one_of_many() -> None:
     times = {"data_wait_s": 0.6, "first_s": 2.0, "middle_s": 3.0, "last_s": 4.4, "optimizer_s": 1.0}
     ran = step(10.0, samples=12, tokens=120, non_padding_tokens=90, **times)
-    made = ran.composed(3, 8)
+    composed_step = ran.composed(3, 8)
     # first + 6 x middle + last, and waiting batch by batch
-    assert made.seconds == pytest.approx(0.6 / 3 * 8 + 2.0 + 6 * 3.0 + 4.4)
-    assert made.data_wait_s == pytest.approx(1.6)
-    assert made.optimizer_s == 1.0
-    assert (made.samples, made.tokens, made.non_padding_tokens) == (32, 320, 240)
+    assert composed_step.seconds == pytest.approx(0.6 / 3 * 8 + 2.0 + 6 * 3.0 + 4.4)
+    assert composed_step.data_wait_s == pytest.approx(1.6)
+    assert composed_step.optimizer_s == 1.0
+    assert (composed_step.samples, composed_step.tokens, composed_step.non_padding_tokens) == (32, 320, 240)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_parts_of_a_step_always_add_up_to_its_seconds(seed: int) -> None:
     chance = random.Random(seed)
     run = chance.randint(1, 5)
-    one = ran(chance, run)
-    assert parts(one) == pytest.approx(one.seconds)
+    whole_step = ran(chance, run)
+    assert parts(whole_step) == pytest.approx(whole_step.seconds)
     if run >= 3:
-        made = one.composed(run, run + chance.randint(0, 60))
-        assert parts(made) == pytest.approx(made.seconds)
-        assert made.overhead_s >= one.overhead_s
+        composed_step = whole_step.composed(run, run + chance.randint(0, 60))
+        assert parts(composed_step) == pytest.approx(composed_step.seconds)
+        assert composed_step.overhead_s >= whole_step.overhead_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_composing_further_is_composing_at_once(seed: int) -> None:
     chance = random.Random(seed)
-    one = ran(chance, 3)
-    between, asked = 3 + chance.randint(0, 20), 30 + chance.randint(0, 30)
-    twice, once = one.composed(3, between).composed(between, asked), one.composed(3, asked)
+    whole_step = ran(chance, 3)
+    between, requested = 3 + chance.randint(0, 20), 30 + chance.randint(0, 30)
+    twice, once = whole_step.composed(3, between).composed(between, requested), whole_step.composed(3, requested)
     assert twice.seconds == pytest.approx(once.seconds)
     assert (twice.samples, twice.tokens) == (once.samples, once.tokens)
     assert twice.overhead_s == pytest.approx(once.overhead_s)
@@ -90,7 +96,7 @@ def test_a_small_change_one_within_chance_or_few_steps_are_no_drift() -> None:
     small = [step((1.0 + DRIFT / 2) * (1.0 + 0.001 * n)) for n in range(8)]
     assert drift([*steady, *small]) == 0.0
     restless = [step(0.5 + n % 2) for n in range(7)]
-    assert drift([*restless, *[step(1.2 * one.seconds) for one in restless]]) == 0.0
+    assert drift([*restless, *[step(1.2 * whole_step.seconds) for whole_step in restless]]) == 0.0
     assert drift([step(1.0)] * 3 + [step(2.0)] * 4) == 0.0
     assert drift([]) == 0.0
 

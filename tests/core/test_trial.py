@@ -9,36 +9,36 @@ from tests.makers import MIB, completed, configuration, ended, trial
 
 
 def test_without_confirmation_the_probe_counts() -> None:
-    one = trial(0, 10.0)
-    assert one.final is one.measurement
-    assert one.feasible
-    assert not one.confirmed
-    assert one.samples_per_second == pytest.approx(10.0)
+    tried = trial(0, 10.0)
+    assert tried.final is tried.measurement
+    assert tried.feasible
+    assert not tried.confirmed
+    assert tried.samples_per_second == pytest.approx(10.0)
 
 
 def test_a_confirmed_trial_counts_as_all_its_rounds_together() -> None:
     of = configuration()
-    one = replace(trial(0, 10.0, of=of), confirmations=(completed(of, 8.0), completed(of, 8.0, spread=0.02)))
-    assert one.confirmed
-    assert one.samples_per_second == pytest.approx(8.0, rel=0.001)
-    assert len(one.final.steps) == 12
+    tried = replace(trial(0, 10.0, of=of), confirmations=(completed(of, 8.0), completed(of, 8.0, spread=0.02)))
+    assert tried.confirmed
+    assert tried.samples_per_second == pytest.approx(8.0, rel=0.001)
+    assert len(tried.final.steps) == 12
 
 
 def test_a_round_that_needed_the_allocator_s_second_try_does_not_fit() -> None:
     of = configuration()
-    one = replace(trial(0, of=of), confirmations=(completed(of), completed(of, allocator_retries=1)))
-    assert not one.feasible
-    assert not one.confirmed
+    tried = replace(trial(0, of=of), confirmations=(completed(of), completed(of, allocator_retries=1)))
+    assert not tried.feasible
+    assert not tried.confirmed
 
 
 def test_a_round_that_failed_is_what_counts() -> None:
     of = configuration()
     failure = ended(Outcome.OUT_OF_MEMORY)
-    one = replace(trial(0, of=of), confirmations=(completed(of), failure))
-    assert one.final is failure
-    assert not one.confirmed
-    assert not one.feasible
-    assert one.samples_per_second is None
+    tried = replace(trial(0, of=of), confirmations=(completed(of), failure))
+    assert tried.final is failure
+    assert not tried.confirmed
+    assert not tried.feasible
+    assert tried.samples_per_second is None
 
 
 def test_the_peak_is_the_highest_of_all_its_probes() -> None:

@@ -25,8 +25,8 @@ GPU = Environment(
 
 
 def configuration(micro: int = 4, accumulation: int = 1, **settings: object) -> Configuration:
-    known = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, **settings}
-    return Configuration(micro, accumulation, settings=tuple(known.items()))  # type: ignore[arg-type]
+    memory = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, **settings}
+    return Configuration(micro, accumulation, settings=tuple(memory.items()))  # type: ignore[arg-type]
 
 
 def step(size: int, whole: int = 100) -> dict[str, object]:
@@ -44,13 +44,13 @@ def answer(temporary: int = 1, **more: object) -> dict[str, object]:
         "segments": [[UPDATE_FIRST, None, 0, False, [0, 1, ~1]], [UPDATE, None, 0, False, [2, ~2]]],
     }
     tapes = {size: step(10 * size) for size in (1, 2, 3)}
-    told = {"weights": [100 * MIB], "batch": [MIB], "counts": [], "notes": [], "updates": [{"tape": update}]}
-    return {**told, "steps": [{"tapes": tapes, "whole": True}], **more}
+    answered = {"weights": [100 * MIB], "batch": [MIB], "counts": [], "notes": [], "updates": [{"tape": update}]}
+    return {**answered, "steps": [{"tapes": tapes, "whole": True}], **more}
 
 
-def model(environment: Environment = CPU, told: dict[str, object] | None = None, **more: object) -> MemoryModel:
+def model(environment: Environment = CPU, answered: dict[str, object] | None = None, **more: object) -> MemoryModel:
     wanted = wanted_traces([configuration()], environment, {})
-    return memory_model(told or answer(), wanted, environment, {}, **more)  # type: ignore[arg-type]
+    return memory_model(answered or answer(), wanted, environment, {}, **more)  # type: ignore[arg-type]
 
 
 def test_one_micro_step_needs_weights_states_activations_and_the_gradient_it_makes() -> None:
@@ -67,13 +67,13 @@ def test_one_micro_step_needs_weights_states_activations_and_the_gradient_it_mak
 
 
 def test_accumulation_adds_to_gradients_that_are_there_and_holds_every_batch() -> None:
-    one, two, five = (model().peak(configuration(4, count)) for count in (1, 2, 5))
-    assert two.allocated_bytes == one.allocated_bytes + 100 * MIB + 4 * MIB
+    item, two, five = (model().peak(configuration(4, count)) for count in (1, 2, 5))
+    assert two.allocated_bytes == item.allocated_bytes + 100 * MIB + 4 * MIB
     assert five.allocated_bytes == two.allocated_bytes + 3 * 4 * MIB
 
 
 def test_an_optimizer_that_needs_more_than_the_activations_is_the_peak() -> None:
-    peak = model(told=answer(temporary=900)).peak(configuration(4, 1))
+    peak = model(answered=answer(temporary=900)).peak(configuration(4, 1))
     assert peak.where == OPTIMIZER_STEP
     assert peak.split.temporary == 900 * MIB
     assert peak.split.optimizer_states == 200 * MIB
@@ -81,15 +81,15 @@ def test_an_optimizer_that_needs_more_than_the_activations_is_the_peak() -> None
 
 
 def test_gradients_that_are_never_freed_lie_beside_the_first_micro_step_too() -> None:
-    kept = model(keeps_gradients=True).peak(configuration(4, 1))
-    assert kept.allocated_bytes == model().peak(configuration(4, 1)).allocated_bytes + 100 * MIB
+    lasting = model(keeps_gradients=True).peak(configuration(4, 1))
+    assert lasting.allocated_bytes == model().peak(configuration(4, 1)).allocated_bytes + 100 * MIB
 
 
 def test_a_batch_of_one_is_known_by_its_own_trace() -> None:
-    told = answer()
-    told["steps"][0]["tapes"][1] = step(3)  # type: ignore[index]
-    assert model(told=told).peak(configuration(1, 1)).split.activations == 4 * MIB
-    assert model(told=told).peak(configuration(2, 1)).split.activations == 22 * MIB
+    answered = answer()
+    answered["steps"][0]["tapes"][1] = step(3)  # type: ignore[index]
+    assert model(answered=answered).peak(configuration(1, 1)).split.activations == 4 * MIB
+    assert model(answered=answered).peak(configuration(2, 1)).split.activations == 22 * MIB
 
 
 @pytest.mark.parametrize(("capability", "each"), [((7, 0), 8320 << 10), ((8, 0), 8320 << 10), ((9, 0), 32 << 20)])
@@ -112,21 +112,21 @@ def test_on_a_gpu_there_are_context_workspace_and_whole_segments() -> None:
 
 
 def test_the_simulated_allocator_allocates_what_the_lines_say() -> None:
-    known = model(GPU)
+    memory = model(GPU)
     for micro in (1, 2, 4, 8):
-        allocator = known.simulate(step_key(configuration(), GPU), UpdateKey("adamw_torch"), micro, True)
-        assert abs(allocator.peak_allocated - known.peak(configuration(micro, 2)).allocated_bytes) <= 4 * MIB
+        allocator = memory.simulate(step_key(configuration(), GPU), UpdateKey("adamw_torch"), micro, True)
+        assert abs(allocator.peak_allocated - memory.peak(configuration(micro, 2)).allocated_bytes) <= 4 * MIB
 
 
 def test_only_settings_that_change_memory_need_traces_of_their_own() -> None:
-    every = [
+    configurations = [
         configuration(micro, 1, precision=precision, optimizer=optimizer, workers=workers)
         for micro in (1, 2, 8)
         for precision in ("fp32", "tf32", "fp16", "bf16")
         for optimizer in ("adamw_torch", "adafactor")
         for workers in (0, 2)
     ]
-    wanted = wanted_traces(every, GPU, {})
+    wanted = wanted_traces(configurations, GPU, {})
     assert len(wanted.steps) == 2
     assert list(wanted.updates) == [UpdateKey("adamw_torch"), UpdateKey("adafactor")]
 
@@ -138,36 +138,36 @@ def test_the_optimizer_of_one_s_own_arguments_counts_where_the_space_has_none() 
 
 
 def test_what_could_not_be_traced_says_why_for_its_configurations_alone() -> None:
-    every = [configuration(), configuration(precision="bf16")]
-    told = answer(steps=[*answer()["steps"], {"error": "no such attention"}])  # type: ignore[misc]
-    known = memory_model(told, wanted_traces(every, CPU, {}), CPU, {})
-    assert known.peak(every[0]).allocated_bytes
+    configurations = [configuration(), configuration(precision="bf16")]
+    answered = answer(steps=[*answer()["steps"], {"error": "no such attention"}])  # type: ignore[misc]
+    memory = memory_model(answered, wanted_traces(configurations, CPU, {}), CPU, {})
+    assert memory.peak(configurations[0]).allocated_bytes
     with pytest.raises(NotTraced, match="no such attention"):
-        known.peak(every[1])
+        memory.peak(configurations[1])
 
 
 def test_steps_that_do_not_grow_in_a_straight_line_are_refused() -> None:
-    told = answer()
-    told["steps"][0]["tapes"][3]["segments"][0][-1] = [0, 1]  # type: ignore[index]
+    answered = answer()
+    answered["steps"][0]["tapes"][3]["segments"][0][-1] = [0, 1]  # type: ignore[index]
     with pytest.raises(NotTraced, match="straight line"):
-        model(told=told).peak(configuration())
+        model(answered=answered).peak(configuration())
 
 
 def test_peaks_of_real_tensors_are_extended_to_all_layers() -> None:
     peaks = [[layers, size, step(10 * size + layers * size, 20 * layers)] for layers in (1, 2) for size in (2, 3)]
-    peak = model(told=answer(steps=[{"peaks": peaks}], counts=[12])).peak(configuration(4, 1))
+    peak = model(answered=answer(steps=[{"peaks": peaks}], counts=[12])).peak(configuration(4, 1))
     assert peak.split.activations == (4 * 10 + 4 * 12 + 4) * MIB
     assert peak.split.gradients == 20 * 12 * MIB
 
 
 def test_weights_in_16_bits_have_traces_and_bytes_of_their_own() -> None:
-    every = [configuration(), configuration(precision="bf16_weights")]
-    wanted = wanted_traces(every, CPU, {})
+    configurations = [configuration(), configuration(precision="bf16_weights")]
+    wanted = wanted_traces(configurations, CPU, {})
     assert list(wanted.updates) == [UpdateKey("adamw_torch"), UpdateKey("adamw_torch", "bfloat16")]
-    assert [one["dtype"] for one in wanted.request()["updates"]] == ["float32", "bfloat16"]
+    assert [item["dtype"] for item in wanted.request()["updates"]] == ["float32", "bfloat16"]
     steps = [*answer()["steps"], {**answer()["steps"][0], "weights": [50 * MIB]}]  # type: ignore[misc, index]
-    known = memory_model(answer(steps=steps, updates=answer()["updates"] * 2), wanted, CPU, {})  # type: ignore[operator]
-    assert [known.peak(one).split.weights for one in every] == [100 * MIB, 50 * MIB]
+    memory = memory_model(answer(steps=steps, updates=answer()["updates"] * 2), wanted, CPU, {})  # type: ignore[operator]
+    assert [memory.peak(item).split.weights for item in configurations] == [100 * MIB, 50 * MIB]
 
 
 def test_layers_that_forget_are_traced_apart_by_their_options() -> None:

@@ -54,7 +54,7 @@ def passing_on(first: int) -> MemoryTrace:
     """Each layer frees the output of the one before it."""
     tensors = tuple(Tensor(size, 0, TEMPORARY) for size in (first, 10, 10))
     events = ((0,), (1, ~0), (2, ~1))
-    return MemoryTrace(tensors, tuple(Segment(FIRST, 0, place, False, one) for place, one in enumerate(events)))
+    return MemoryTrace(tensors, tuple(Segment(FIRST, 0, place, False, item) for place, item in enumerate(events)))
 
 
 def test_each_copy_frees_what_its_own_neighbour_made() -> None:
@@ -86,13 +86,13 @@ def test_layers_that_do_not_follow_each_other_are_refused() -> None:
 
 def at(size: int) -> MemoryTrace:
     tape = layered(3)
-    return MemoryTrace(tuple(Tensor(one.bytes_at(size), 0, one.kind) for one in tape.tensors), tape.segments)
+    return MemoryTrace(tuple(Tensor(item.bytes_at(size), 0, item.kind) for item in tape.tensors), tape.segments)
 
 
 def test_two_sizes_tell_the_line_through_every_size() -> None:
     line = between(at(2), 2, at(3), 3)
     assert line == layered(3)
-    assert [one.bytes_at(7) for one in line.tensors] == [one.fixed for one in at(7).tensors]
+    assert [item.bytes_at(7) for item in line.tensors] == [item.fixed for item in at(7).tensors]
 
 
 def test_other_events_at_another_size_are_no_line() -> None:
@@ -111,7 +111,7 @@ def test_the_lines_hold_the_peak_at_every_size() -> None:
 
 
 def test_a_line_says_what_the_bytes_are_for() -> None:
-    line = max(peak_lines(layered(3))[FIRST], key=lambda one: one.total_at(1))
+    line = max(peak_lines(layered(3))[FIRST], key=lambda item: item.total_at(1))
     split = dict(zip(KINDS, line.bytes_at(1), strict=True))
     assert split[ACTIVATIONS] == 3 * 12
     assert split[TEMPORARY] == 1
@@ -119,8 +119,8 @@ def test_a_line_says_what_the_bytes_are_for() -> None:
 
 
 def test_peaks_of_one_and_two_layers_are_extended_in_straight_lines() -> None:
-    def known(layers: int, size: int) -> tuple[int, int, Line]:
+    def peak_of(layers: int, size: int) -> tuple[int, int, Line]:
         return layers, size, Line((0, 0, 0, 100 + layers * (7 + 3 * size) + 2 * size, 0), (0,) * 5)
 
-    line = straight([known(layers, size) for layers in (1, 2) for size in (2, 3)], 32)
+    line = straight([peak_of(layers, size) for layers in (1, 2) for size in (2, 3)], 32)
     assert line.total_at(5) == pytest.approx(100 + 32 * (7 + 15) + 10)

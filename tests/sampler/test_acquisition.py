@@ -12,25 +12,25 @@ from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
 from tests.makers import MIB
-from tests.sampler.test_cost_model import BASE, EVERY, EXACT, VALUES, estimate, model, of, peak, seconds, seen
+from tests.sampler.test_cost_model import BASE, EVERY, EXACT, model, of, peak, seconds, seen
 
 
-def nothing_settled(one: Configuration) -> bool:
+def nothing_settled(candidate: Configuration) -> bool:
     return False
 
 
-def world(one: Configuration, allowed: int) -> Observation:
-    if peak(one) > allowed:
-        return Observation(one, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + MIB)
-    return seen(one, starting_s=1.0, steps=8)
+def world(candidate: Configuration, allowed: int) -> Observation:
+    if peak(candidate) > allowed:
+        return Observation(candidate, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + MIB)
+    return seen(candidate, starting_s=1.0, steps=8)
 
 
 def searched(allowed: int, most: int = 20, objective: str = "samples_per_second") -> tuple[list[Observation], float]:
     """Probes until nothing can win more than a percent, the baseline first; (observations, what could still be won)."""
-    known = model(allowed)
+    cost_model = model(allowed)
     observations = [world(BASE, allowed)]
     for seed in range(most):
-        choice = propose(known, observations, nothing_settled, objective, seed=seed)
+        choice = propose(cost_model, observations, nothing_settled, objective, seed=seed)
         if choice.configuration is None or (len(observations) > 2 and choice.max_gain_if_fits <= 0.01):
             return observations, choice.max_gain_if_fits
         observations.append(world(choice.configuration, allowed))
@@ -40,11 +40,11 @@ def searched(allowed: int, most: int = 20, objective: str = "samples_per_second"
 @pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
 def test_the_fastest_that_fits_is_found_without_running_out_of_memory(allowed: int) -> None:
     observations, max_gain_if_fits = searched(allowed)
-    fastest = min((one for one in EVERY if peak(one) <= allowed), key=seconds)
-    assert fastest in [one.configuration for one in observations]
+    fastest = min((candidate for candidate in EVERY if peak(candidate) <= allowed), key=seconds)
+    assert fastest in [candidate.configuration for candidate in observations]
     assert max_gain_if_fits <= 0.01
     assert len(observations) <= 10
-    assert sum(one.outcome is Outcome.OUT_OF_MEMORY for one in observations) <= 1
+    assert sum(candidate.outcome is Outcome.OUT_OF_MEMORY for candidate in observations) <= 1
 
 
 def test_the_second_probe_is_what_is_expected_to_be_fastest() -> None:
@@ -53,12 +53,12 @@ def test_the_second_probe_is_what_is_expected_to_be_fastest() -> None:
 
 
 def test_nothing_is_probed_twice_and_nothing_that_is_settled() -> None:
-    tried = [seen(one) for one in EVERY[:10]]
-    choice = propose(model(), tried, lambda one: one != of(16, "full", "slow"))
+    tried = [seen(candidate) for candidate in EVERY[:10]]
+    choice = propose(model(), tried, lambda candidate: candidate != of(16, "full", "slow"))
     assert choice.configuration == of(16, "full", "slow")
-    assert propose(model(), tried, lambda one: True).configuration is None
-    every = propose(model(), [seen(one) for one in EVERY], nothing_settled)
-    assert (every.configuration, every.max_gain_if_fits) == (None, 0.0)
+    assert propose(model(), tried, lambda candidate: True).configuration is None
+    exhausted = propose(model(), [seen(candidate) for candidate in EVERY], nothing_settled)
+    assert (exhausted.configuration, exhausted.max_gain_if_fits) == (None, 0.0)
 
 
 def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() -> None:
@@ -83,28 +83,19 @@ def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
 
 def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> None:
     observations, _ = searched(2000 * MIB, objective="memory")
-    as_fast = [one for one in EVERY if seconds(one) <= 1.01 * seconds(BASE)]
+    as_fast = [candidate for candidate in EVERY if seconds(candidate) <= 1.01 * seconds(BASE)]
     least = min(map(peak, as_fast))
-    assert min(peak(one.configuration) for one in observations if one.configuration in as_fast) == least
+    assert (
+        min(peak(candidate.configuration) for candidate in observations if candidate.configuration in as_fast) == least
+    )
 
 
 def test_what_could_win_shrinks_with_each_probe_of_the_best_ones() -> None:
     def max_gain_if_fits(tried: Sequence[Configuration]) -> float:
-        return propose(model(), [seen(one) for one in tried], nothing_settled).max_gain_if_fits
+        return propose(model(), [seen(candidate) for candidate in tried], nothing_settled).max_gain_if_fits
 
     several = [BASE, of(16), of(8), of(16, "full")]
     assert max_gain_if_fits(several[:2]) > max_gain_if_fits(several) > 0
-
-
-def test_the_same_seed_says_the_same() -> None:
-    tried = [seen(BASE), seen(of(8))]
-    one, other = (propose(model(), tried, nothing_settled, seed=5) for _ in range(2))
-    assert one == other
-
-
-def test_a_space_of_one_configuration_is_known_after_it() -> None:
-    alone = CostModel([BASE], VALUES, BASE, model().prior, estimate, 1000 * MIB)
-    assert propose(alone, [seen(BASE)], nothing_settled).configuration is None
 
 
 def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_not(
@@ -112,40 +103,47 @@ def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_no
 ) -> None:
     """What surely fits is settled by what the baseline could not do; then comes the likely, the best of it first."""
     allowed = peak(of(1, "full"))
-    known, failed = model(allowed), [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
-    fits = known.costs(failed).fits
+    cost_model, failed = model(allowed), [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
+    fits = cost_model.costs(failed).fits
     monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_LIKELY", float(np.sort(fits)[-6]))
     monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_CERTAIN", float(np.sort(fits)[-3]))
     surest = [EVERY[at] for at in np.argsort(-fits)]
-    choice = propose(known, failed, lambda one: one in surest[:3])
+    choice = propose(cost_model, failed, lambda candidate: candidate in surest[:3])
     assert choice.configuration in surest[3:6]
 
 
 def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
     """The seconds of its start are no part of them, which are spread over the run."""
     values = {"micro_batch_size": (4, 8), "compile": ("none", "default")}
-    ones = [Configuration.exact(16, *one) for one in product((4, 8), ({"compile": v} for v in values["compile"]))]
-    known = CostModel(ones, values, ones[0], Prior(memory=EXACT), lambda one: 1.0, 1000 * MIB, training_steps=100)
+    ones = [
+        Configuration.exact(16, *candidate)
+        for candidate in product((4, 8), ({"compile": v} for v in values["compile"]))
+    ]
+    cost_model = CostModel(
+        ones, values, ones[0], Prior(memory=EXACT), lambda candidate: 1.0, 1000 * MIB, training_steps=100
+    )
     tried = [Observation(ones[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
-    alone = known.costs(tried)
-    believed = known.costs([*tried, _believed(known, alone, ones[1])])
+    alone = cost_model.costs(tried)
+    believed = cost_model.costs([*tried, _believed(cost_model, alone, ones[1])])
     assert believed.log_step == pytest.approx(alone.log_step)
 
 
 def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
     allowed = peak(of(1, "full")) - 40 * MIB
     failed = [Observation(BASE, Outcome.OUT_OF_MEMORY, wanted_bytes=allowed + 60 * MIB)]
-    settled = {one for one in EVERY if one.micro_batch_size < 4}
-    choice = propose(model(allowed), failed, lambda one: one in settled)
+    settled = {candidate for candidate in EVERY if candidate.micro_batch_size < 4}
+    choice = propose(model(allowed), failed, lambda candidate: candidate in settled)
     assert choice.configuration is not None
     assert choice.configuration not in settled
 
 
 def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> None:
     """16 without checkpointing is fastest; it lies just above the limit or far above it."""
-    tried = [seen(one) for one in EVERY if one.micro_batch_size < 16]
+    tried = [seen(candidate) for candidate in EVERY if candidate.micro_batch_size < 16]
     limits = [peak(of(16)) - MIB // 2, peak(of(16)) - 100 * MIB]
-    near, far = (propose(model(limit), tried, lambda one: "full" in one.values.values()) for limit in limits)
+    near, far = (
+        propose(model(limit), tried, lambda candidate: "full" in candidate.values.values()) for limit in limits
+    )
     assert near.configuration is None
     assert near.max_gain > 0.01 > near.max_gain_if_fits
     assert far.max_gain == far.max_gain_if_fits == 0.0

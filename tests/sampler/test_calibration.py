@@ -16,20 +16,20 @@ from tests.makers import ALLOWED, MIB, out_of_memory, space
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
 
 
-def estimate(one: Configuration) -> float:
-    return 100.0 * MIB + 10.0 * MIB * one.micro_batch_size
+def estimate(candidate: Configuration) -> float:
+    return 100.0 * MIB + 10.0 * MIB * candidate.micro_batch_size
 
 
-def trial(number: int, one: Configuration) -> Trial:
+def trial(number: int, candidate: Configuration) -> Trial:
     """bf16 halves the seconds of a step and takes 30 MiB more; every peak lies 50 MiB above its estimate."""
-    bf16 = one.values["precision"] == "bf16"
-    peak = estimate(one) + 50 * MIB + 30 * MIB * bf16
-    return Trial(number, one, recorded(one, 20.0 if bf16 else 10.0, int(peak), ALLOWED, spread=0.001))
+    bf16 = candidate.values["precision"] == "bf16"
+    peak = estimate(candidate) + 50 * MIB + 30 * MIB * bf16
+    return Trial(number, candidate, recorded(candidate, 20.0 if bf16 else 10.0, int(peak), ALLOWED, spread=0.001))
 
 
 def tried(*precisions: str) -> list[Trial]:
-    ones = [SPACE.configuration({**SPACE.baseline.values, "precision": one}) for one in precisions]
-    return [trial(number, one) for number, one in enumerate(ones)]
+    ones = [SPACE.configuration({**SPACE.baseline.values, "precision": candidate}) for candidate in precisions]
+    return [trial(number, candidate) for number, candidate in enumerate(ones)]
 
 
 KNOWN = WarmStart(ALLOWED, estimate)

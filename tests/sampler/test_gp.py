@@ -11,10 +11,10 @@ from autotune.sampler.gp import at_least, condition, draw, expected_improvement
 
 def one_point(noise: float) -> tuple[float, float]:
     """Mean and variance after measuring 3.0 where 1.0 was expected with variance 4."""
-    found = condition(
+    posterior = condition(
         np.array([1.0]), np.array([4.0]), np.array([[4.0]]), np.array([[4.0]]), np.array([2.0]), np.array([noise])
     )
-    return float(found.mean[0]), float(found.variance[0])
+    return float(posterior.mean[0]), float(posterior.variance[0])
 
 
 def test_a_measurement_and_what_was_expected_are_weighed_by_their_precision() -> None:
@@ -31,15 +31,15 @@ def test_a_measurement_without_noise_is_believed() -> None:
 
 def test_without_measurements_all_stays_as_it_was() -> None:
     nothing = np.zeros(0)
-    found = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros((0, 0)), nothing, nothing)
-    assert (found.mean, found.variance) == (np.array([1.0]), np.array([4.0]))
+    posterior = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros((0, 0)), nothing, nothing)
+    assert (posterior.mean, posterior.variance) == (np.array([1.0]), np.array([4.0]))
 
 
 def test_the_evidence_is_the_density_of_what_was_measured() -> None:
-    found = condition(
+    posterior = condition(
         np.array([0.0]), np.array([3.0]), np.array([[3.0]]), np.array([[3.0]]), np.array([2.0]), np.array([1.0])
     )
-    assert found.evidence == pytest.approx(-0.5 * 4 / 4 - 0.5 * math.log(2 * math.pi * 4))
+    assert posterior.evidence == pytest.approx(-0.5 * 4 / 4 - 0.5 * math.log(2 * math.pi * 4))
 
 
 def test_expected_improvement_has_its_known_values() -> None:
@@ -57,9 +57,9 @@ def test_draws_have_their_mean_and_covariance() -> None:
 
 
 def test_what_is_one_and_the_same_is_drawn_so_though_rounding_made_its_covariance_indefinite() -> None:
-    one = np.ones((3, 3))
-    one[0, 1] = one[1, 0] = 1 + 1e-7
-    drawn = draw(np.zeros(3), one, 50, np.random.default_rng(0))
+    ones = np.ones((3, 3))
+    ones[0, 1] = ones[1, 0] = 1 + 1e-7
+    drawn = draw(np.zeros(3), ones, 50, np.random.default_rng(0))
     assert np.isfinite(drawn).all()
     assert np.abs(drawn[:, 0] - drawn[:, 1]).max() < 1e-2
     assert draw(np.zeros(2), np.zeros((2, 2)), 3, np.random.default_rng(0)) == pytest.approx(np.zeros((3, 2)))
@@ -69,11 +69,11 @@ def test_what_is_one_and_the_same_is_drawn_so_though_rounding_made_its_covarianc
 def test_a_least_value_teaches_what_the_truncated_distribution_has(bound: float) -> None:
     mean, variance = 5.0, 4.0
     above = truncnorm((bound - mean) / variance**0.5, np.inf, mean, variance**0.5)
-    found = at_least(bound, mean, variance)
-    if found is None:
+    posterior = at_least(bound, mean, variance)
+    if posterior is None:
         assert bound == -3.0, "four deviations below nothing is learned"
         return
-    value, noise = found
+    value, noise = posterior
     weight = variance / (variance + noise**2)
     assert mean + weight * (value - mean) == pytest.approx(above.mean())
     assert variance * (1 - weight) == pytest.approx(above.var())

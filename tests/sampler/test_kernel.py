@@ -18,19 +18,19 @@ def of(micro: int, precision: str = "fp32", optimizer: str = "a") -> Configurati
     return Configuration.exact(16, micro, {"precision": precision, "optimizer": optimizer})
 
 
-EVERY = [of(*one) for one in product(*VALUES.values())]
+EVERY = [of(*candidate) for candidate in product(*VALUES.values())]
 
 
-def covariance(one: Configuration, other: Configuration) -> float:
-    a, b = (encode([c], VALUES, BASE) for c in (one, other))
+def covariance(candidate: Configuration, other: Configuration) -> float:
+    a, b = (encode([c], VALUES, BASE) for c in (candidate, other))
     return float(LIKENESS.covariance(overlap_of(a, b), a, b)[0, 0])
 
 
-def effects_of(one: Configuration) -> dict[str, float]:
+def effects_of(candidate: Configuration) -> dict[str, float]:
     """Every effect of the linear model by name, with how often this configuration has it."""
-    doublings = float(np.log2(one.micro_batch_size / 4))
-    changed = [f"{n}={v}" for n, v in one.settings if v != BASE.values[n]]
-    effects = {"level": 1.0, "slope": 0.2 * doublings, f"rest {one}": 0.05}
+    doublings = float(np.log2(candidate.micro_batch_size / 4))
+    changed = [f"{n}={v}" for n, v in candidate.settings if v != BASE.values[n]]
+    effects = {"level": 1.0, "slope": 0.2 * doublings, f"rest {candidate}": 0.05}
     for step in range(int(abs(doublings))):
         effects[f"walk {np.sign(doublings)} {step}"] = 0.3
     for at, name in enumerate(changed):
@@ -40,17 +40,17 @@ def effects_of(one: Configuration) -> dict[str, float]:
     return effects
 
 
-@pytest.mark.parametrize("one", EVERY[::4], ids=str)
-def test_it_is_the_covariance_of_the_linear_model_written_out(one: Configuration) -> None:
-    mine = effects_of(one)
+@pytest.mark.parametrize("candidate", EVERY[::4], ids=str)
+def test_it_is_the_covariance_of_the_linear_model_written_out(candidate: Configuration) -> None:
+    mine = effects_of(candidate)
     for other in EVERY:
         theirs = effects_of(other)
         written_out = sum(weight * theirs.get(name, 0.0) for name, weight in mine.items())
-        assert covariance(one, other) == pytest.approx(written_out)
+        assert covariance(candidate, other) == pytest.approx(written_out)
 
 
 def test_the_order_in_which_a_configuration_names_its_settings_is_of_no_account() -> None:
-    turned = [replace(one, settings=one.settings[::-1]) for one in EVERY]
+    turned = [replace(candidate, settings=candidate.settings[::-1]) for candidate in EVERY]
     points, others = encode(EVERY, VALUES, BASE), encode(turned, VALUES, BASE)
     assert (points.codes == others.codes).all()
     assert overlap_of(points, others).same.diagonal().all()

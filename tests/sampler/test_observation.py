@@ -11,16 +11,16 @@ from tests.makers import MIB, completed, configuration, ended, out_of_memory, st
 
 def test_a_step_is_its_micro_batches_and_the_optimizer() -> None:
     of = configuration(8)  # six micro-batches
-    told = observed(of, completed(of, samples_per_second=48.0))
-    assert told.step_s == pytest.approx(1.0)
-    assert told.optimizer_step_s == pytest.approx(0.1)
-    assert told.micro_step_s == pytest.approx(0.9 / 6)
+    seen = observed(of, completed(of, samples_per_second=48.0))
+    assert seen.step_s == pytest.approx(1.0)
+    assert seen.optimizer_step_s == pytest.approx(0.1)
+    assert seen.micro_step_s == pytest.approx(0.9 / 6)
 
 
 def test_an_optimizer_that_noise_makes_the_whole_step_leaves_something_to_the_micro_batches() -> None:
     of = configuration(48)
-    told = observed(of, completed(of, steps=(step(1.0, optimizer_s=1.0, samples=48),) * 4))
-    assert told.micro_step_s == pytest.approx(0.001)
+    seen = observed(of, completed(of, steps=(step(1.0, optimizer_s=1.0, samples=48),) * 4))
+    assert seen.micro_step_s == pytest.approx(0.001)
 
 
 def test_noise_is_that_of_the_interval() -> None:
@@ -33,17 +33,17 @@ def test_noise_is_that_of_the_interval() -> None:
 
 def test_an_out_of_memory_tells_what_it_wanted() -> None:
     of = configuration(8)
-    told = observed(of, out_of_memory(of, held_bytes=900 * MIB, refused_bytes=300 * MIB))
-    assert (told.wanted_bytes, told.peak_bytes, told.micro_step_s) == (1200 * MIB, None, None)
+    seen = observed(of, out_of_memory(of, held_bytes=900 * MIB, refused_bytes=300 * MIB))
+    assert (seen.wanted_bytes, seen.peak_bytes, seen.micro_step_s) == (1200 * MIB, None, None)
 
 
 def test_what_neither_ran_nor_ran_out_of_memory_tells_nothing_but_its_end() -> None:
-    told = observed(configuration(8), ended(Outcome.CRASHED, probe_seconds=3.0))
-    assert (told.step_s, told.peak_bytes, told.wanted_bytes, told.feasible) == (None, None, None, False)
-    assert told.starting_s == 3.0
+    seen = observed(configuration(8), ended(Outcome.CRASHED, probe_seconds=3.0))
+    assert (seen.step_s, seen.peak_bytes, seen.wanted_bytes, seen.feasible) == (None, None, None, False)
+    assert seen.starting_s == 3.0
 
 
 def test_it_goes_through_json_and_back() -> None:
     of = configuration(8)
-    told = observed(of, completed(of))
-    assert Observation.from_dict(json.loads(json.dumps(told.to_dict()))) == told
+    seen = observed(of, completed(of))
+    assert Observation.from_dict(json.loads(json.dumps(seen.to_dict()))) == seen

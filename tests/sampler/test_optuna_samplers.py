@@ -15,8 +15,8 @@ SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), worker
 
 
 def test_ordered_settings_are_indices_and_the_others_categories() -> None:
-    made = distributions(SPACE)
-    assert made == {
+    dists_of_space = distributions(SPACE)
+    assert dists_of_space == {
         "micro_batch_size_index": IntDistribution(0, 3),
         "checkpointing": CategoricalDistribution(("none", "full")),
         "precision": CategoricalDistribution(("fp32", "bf16")),
@@ -26,12 +26,12 @@ def test_ordered_settings_are_indices_and_the_others_categories() -> None:
 
 
 def test_every_configuration_goes_to_optuna_and_back() -> None:
-    known = distributions(SPACE)
-    for one in SPACE:
-        given = parameters(SPACE, one)
-        assert configuration_of(SPACE, given) == one
+    dists = distributions(SPACE)
+    for candidate in SPACE:
+        given = parameters(SPACE, candidate)
+        assert configuration_of(SPACE, given) == candidate
         for name, value in given.items():
-            assert known[name]._contains(known[name].to_internal_repr(value))
+            assert dists[name]._contains(dists[name].to_internal_repr(value))
 
 
 def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
@@ -39,8 +39,8 @@ def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
     narrow = space(baseline, micro_batch_size=(1, 2, 4), checkpointing=("none",), workers=(0, 2))
     assert configuration_of(narrow, parameters(narrow, baseline)) == baseline
     assert distributions(narrow)["workers_index"] == IntDistribution(0, 2)
-    for one in narrow:
-        assert configuration_of(narrow, parameters(narrow, one)) == one
+    for candidate in narrow:
+        assert configuration_of(narrow, parameters(narrow, candidate)) == candidate
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -50,13 +50,13 @@ def test_every_sampler_proposes_configurations_and_takes_their_values(name: str)
     seen = set()
     for _ in range(12):
         running = study.ask(distributions(SPACE))
-        one = configuration_of(SPACE, running.params)
-        assert one in SPACE
-        seen.add(one)
-        for attribute, told in to_attrs(one, machine(one)).items():
-            running.set_user_attr(attribute, told)
-        running.set_constraint("fits", machine(one).fits)
-        study.tell(running, float(machine(one).samples_per_second or 0.0))
+        candidate = configuration_of(SPACE, running.params)
+        assert candidate in SPACE
+        seen.add(candidate)
+        for attribute, value_of_attribute in to_attrs(candidate, machine(candidate)).items():
+            running.set_user_attr(attribute, value_of_attribute)
+        running.set_constraint("fits", machine(candidate).fits)
+        study.tell(running, float(machine(candidate).samples_per_second or 0.0))
     assert len(seen) > 3
     assert all(trial.constraints.keys() == {"fits"} for trial in study.trials)
 

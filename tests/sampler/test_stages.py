@@ -19,8 +19,8 @@ SPACE = replace(
 )
 
 
-def seen(one: Configuration) -> Observation:
-    return observed(one, machine(one))
+def seen(candidate: Configuration) -> Observation:
+    return observed(candidate, machine(candidate))
 
 
 def test_without_core_settings_all_are_searched_at_once() -> None:
@@ -36,12 +36,12 @@ def test_at_first_everything_but_the_core_is_the_baselines() -> None:
 
 def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
     core = narrowed(SPACE, {name: SPACE.baseline.values[name] for name in SPACE.values if name not in CORE})
-    observations = [seen(one) for one in core if machine(one).feasible]
-    fastest = sorted(observations, key=lambda one: one.step_s or 0.0)[:BEST]
+    observations = [seen(candidate) for candidate in core if machine(candidate).feasible]
+    fastest = sorted(observations, key=lambda candidate: candidate.step_s or 0.0)[:BEST]
     ((rest, *around),) = stages(SPACE, observations, len(observations), "samples_per_second")
     assert rest == core
     assert [tuple(part.values[name] for name in CORE) for part in around] == [
-        tuple((one.configuration.values[name],) for name in CORE) for one in fastest
+        tuple((candidate.configuration.values[name],) for name in CORE) for candidate in fastest
     ]
     assert all(part.values["workers"] == SPACE.values["workers"] for part in around)
 
@@ -53,7 +53,9 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
     )
     own = among.baseline.values
     tried = [step(study, among) for _ in range(8)]
-    outside = [{name for name in own if name not in among.core and one.values[name] != own[name]} for one in tried]
+    outside = [
+        {name for name in own if name not in among.core and candidate.values[name] != own[name]} for candidate in tried
+    ]
     assert not any(outside[:3])
     assert any(outside[3:])
     assert len(set(tried)) == 8
@@ -64,7 +66,7 @@ def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> N
     small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
     study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(small, knowledge))
     tried = [step(study, small) for _ in range(5)]
-    assert {one.values["workers"] for one in tried} > {small.baseline.values["workers"]}
+    assert {candidate.values["workers"] for candidate in tried} > {small.baseline.values["workers"]}
 
 
 def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
@@ -100,5 +102,5 @@ def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> Non
     knowledge = WarmStart(ALLOWED, estimate, core_probes=2)
     study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(among, knowledge))
     tried = [step(study, among) for _ in range(8)]
-    assert {one.global_batch_size for one in tried} == {8}
-    assert max(one.data_parallel_size for one in tried) > 1
+    assert {candidate.global_batch_size for candidate in tried} == {8}
+    assert max(candidate.data_parallel_size for candidate in tried) > 1
