@@ -21,7 +21,7 @@ STARTING = (
     "commands.explain.run",
     "commands.guide.run",
     "commands.verify.run",
-    "probe.survey_query",
+    "probe.queries",
 )
 """Modules that start hosts."""
 

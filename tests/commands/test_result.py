@@ -87,7 +87,7 @@ def with_losses(*flagged: int, problem: str = "", **facts: Any) -> TuningResult:
 @pytest.mark.parametrize(
     ("made", "warning"),
     [
-        (with_losses(1), "Losses differ from fp32's: loss 9.9 lies 18 standard deviations"),
+        (with_losses(1), "Losses differ from fp32's: loss 9.9 is 18 standard deviations"),
         (with_losses(problem="fp32 crashed"), "Losses not compared with fp32's: fp32 crashed"),
         (result(left_out=("losses",)), "Losses not compared with fp32's: there was no time"),
         (result(complete=False), "Losses not compared with fp32's: the search did not come to its end"),
