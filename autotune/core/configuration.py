@@ -17,7 +17,7 @@ class Configuration:
     micro_batch_size: int  #: samples in one forward and backward of one rank
     gradient_accumulation_steps: int  #: micro-steps in one optimizer step
     data_parallel_size: int = 1  #: ranks, each with its own micro-batches
-    settings: tuple[tuple[str, Value], ...] = ()  #: (name, value) of all other settings, in the search space's order
+    settings: tuple[tuple[str, Value], ...] = ()  #: name and value of all other settings, in the search space's order
 
     def __post_init__(self) -> None:
         sizes = (self.micro_batch_size, self.gradient_accumulation_steps, self.data_parallel_size)

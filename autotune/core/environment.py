@@ -28,7 +28,7 @@ def installed_versions() -> dict[str, str]:
 class Environment(Serializable):
     """Facts about the device and the libraries; no host name, no secret. None: unknown, or of no meaning on a CPU."""
 
-    device: str  #: `cpu` or `cuda:0`
+    device: str  #: as torch names it: `cpu` or `cuda:0`
     device_name: str  #: the processor or card as it calls itself
     total_memory_bytes: int  #: bytes of the device; on a CPU of the machine or the cgroup's limit
     free_memory_bytes: int  #: bytes that are free at the start
@@ -45,7 +45,7 @@ class Environment(Serializable):
     versions: Mapping[str, str] = field(default_factory=dict)  #: library, python included -> its version
     training_argument_fields: tuple[str, ...] = ()  #: the names that this transformers' TrainingArguments has
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the fields with a plain value
-    checkpointing_options: tuple[str, ...] = ()  #: `every_n_layers`, `offload`: what this version's checkpointing has
+    checkpointing_options: tuple[str, ...] = ()  #: what this version has: `every_n_layers`, `offload`
     precisions: Mapping[str, str | None] = field(default_factory=dict)  #: value -> why it does not work here, or None
     optimizers: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)  #: bytes its library takes besides tensors
