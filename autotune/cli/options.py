@@ -58,7 +58,8 @@ Args = Annotated[Text, Option(help="Your own TrainingArguments, JSON or YAML: ba
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with the model.")]
 OutputDir = Annotated[str, Option(help="Folder of the report folders.")]
 REPORT_TO = (
-    "Loggers of the study, one run for all trials: tensorboard, wandb, mlflow or trackio. Repeatable. Default: none."
+    "Loggers of the study, one run for all trials: tensorboard, wandb, mlflow or trackio. Repeatable, or with commas. "
+    "Default: none."
 )
 ReportTo = Annotated[Texts, Option(help=REPORT_TO, metavar="NAME")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as one JSON object on standard output.")]

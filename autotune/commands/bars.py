@@ -26,7 +26,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the axes side by side. missing: words for rows without a first bar. note: words instead of bars."""
+    """One of the axes side by side. missing: a row's words where it has no bar, else empty. note: words instead of bars."""
 
     label: str
     bars: Sequence[Bars] = ()
@@ -55,7 +55,7 @@ def _draw(axes: Any, side: Side) -> None:
     for bars in side.bars:
         _draw_bars(axes, bars)
     for row, text in enumerate(side.missing):
-        if side.bars[0].values[row] is None:
+        if text:
             place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
             axes.annotate(text, (0, row + side.bars[0].shift), fontsize="small", color=MUTED, **place)
     axes.margins(x=0.3)

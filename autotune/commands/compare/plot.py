@@ -14,7 +14,7 @@ def compared_svg(rows: Sequence[Row]) -> str:
     """Two bars a study; on a second side costs where a price is known, unless they are in several currencies."""
     speeds = [
         Bars([interval_of(row, f"{kind}_samples_per_second") for row in rows], color, kind, shift)
-        for kind, shift, color in reversed(KINDS)
+        for kind, shift, color in KINDS
     ]
     missing = ["" if row["best_samples_per_second"] is not None else "nothing fits" for row in rows]
     sides = [Side("samples / second", speeds, missing)]
