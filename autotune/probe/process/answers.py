@@ -57,7 +57,7 @@ def read_value(order: Order, account: Account) -> tuple[Any, failures.Failure | 
 def _measurement_of(order: Order, rank: int, account: Account, seconds: float) -> Measurement | None:
     """What this rank left, or what its end means; None where it was well, and ended because another one failed."""
     folder = Path(order.folder)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         answer = replace(Measurement.from_dict(read_json(folder / answer_name(rank))), probe_seconds=seconds)
         if answer.outcome is Outcome.COMPLETED:
             return answer

@@ -58,7 +58,7 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt, micro: int, ac
     assert value["untimed_steps"] == 1
     assert value["samples"] == 7 * micro * accumulation
     assert value["seconds"] == pytest.approx(sum(value["step_times_s"]))
-    assert {"swapped_bytes", "stolen_cores"} <= value["surroundings"].keys(), "read as around a probe"
+    assert "swapped_bytes" in value["surroundings"], "read as around a probe"
     assert all(0 <= wait <= step for wait, step in zip(value["data_wait_s"], value["step_times_s"], strict=True))
     assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}, "no stages: it is not the worst batch"
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]
