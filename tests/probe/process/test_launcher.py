@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -292,20 +291,6 @@ def test_an_interrupted_order_takes_its_host_along(
             host.run(make_order(tmp_path, environment, "hang"))
         assert not marked(token), "its late answer would be taken for the next order's"
         monkeypatch.undo()
-
-
-def test_closing_a_host_leaves_no_process_and_no_folder() -> None:
-    host = ProbeHost()
-    host.start()
-    pid = host.pid
-    assert pid is not None
-    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
-    assert scratch.parent == Path(tempfile.gettempdir())
-    host.close()
-    assert host.pid is None
-    assert not alive(pid)
-    assert not scratch.exists()
-    host.close()
 
 
 # Orders and answers ---------------------------------------------------------------------------------------------

@@ -30,14 +30,6 @@ def test_operations_are_those_of_a_real_step() -> None:
     assert counted["flops"] == real.get_total_flops()
 
 
-def test_operations_are_about_six_for_each_weight_of_a_product_and_token() -> None:
-    """Kaplan et al., Scaling Laws for Neural Language Models, 2020, section 2.1: attention apart."""
-    width = CONFIG["n_embd"]
-    weights = CONFIG["n_layer"] * 12 * width**2 + width * CONFIG["vocab_size"]
-    counted = count_arithmetic(WORKLOAD, GPT2Config(**CONFIG), SAMPLE, Repeats())
-    assert 1.0 <= counted["flops"] / (6 * weights * TOKENS) < 1.3
-
-
 def test_few_layers_tell_of_all() -> None:
     config = GPT2Config(**CONFIG)
     repeats = find_repeats(config, model_outline(config, "causal-lm"), "causal-lm")

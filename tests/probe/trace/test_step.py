@@ -295,16 +295,6 @@ def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name
     assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
 
 
-def test_the_fewer_layers_forget_the_more_is_held() -> None:
-    subject = subject_of(workload_of("bert"))
-    most = [
-        peaks(MemoryTrace.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
-        for value in ("none", "every_3rd", "every_2nd", "full")
-    ]
-    assert most == sorted(most, reverse=True)
-    assert len(set(most)) == len(most)
-
-
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     subject = subject_of(workload_of("bert"))
     full, offload = (
