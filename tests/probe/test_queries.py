@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Outcome, Workload
 from autotune.core.errors import TracingFailed
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
-from autotune.core.workload import Workload
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from autotune.core.environment import Environment
+from autotune.core import Environment
 from autotune.core.units import format_bytes
 from autotune.probe.device.telemetry import CardReading, card_facts, card_reader, card_warnings, fell, joules_between
 

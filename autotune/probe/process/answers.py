@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core import failures
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Measurement, Outcome, failures, read_json
 from autotune.probe.order import LOG, Order, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 

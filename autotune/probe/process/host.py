@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.core.io import read_json
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome, read_json
 from autotune.probe.order import LOG, ORDER, Order, answer_name
 from autotune.probe.process import cleanup
 from autotune.probe.process.child import Parent, run_child

@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Measurement, Outcome
 from autotune.core.errors import ProbeHostFailed
-from autotune.core.measurement import Measurement, Outcome
 from autotune.probe.order import CHILD_ANSWER, LOG
 from autotune.probe.process.host import THREADS_OK, _other_threads, _reasons_not_to_fork, why_not_fork
 from autotune.probe.process.launcher import ProbeHost

@@ -15,10 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, ProbeHostFailed, StorageFailed, TimeIsOver
-from autotune.core.io import read_json
-from autotune.core.measurement import Outcome
+from autotune.core import Environment, InvalidRequest, Outcome, read_json
+from autotune.core.errors import ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import ProbeOptions, runner

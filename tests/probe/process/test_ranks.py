@@ -11,11 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Interval, Measurement, Outcome
 from autotune.core.failures import Failure
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from autotune.core.workload import Workload
+from autotune.core import Workload
 from autotune.probe.trace.cuda_kernels import cuda_ways
 from autotune.probe.trace.flops import ATTENTION, count_arithmetic
 from autotune.probe.trace.layers import Repeats, find_repeats

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from autotune.core.workload import Workload
+from autotune.core import Workload
 from autotune.memory.envelope import peak_lines
 from autotune.memory.trace import FIRST, FURTHER, MemoryTrace, between, repeated
 from autotune.probe.trace.layers import Repeats, find_repeats

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order

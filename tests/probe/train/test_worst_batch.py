@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
