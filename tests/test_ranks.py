@@ -10,7 +10,8 @@ import autotune
 from autotune.cli.app import app
 from autotune.commands.result import TuningResult
 from autotune.commands.verify.run import verify
-from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core import InvalidRequest
+from autotune.core.errors import NothingFits
 from autotune.study import finish
 from tests.hurry import hurry
 

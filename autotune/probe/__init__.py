@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.core.configuration import Configuration
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement
+from autotune.core import Configuration, Interval, Measurement
 
 
 @dataclass(frozen=True)

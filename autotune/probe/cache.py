@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.core.io import read_json, write_json
+from autotune.core import read_json, write_json
 from autotune.core.paths import cache_folder
 from autotune.space.variables import READ
 

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.interval import Interval
-from autotune.core.io import Serializable
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Interval, Serializable, Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
 _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report

@@ -8,15 +8,20 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, TracingFailed
+from autotune.core import (
+    Configuration,
+    Environment,
+    InvalidRequest,
+    Outcome,
+    TuningRequest,
+    Workload,
+    read_json,
+    write_json,
+)
+from autotune.core.errors import TracingFailed
 from autotune.core.failures import from_text
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Outcome
 from autotune.core.paths import cache_folder
-from autotune.core.request import TuningRequest, tuning_request
-from autotune.core.workload import Workload
+from autotune.core.request import tuning_request
 from autotune.memory.estimate import MemoryModel, memory_model
 from autotune.memory.keys import wanted_traces
 from autotune.probe.cache import AnswerFile

@@ -9,11 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Measurement
-from autotune.core.request import TuningRequest
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Measurement, TuningRequest, Workload, read_json, write_json
 from autotune.probe.order import Order, answer_name
 from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.step import Step
+from autotune.core import Configuration, Measurement, Outcome, Step
 from autotune.probe import ProbeOptions
 
 

@@ -6,12 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload, write_json
 from autotune.core.failures import Failure
-from autotune.core.io import write_json
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings
 from autotune.probe.process.answers import read_answer

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_device
 from autotune.space.settings import SETTINGS, Context

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.workload import Workload
+from autotune.core import Measurement, Workload
 from tests.probe.probes import configuration
 from tests.workload.data.test_collate import text_file
 

@@ -13,11 +13,8 @@ import pytest
 import torch
 
 import autotune
-from autotune.core.environment import Environment
+from autotune.core import Environment, Measurement, Outcome, Workload, read_json
 from autotune.core.errors import ProbeHostFailed
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
 from autotune.probe import ProbeOptions
 from autotune.probe.device.nvml import device_used, opened, visible_cards
 from autotune.probe.process.launcher import ProbeHost

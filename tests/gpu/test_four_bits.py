@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_device
 from tests.probe.probes import QUICK, configuration, make_order, measured

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.workload import Workload
+from autotune.core import Measurement, Workload
 from autotune.space.settings.compile import GRAPHS
 from tests.probe.probes import configuration
 

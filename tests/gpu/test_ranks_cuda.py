@@ -4,10 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Measurement, Workload
 from tests.probe.probes import SETTINGS
 
 pytestmark = pytest.mark.gpu

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement
-from autotune.core.workload import Workload
+from autotune.core import Environment, Measurement, Workload
 from autotune.space.settings import SETTINGS, Context
 from tests.probe.probes import configuration
 

@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Measurement, Workload
 from autotune.probe.order import Order, Timing
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost

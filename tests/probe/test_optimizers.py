@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from transformers.training_args import OptimizerNames
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings.optimizer import ORDINARY

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotune.core.io import write_json
+from autotune.core import write_json
 from autotune.study.store import locked
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Outcome, Workload
 from autotune.core.errors import TracingFailed
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
-from autotune.core.workload import Workload
+from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, traced
-from tests.makers import cpu
+from autotune.space.settings.optimizer import ORDINARY
+from tests.makers import GIB, cpu, gpu
 from tests.probe.probes import configuration
 
 REQUEST = tuning_request("bert-mini", 4, device="cpu")
@@ -121,6 +121,53 @@ def test_a_trace_is_remembered_for_its_model_and_settings(
     file.write_text("[]")
     traced(host, workload, cpu(), [configuration()], {})
     assert len(orders) == 3
+
+
+class CardHost:
+    """A host whose child finds a card on which everything works."""
+
+    uses_cache = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def scratch_folder(self) -> str:
+        return "nowhere"
+
+    def ask(self, order: Order) -> dict[str, Any]:
+        self.asked += 1
+        facts = {name: order.request[name] for name in ("others", "topology")}
+        return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB).to_dict() | facts
+
+
+def test_a_card_s_answer_holds_for_its_driver_and_not_for_what_changes_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine: dict[str, Any] = {"driver": "580.1", "slot": "PCIe generation 1 x16", "used": 2 * GIB, "others": []}
+    card = nvml.Card(0, "GPU-0123", "a card", 1)
+    monkeypatch.setattr(nvml, "device_used", lambda _: (machine["used"], machine["others"]))
+    monkeypatch.setattr(nvml, "used_bytes", lambda _: machine["used"])
+    monkeypatch.setattr(nvml, "visible_cards", lambda: [card])
+    monkeypatch.setattr(nvml, "driver_version", lambda: machine["driver"])
+    monkeypatch.setattr(nvml, "topology", lambda _: machine["slot"])
+    host: Any = CardHost()
+
+    def read(**changes: Any) -> Environment:
+        machine.update(changes)
+        return read_environment(host, tuning_request("bert-mini", 4, device="cuda"), card)[0]
+
+    read(others=["blender (4711)"])
+    read(others=[])
+    assert host.asked == 2, "what was found beside another process is not remembered"
+    later = read(slot="PCIe generation 5 x16", used=5 * GIB, others=["blender (4711)"])
+    assert (later.topology, later.others) == ("PCIe generation 5 x16", ("blender (4711)",))
+    assert later.free_memory_bytes == 75 * GIB
+    assert host.asked == 2
+    read(driver="590.2")
+    assert host.asked == 3
+    read(used=None)
+    assert host.asked == 4, "without NVML's figure free memory is unknown"
 
 
 class FailingHost:

@@ -8,9 +8,8 @@ import pytest
 
 from autotune.commands import search
 from autotune.commands.result import TuningResult
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Outcome
 from autotune.core.errors import NothingFits
-from autotune.core.measurement import Outcome
 from autotune.probe.order import Order
 from autotune.probe.process.answers import read_answer
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording

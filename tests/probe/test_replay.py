@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.replay import ReplayProbe, recorded
 from tests.makers import ALLOWED, MIB, configuration, machine

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from autotune.core.environment import Environment
+from autotune.core import Environment
 from autotune.core.units import format_bytes
 from autotune.probe.device.telemetry import CardReading, card_facts, card_reader, card_warnings, fell, joules_between
 
@@ -36,16 +36,16 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 class MachineMonitor:
-    """Read at the beginning and the end of the timed steps; what is unknown on a device stays unknown.
+    """Readings of machine and card at the beginning and the end of the timed steps.
 
-    A reading never raises, starts no thread and takes milliseconds. Until `stop` next to nothing is known.
+    A reading never raises, starts no thread and takes milliseconds; what is unknown on a device stays unknown.
     """
 
     def __init__(self, environment: Environment) -> None:
         self._on_cpu = environment.is_cpu
         self._cores = _own_cores()
-        own = environment.device_uuids[int(os.environ.get("RANK", "0")) :] or (environment.device_uuid,)
-        self._read_card = card_reader(own[0])
+        cards = environment.device_uuids[int(os.environ.get("RANK", "0")) :] or (environment.device_uuid,)
+        self._read_card = card_reader(cards[0])
         self._machine = ReadingDelta(MachineReading(), MachineReading())
         self._card = (CardReading(), CardReading())
 
@@ -67,11 +67,11 @@ class MachineMonitor:
         return joules_between(*self._card, seconds=self._machine.seconds)
 
     def facts(self) -> dict[str, Any]:
-        """What was read, as plain data by name with its unit; nothing that is unknown.
+        """Plain data by name with its unit; nothing that is unknown.
 
         `foreign_cores`, `stolen_cores` (a part of them), `swapped_bytes` and `cpu_heat_throttles` are those between start
-        and stop; `cpu_mhz` (mean of cores), `temperature_c`, `sm_clock_mhz` and `power_w` are those at the stop, and with
-        `_at_start` those at the start; `throttle_reasons` are those met at either.
+        and stop; `cpu_mhz` (mean of cores), `temperature_c`, `sm_clock_mhz` and `power_w` those at the stop, with
+        `_at_start` those at the start; `throttle_reasons` those met at either.
         """
         return self._machine.facts() | card_facts(*self._card)
 
@@ -107,7 +107,7 @@ class MachineReading:
 
 @dataclass(frozen=True)
 class ReadingDelta:
-    """What two readings of a machine tell of the time between them; None where it is unknown."""
+    """Two readings of a machine, and what happened between them; None where it is unknown."""
 
     begun: MachineReading
     ended: MachineReading
@@ -118,7 +118,7 @@ class ReadingDelta:
 
     @property
     def foreign_cores(self) -> float | None:
-        """Cores' worth of work that was not ours, of the cores that we may use; what the hypervisor took is among it."""
+        """Cores' worth of work that was not ours, of the cores that we may use, with what the hypervisor took."""
         stolen, busy, ours = self.stolen_cores, self._rate("busy_s"), self._rate("ours_s")
         return None if stolen is None or busy is None or ours is None else max(0.0, busy + stolen - ours)
 
@@ -126,11 +126,6 @@ class ReadingDelta:
     def stolen_cores(self) -> float | None:
         """Cores' worth of time in which a core had work and the hypervisor ran another machine on it."""
         return self._rate("stolen_s")
-
-    @property
-    def swapped_bytes(self) -> int | None:
-        swapped: int | None = self._more("swapped_bytes")
-        return swapped
 
     @property
     def heat_throttles(self) -> int | None:
@@ -142,39 +137,36 @@ class ReadingDelta:
     def facts(self) -> dict[str, Any]:
         """What is known, by name with its unit."""
         facts = {
-            "foreign_cores": _rounded(self.foreign_cores, 2),
-            "stolen_cores": _rounded(self.stolen_cores, 2),
-            "swapped_bytes": self.swapped_bytes,
-            "cpu_mhz_at_start": _rounded(self.begun.cpu_mhz, 0),
-            "cpu_mhz": _rounded(self.ended.cpu_mhz, 0),
-            "cpu_max_mhz": _rounded(self.ended.cpu_max_mhz, 0),
-            "cpu_heat_throttles": self.heat_throttles,
+            "foreign_cores": (self.foreign_cores, 2),
+            "stolen_cores": (self.stolen_cores, 2),
+            "swapped_bytes": (self._more("swapped_bytes"), 0),
+            "cpu_mhz_at_start": (self.begun.cpu_mhz, 0),
+            "cpu_mhz": (self.ended.cpu_mhz, 0),
+            "cpu_max_mhz": (self.ended.cpu_max_mhz, 0),
+            "cpu_heat_throttles": (self.heat_throttles, 0),
         }
-        return {name: value for name, value in facts.items() if value is not None}
+        return {name: round(value, digits) for name, (value, digits) in facts.items() if value is not None}
 
     def warnings(self, on_cpu: bool) -> list[str]:
         """What speaks against a time measured meanwhile; on_cpu: the cores themselves did the training."""
         warnings = self._busy_warnings(BUSY_SHARE if on_cpu else BUSY_MACHINE * self.begun.cores)
-        if self.swapped_bytes is not None and self.swapped_bytes > SWAPPED_BYTES:
-            warnings.append(f"the machine swapped {format_bytes(self.swapped_bytes)} meanwhile")
+        if (swapped := self._more("swapped_bytes") or 0) > SWAPPED_BYTES:
+            warnings.append(f"the machine swapped {format_bytes(swapped)} meanwhile")
         if self.heat_throttles:
             warnings.append(f"the CPU was throttled for heat {self.heat_throttles} time(s)")
-        if fell(self.begun.cpu_mhz, self.ended.cpu_mhz):
-            warnings.append(
-                f"the CPU's clock fell from {self.begun.cpu_mhz:.0f} to {self.ended.cpu_mhz:.0f} MHz meanwhile"
-            )
+        if fell(before := self.begun.cpu_mhz, after := self.ended.cpu_mhz):
+            warnings.append(f"the CPU's clock fell from {before:.0f} to {after:.0f} MHz meanwhile")
         return warnings
 
     def _busy_warnings(self, most: float) -> list[str]:
         foreign, stolen = self.foreign_cores, self.stolen_cores
         if foreign is None or stolen is None or foreign <= most:
             return []
+        hypervisor = f"the hypervisor gave {stolen:.1f} cores of this machine to others"
         if stolen <= foreign / 2:
             return [f"other processes used {foreign:.1f} cores meanwhile"]
-        warnings = [f"the hypervisor gave {stolen:.1f} cores of this machine to others"]
-        if foreign - stolen > most:
-            warnings.append(f"other processes used {foreign - stolen:.1f} cores meanwhile")
-        return warnings
+        others = f"other processes used {foreign - stolen:.1f} cores meanwhile"
+        return [hypervisor, others] if foreign - stolen > most else [hypervisor]
 
     def _rate(self, counter: str) -> float | None:
         """A counter's seconds, by the second; None in less than BUSY_LEAST_S."""
@@ -303,7 +295,3 @@ def _number(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int(path.read_text())
     return None
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)

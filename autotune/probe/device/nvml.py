@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from autotune.core.errors import InvalidRequest
+from autotune.core import InvalidRequest
 
 Answer = TypeVar("Answer")
 

@@ -81,25 +81,16 @@ def joules_between(begun: CardReading, ended: CardReading, seconds: float) -> fl
 
 def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
     """What is known of a card at the end, and what changes also at the start; every reason met at either."""
-    facts = {
-        "temperature_c_at_start": begun.temperature_c,
-        "temperature_c": ended.temperature_c,
-        "slowdown_temperature_c": ended.slowdown_temperature_c,
-        "sm_clock_mhz_at_start": begun.sm_clock_mhz,
-        "sm_clock_mhz": ended.sm_clock_mhz,
-        "sm_clock_max_mhz": ended.sm_clock_max_mhz,
-        "power_w_at_start": begun.power_w,
-        "power_w": ended.power_w,
-        "power_limit_w": ended.power_limit_w,
-        "throttle_reasons": None if ended.throttle_reasons is None else _met(begun, ended),
-    }
+    at_start = {f"{name}_at_start": getattr(begun, name) for name in ("temperature_c", "sm_clock_mhz", "power_w")}
+    reasons = {"throttle_reasons": None if ended.throttle_reasons is None else _reasons_met(begun, ended)}
+    facts = {**at_start, **vars(ended), **reasons, "energy_j": None}
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def card_warnings(begun: CardReading, ended: CardReading) -> list[str]:
     """What speaks against a time that lies between these readings."""
     warnings = []
-    brakes = [reason for reason in _met(begun, ended) if reason not in OWN_LIMITS]
+    brakes = [reason for reason in _reasons_met(begun, ended) if reason not in OWN_LIMITS]
     if brakes:
         warnings.append(f"the card was held back: {', '.join(brakes)}")
     regulated = _at_power_limit(begun) or _at_power_limit(ended)
@@ -116,7 +107,7 @@ def fell(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and after < before * (1 - CLOCK_FALL)
 
 
-def _met(begun: CardReading, ended: CardReading) -> list[str]:
+def _reasons_met(begun: CardReading, ended: CardReading) -> list[str]:
     return list(dict.fromkeys((*(begun.throttle_reasons or ()), *(ended.throttle_reasons or ()))))
 
 

@@ -18,25 +18,20 @@ FIRST_STEPS = 8
 
 def precisions(device: str) -> dict[str, str | None]:
     """Value -> None where it works, else why not."""
-    if device == "cpu":
-        return {
-            "fp32": None,
-            "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on",
-            "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32",
-            "bf16": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
-            "bf16_weights": why_not(lambda: _try_weights("cpu", torch.bfloat16)),
-            "bf16_frozen": why_not(lambda: _try_autocast("cpu", torch.bfloat16)),
-        }
-    major, _ = torch.cuda.get_device_capability()
-    old = f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
+    on_cpu = device == "cpu"
+    kind, major = ("cpu", 0) if on_cpu else ("cuda", torch.cuda.get_device_capability()[0])
+    # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
+    old = None if on_cpu or major >= 8 else f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
+    autocast = old or why_not(lambda: _try_autocast(kind, torch.bfloat16))
     return {
         "fp32": None,
-        "tf32": None if major >= 8 else old,
-        "fp16": why_not(lambda: _try_autocast("cuda", torch.float16)),
-        # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
-        "bf16": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
-        "bf16_weights": why_not(lambda: _try_weights("cuda", torch.bfloat16)) if major >= 8 else old,
-        "bf16_frozen": why_not(lambda: _try_autocast("cuda", torch.bfloat16)) if major >= 8 else old,
+        "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on" if on_cpu else old,
+        "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32"
+        if on_cpu
+        else why_not(lambda: _try_autocast(kind, torch.float16)),
+        "bf16": autocast,
+        "bf16_weights": old or why_not(lambda: _try_weights(kind, torch.bfloat16)),
+        "bf16_frozen": autocast,
     }
 
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core import failures
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Measurement, Outcome, failures, read_json
 from autotune.probe.order import LOG, Order, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 
@@ -57,7 +55,7 @@ def read_value(order: Order, account: Account) -> tuple[Any, failures.Failure | 
 def _measurement_of(order: Order, rank: int, account: Account, seconds: float) -> Measurement | None:
     """What this rank left, or what its end means; None where it was well, and ended because another one failed."""
     folder = Path(order.folder)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         answer = replace(Measurement.from_dict(read_json(folder / answer_name(rank))), probe_seconds=seconds)
         if answer.outcome is Outcome.COMPLETED:
             return answer

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.core.io import write_json
+from autotune.core import write_json
 from autotune.probe.order import Order, answer_name
 from autotune.probe.process import cleanup, ranks
 from autotune.probe.process.lazy_import import forget_opened_later

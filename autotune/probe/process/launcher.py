@@ -17,9 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from autotune.core import errors, failures, interrupt
-from autotune.core.errors import AutotuneError, ProbeHostFailed, StorageFailed
-from autotune.core.io import read_json, write_json
+from autotune.core import AutotuneError, errors, failures, interrupt, read_json, write_json
+from autotune.core.errors import ProbeHostFailed, StorageFailed
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.device.nvml import kept_initialized
 from autotune.probe.order import ANSWER, CHILD_ANSWER, ORDER, Order, remove_answers, remove_unfinished

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.core import Measurement, Outcome
 from autotune.core.failures import Failure
-from autotune.core.measurement import Measurement, Outcome
 
 GRAVEST = (
     Outcome.OUT_OF_MEMORY,

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.initialization import no_init_weights
 
-from autotune.core.workload import Workload
+from autotune.core import Workload
 from autotune.probe.trace.layers import Repeats
 from autotune.workload.model import build
 from autotune.workload.model.adapters import adapted

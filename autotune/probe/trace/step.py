@@ -17,8 +17,8 @@ from transformers import masking_utils, modeling_utils
 from transformers.initialization import no_init_weights
 from transformers.integrations import moe
 
+from autotune.core import Workload
 from autotune.core.failures import from_exception
-from autotune.core.workload import Workload
 from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, MemoryTrace, NotPeriodic, repeated
 from autotune.probe.order import Order
 from autotune.probe.trace import cuda_kernels

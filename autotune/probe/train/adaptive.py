@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from statistics import median
 
-from autotune.core.interval import Interval, foreseen_width
+from autotune.core import Interval
+from autotune.core.interval import foreseen_width
 from autotune.probe.order import Timing
 
 SETTLED = 0.10

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments
 
-from autotune.core import failures
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Measurement, Outcome, failures
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.order import Order
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from autotune.core import failures
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome, failures
 from autotune.core.sanity import EVALUATION, SAVING, TRAINING, Problem, SanityCheck
 from autotune.probe.order import Order
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of

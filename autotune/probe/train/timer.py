@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from autotune.core.interval import Interval, ratio_interval
-from autotune.core.step import Step
+from autotune.core import Interval, Step
+from autotune.core.interval import ratio_interval
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Order

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment
 from autotune.probe.device import machine as surroundings
 from autotune.probe.device.machine import (
     CLOCKS_READ,

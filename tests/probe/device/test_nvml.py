@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from autotune.core.errors import InvalidRequest
+from autotune.core import InvalidRequest
 from autotune.probe.device import nvml as device
 from autotune.probe.device.nvml import (
     Card,

@@ -117,10 +117,6 @@ def test_everything_with_the_mark_is_ended_and_nothing_else() -> None:
         parent.stdout.close()
 
 
-def test_ending_what_is_not_there_returns_at_once() -> None:
-    cleanup.end_marked("a token that nobody carries")
-
-
 def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
     # In a process of its own: it may end everything below itself.
     script = (

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -16,10 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, ProbeHostFailed, StorageFailed, TimeIsOver
-from autotune.core.io import read_json
-from autotune.core.measurement import Outcome
+from autotune.core import Environment, InvalidRequest, Outcome, read_json
+from autotune.core.errors import ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import ProbeOptions, runner
@@ -292,20 +289,6 @@ def test_an_interrupted_order_takes_its_host_along(
             host.run(make_order(tmp_path, environment, "hang"))
         assert not marked(token), "its late answer would be taken for the next order's"
         monkeypatch.undo()
-
-
-def test_closing_a_host_leaves_no_process_and_no_folder() -> None:
-    host = ProbeHost()
-    host.start()
-    pid = host.pid
-    assert pid is not None
-    scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
-    assert scratch.parent == Path(tempfile.gettempdir())
-    host.close()
-    assert host.pid is None
-    assert not alive(pid)
-    assert not scratch.exists()
-    host.close()
 
 
 # Orders and answers ---------------------------------------------------------------------------------------------

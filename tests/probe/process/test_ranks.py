@@ -11,15 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Interval, Measurement, Outcome
 from autotune.core.failures import Failure
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values, variables
+from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values
 from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step
 from tests.probe import ranked
@@ -231,9 +228,9 @@ def test_one_rank_that_raises_is_told_with_its_traceback(run: Run) -> None:
 
 def test_one_rank_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
     begun = time.monotonic()
-    measurement = run(on_ranks(2), "hang", rank=1, deadline_s=20.0)
-    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 20 s")
-    assert time.monotonic() - begun < 20.0 + 6.0
+    measurement = run(on_ranks(2), "hang", rank=1, deadline_s=10.0)
+    assert (measurement.outcome, measurement.reason) == (Outcome.TIMED_OUT, "not done after 10 s")
+    assert time.monotonic() - begun < 10.0 + 6.0
 
 
 # Without processes ----------------------------------------------------------------------------------------------
@@ -302,9 +299,3 @@ def test_losses_are_the_mean_of_the_ranks_and_peaks_the_highest() -> None:
     assert merge_values("numerics", curves) == {"losses": [2.0, "nan"], "skipped_steps": 0}
     told = [{"peak_bytes": {"training": 5}, "problems": []}, {"peak_bytes": {"training": 7}, "problems": ["x"]}]
     assert merge_values("rehearsal", told) == {"peak_bytes": {"training": 7}, "problems": ["x"]}
-
-
-def test_ranks_meet_on_the_loopback(tmp_path: Path) -> None:
-    told = variables(1, 4, 12345, tmp_path)
-    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.1", "12345")
-    assert (told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("1", "1", "4", "4")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from autotune.core.workload import Workload
+from autotune.core import Workload
 from autotune.memory.envelope import peak_lines
 from autotune.memory.trace import FIRST, FURTHER, MemoryTrace, between, repeated
 from autotune.probe.trace.layers import Repeats, find_repeats
@@ -293,16 +293,6 @@ def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name
     real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
     assert peaks(fake) == peaks(real)
     assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
-
-
-def test_the_fewer_layers_forget_the_more_is_held() -> None:
-    subject = subject_of(workload_of("bert"))
-    most = [
-        peaks(MemoryTrace.from_dict(subject._tape(asked_for(checkpointing=value), 2)))[FIRST]
-        for value in ("none", "every_3rd", "every_2nd", "full")
-    ]
-    assert most == sorted(most, reverse=True)
-    assert len(set(most)) == len(most)
 
 
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:

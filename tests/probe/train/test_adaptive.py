@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.interval import Interval, foreseen_width, ratio_interval
+from autotune.core import Interval
+from autotune.core.interval import foreseen_width, ratio_interval
 from autotune.probe.device.telemetry import JOULES_LEAST_S
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, CUDA_PROBE, Timing, timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST, settled, verdict

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Outcome, Trial, Workload
 from autotune.core.failures import Failure
 from autotune.core.loss_curves import STEPS, Curve, Numerics
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.study.loss_check import check_numerics
 from autotune.workload.model.pickling import sent

@@ -205,6 +205,7 @@ def test_a_card_s_peaks_are_told_apart_by_stage(card: Card, held: DeviceMemory) 
     assert peaks["stage_peak_bytes"] == {"build": 100, "data": 105, "forward": 155, "backward": 185, "optimizer": 225}
     assert peaks["peak_allocated_bytes"] == peaks["peak_reserved_bytes"] == 225
     assert peaks["allocator_retries"] == 0
+    assert peaks["peak_device_bytes"] == 225 + 500 * MIB, "reserved and context, where its use before is unknown"
 
 
 def test_what_making_the_model_took_is_none_of_the_training_s_peak(card: Card) -> None:
@@ -237,12 +238,6 @@ def test_a_cache_that_was_given_back_still_counts(card: Card, held: DeviceMemory
     card.reserved = 150
     assert held.peaks()["peak_reserved_bytes"] == 225
     assert held.held() == 150 + 500 * MIB
-
-
-def test_the_device_s_figure_is_reserved_and_context_where_its_use_before_is_unknown(
-    card: Card, held: DeviceMemory
-) -> None:
-    assert held.peaks()["peak_device_bytes"] == 225 + 500 * MIB
 
 
 @pytest.mark.parametrize("others", [0, 3 * GIB])

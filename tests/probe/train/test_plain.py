@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
@@ -58,7 +56,7 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt, micro: int, ac
     assert value["untimed_steps"] == 1
     assert value["samples"] == 7 * micro * accumulation
     assert value["seconds"] == pytest.approx(sum(value["step_times_s"]))
-    assert {"swapped_bytes", "stolen_cores"} <= value["surroundings"].keys(), "read as around a probe"
+    assert "swapped_bytes" in value["surroundings"], "read as around a probe"
     assert all(0 <= wait <= step for wait, step in zip(value["data_wait_s"], value["step_times_s"], strict=True))
     assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}, "no stages: it is not the worst batch"
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]

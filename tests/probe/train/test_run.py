@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.core.environment import Environment
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Interval, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker

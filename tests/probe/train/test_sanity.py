@@ -12,11 +12,9 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from autotune.core.environment import Environment
+from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
 from autotune.core.sanity import SanityCheck
-from autotune.core.workload import Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train import sanity
 from autotune.probe.train.memory_limit import memory_of

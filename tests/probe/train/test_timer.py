@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.core.configuration import Configuration
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.step import Step
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Interval, Measurement, Outcome, Step, Workload
 from autotune.probe.order import CUDA_CONFIRMATION, CUDA_PROBE, Order, Timing
 from autotune.probe.train import timer
 from autotune.probe.train.read_back import Misconfigured

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
-from autotune.workload.model.pickling import sent
-from tests.probe.probes import CALLERS, MIB, configuration, make_order, measured
+from tests.probe.probes import MIB, configuration, make_order, measured
 
 STAGES = ["build", "data", "forward", "backward", "optimizer"]
 LONG = 200
@@ -88,51 +85,6 @@ def test_a_limit_that_only_the_longest_sample_breaks_is_broken(
     assert measurement.outcome is Outcome.OUT_OF_MEMORY, "the ordinary batches alone would have fitted"
     assert measurement.where in ("forward", "backward")
     assert measurement.steps == ()
-
-
-class Ragged(torch.utils.data.Dataset):
-    """Sixty rows of 8 numbers and, at 33, one of 20,000 numbers a column."""
-
-    def __len__(self) -> int:
-        return 61
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        rows = 20_000 if index == 33 else 1
-        return {"x": torch.ones(rows, 8), "labels": torch.ones(1)}
-
-
-class Summing(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        return {"loss": (self.linear(x).mean() - 1).square()}
-
-
-def padded(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    rows = [sample["x"] for sample in samples]
-    return {
-        "x": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        "labels": torch.stack([sample["labels"] for sample in samples]),
-    }
-
-
-@pytest.fixture(scope="module")
-def own_host() -> Iterator[ProbeHost]:
-    objects = {"model_init": Summing, "train_dataset": Ragged(), "data_collator": padded}
-    with ProbeHost(sent(objects)) as host:
-        yield host
-
-
-def test_a_caller_s_own_collator_makes_the_worst_batch_of_its_largest_sample(
-    own_host: ProbeHost, environment: Environment, tmp_path: Path
-) -> None:
-    order = make_order(tmp_path, environment, workload=replace(CALLERS, longest=(33,)), asked=configuration(4))
-    measurement = measured(own_host, order)
-    assert measurement.outcome is Outcome.COMPLETED, measurement.reason
-    assert measurement.worst_batch == "4 x sample 33, the longest of the data"
-    assert measurement.micro_batch_bytes == 4 * 20_000 * 8 * 4 + 4 * 4
 
 
 # How it is made -------------------------------------------------------------------------------------------------
