@@ -1,4 +1,4 @@
-"""Hands a probe what its Trainer trains on: dataset, collator and tokenizer."""
+"""Training data of a probe: dataset, collator and tokenizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from autotune.workload.model.config import image_shape
 
 
 def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
-    """What the Trainer is given: (dataset, data collator, tokenizer or None).
+    """For the Trainer: (dataset, data collator, tokenizer or None).
 
-    samples_needed: as many there are of random data, which comes from a fixed pool.
+    samples_needed: number of random samples, which come from a fixed pool.
     """
     if not workload.data:
         samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
@@ -57,7 +57,7 @@ class MaskedCollator:
 
 
 def collated_as_asked(collator: Any, asked: Mapping[str, Any]) -> Any:
-    """The collator that makes batches as the data arguments say; ours or the user's own, as far as it knows them."""
+    """The collator, ours or the user's own, with the data arguments that it supports."""
     if asked.get("packing"):
         return transformers.DataCollatorWithFlattening()
     inner = getattr(collator, "inner", collator)

@@ -1,4 +1,4 @@
-"""Finds the tokenizer of a model, or trains a byte-pair one on the data where the model has none."""
+"""Tokenizer of a model, or a byte-pair one trained on the data where the model has none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class TokenizerPlan:
-    """Which tokenizer the data will be read with; place is a folder or hub id, empty for one still to be trained."""
+    """The tokenizer that will read the data; place is a folder or hub id, empty for one still to be trained."""
 
     place: str
     identity: str
@@ -36,9 +36,9 @@ class TokenizerPlan:
 
 
 def plan_tokenizer(asked: str | None, model: str, config: Any) -> TokenizerPlan:
-    """The tokenizer asked for by name or folder, else the model's own, else one to be trained.
+    """The requested tokenizer, by name or folder, else the model's own, else one to be trained.
 
-    Raises InvalidRequest where the one asked for is not there.
+    Raises InvalidRequest where the requested one does not exist.
     """
     place = _asked_place(asked) if asked else _own_place(model)
     if not place:
