@@ -226,13 +226,12 @@ def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:
 
 
 def _usual_callbacks(args: Any) -> set[type]:
-    from transformers import trainer as made
-    from transformers import trainer_callback
+    from transformers import trainer, trainer_callback
     from transformers.integrations import get_reporting_integration_callbacks
 
     logging = get_reporting_integration_callbacks(args.report_to)
-    shown = [made.DEFAULT_PROGRESS_CALLBACK, trainer_callback.PrinterCallback, trainer_callback.ProgressCallback]
-    return {*made.DEFAULT_CALLBACKS, *shown, *logging}
+    shown = [trainer.DEFAULT_PROGRESS_CALLBACK, trainer_callback.PrinterCallback, trainer_callback.ProgressCallback]
+    return {*trainer.DEFAULT_CALLBACKS, *shown, *logging}
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:

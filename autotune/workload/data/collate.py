@@ -56,14 +56,14 @@ class MaskedCollator:
         return batch
 
 
-def collated_as_asked(collator: Any, asked: Mapping[str, Any]) -> Any:
+def collated_as_asked(collator: Any, data_arguments: Mapping[str, Any]) -> Any:
     """The collator, ours or the user's own, with the data arguments that it supports."""
-    if asked.get("packing"):
+    if data_arguments.get("packing"):
         return transformers.DataCollatorWithFlattening()
     inner = getattr(collator, "inner", collator)
-    if "pad_to_multiple_of" in asked and hasattr(inner, "pad_to_multiple_of"):
-        inner.pad_to_multiple_of = asked["pad_to_multiple_of"]
-    return WithoutFullMask(collator) if asked.get(attention_mask.FIELD) else collator
+    if "pad_to_multiple_of" in data_arguments and hasattr(inner, "pad_to_multiple_of"):
+        inner.pad_to_multiple_of = data_arguments["pad_to_multiple_of"]
+    return WithoutFullMask(collator) if data_arguments.get(attention_mask.FIELD) else collator
 
 
 def _collator(task: str, tokenizer: Any) -> Any:

@@ -123,12 +123,12 @@ def texts_of(data: Any, columns: Columns) -> Iterator[str]:
                 yield value
 
 
-def _column(data: Any, asked: str | None, usual: tuple[str, ...], what: str) -> str:
+def _column(data: Any, requested: str | None, usual: tuple[str, ...], what: str) -> str:
     names = list(data.column_names)
-    if asked is not None:
-        if asked not in names:
-            raise InvalidRequest(f"The data has no column {asked!r}.", did_you_mean(asked, names))
-        return asked
+    if requested is not None:
+        if requested not in names:
+            raise InvalidRequest(f"The data has no column {requested!r}.", did_you_mean(requested, names))
+        return requested
     if there := [name for name in usual if name in names]:
         return there[0]
     option = f"--{what}-column" if what in ("text", "label") else f"a column named {usual[0]}"
@@ -138,18 +138,18 @@ def _column(data: Any, asked: str | None, usual: tuple[str, ...], what: str) -> 
 
 
 def _text_column(
-    data: Any, asked: str | None, others: tuple[str, ...], usual: tuple[str, ...] = _SOURCES, option: str = "text"
+    data: Any, requested: str | None, others: tuple[str, ...], usual: tuple[str, ...] = _SOURCES, option: str = "text"
 ) -> str:
     """The requested column of text, the usual one, or the only one that is not among the others."""
     texts = _text_columns(data)
-    if asked is None:
+    if requested is None:
         candidates = [name for name in texts if name not in others]
         if chosen := [name for name in usual if name in texts] or (candidates if len(candidates) == 1 else []):
             return chosen[0]
         raise InvalidRequest(
             f"Which column holds the text? The data's columns are {_listed(data)}.", f"Name it with --{option}-column."
         )
-    column: str = _column(data, asked, (), option)
+    column: str = _column(data, requested, (), option)
     if column not in texts:
         raise InvalidRequest(
             f"The column {column!r} holds {_kind(data, column)}, not text.", f"Name another one with --{option}-column."
@@ -161,9 +161,9 @@ def _text_columns(data: Any) -> list[str]:
     return [name for name, feature in data.features.items() if _is_text(feature)]
 
 
-def _image_column(data: Any, asked: str | None) -> str:
+def _image_column(data: Any, requested: str | None) -> str:
     images = [name for name, feature in data.features.items() if isinstance(feature, datasets.Image)]
-    column = _column(data, asked, (), "text") if asked else (images[0] if len(images) == 1 else "")
+    column = _column(data, requested, (), "text") if requested else (images[0] if len(images) == 1 else "")
     if column not in images:
         raise InvalidRequest(
             f"Which column holds the images? The data's columns are {_listed(data)}.",

@@ -1,4 +1,4 @@
-"""Data sources: where the data of a request is, and what is wrong with local files. Imports nothing heavy."""
+"""Data sources: where the data of a request is, and what is wrong with local files; imports nothing heavy."""
 
 import codecs
 import hashlib

@@ -57,7 +57,7 @@ def _converted_by_replacing() -> Iterator[None]:
         torch.nn.Module._apply = own
 
 
-def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:
+def made_in_four_bits(model: Any, config: Mapping[str, Any], device: str) -> Any:
     """A model of transformers' own without storage, with random weights on this device, and as `in_four_bits` makes it.
 
     Layer by layer: each is packed before the next one's float32 is there, as where weights are loaded from files.
@@ -69,7 +69,7 @@ def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:
         with torch.no_grad():
             for module in reversed(list(layer.modules())):  # inner ones first: an outer one may overwrite them
                 owner._init_weights(module)
-        _pack(model, [name for name in linear if name.startswith(f"{place}.")], asked)
+        _pack(model, [name for name in linear if name.startswith(f"{place}.")], config)
         for part in (*layer.modules(), *layer.parameters()):
             part._is_hf_initialized = True  # else transformers would draw them again
     for module in model.modules():
@@ -77,7 +77,7 @@ def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:
             module.to_empty(device=device, recurse=False)
     model.tie_weights()
     model.initialize_weights()
-    return in_four_bits(model, asked)
+    return in_four_bits(model, config)
 
 
 def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
@@ -103,22 +103,22 @@ def linear_layers(model: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
+def in_four_bits(model: Any, config: Mapping[str, Any]) -> Any:
     """The model with its `linear_layers` in bitsandbytes' four bits, as `from_pretrained` would load it.
 
-    asked: fields of `BitsAndBytesConfig`. Weights are packed in place; transformers itself packs only those that it
+    config: fields of `BitsAndBytesConfig`. Weights are packed in place; transformers itself packs only those that it
     loads from files.
     """
-    _pack(model, [name for name, _ in linear_layers(model)], asked)
+    _pack(model, [name for name, _ in linear_layers(model)], config)
     model.is_loaded_in_4bit = True  # PEFT makes its layers by it
     return model
 
 
-def _pack(model: Any, names: Iterable[str], asked: Mapping[str, Any]) -> None:
+def _pack(model: Any, names: Iterable[str], config: Mapping[str, Any]) -> None:
     import bitsandbytes
     from transformers import BitsAndBytesConfig
 
-    config = BitsAndBytesConfig(**asked)
+    options = BitsAndBytesConfig(**config)
     for name in names:
         layer = model.get_submodule(name)
         weight = layer.weight.data.t().contiguous() if isinstance(layer, Conv1D) else layer.weight.data
@@ -126,17 +126,17 @@ def _pack(model: Any, names: Iterable[str], asked: Mapping[str, Any]) -> None:
             weight.shape[1],
             weight.shape[0],
             bias=layer.bias is not None,
-            compute_dtype=config.bnb_4bit_compute_dtype,
-            compress_statistics=config.bnb_4bit_use_double_quant,
-            quant_type=config.bnb_4bit_quant_type,
+            compute_dtype=options.bnb_4bit_compute_dtype,
+            compress_statistics=options.bnb_4bit_use_double_quant,
+            quant_type=options.bnb_4bit_quant_type,
             device="meta",
         )
         packed.bias = layer.bias
         packed.weight = bitsandbytes.nn.Params4bit(
             weight,
             requires_grad=False,
-            quant_type=config.bnb_4bit_quant_type,
-            compress_statistics=config.bnb_4bit_use_double_quant,
+            quant_type=options.bnb_4bit_quant_type,
+            compress_statistics=options.bnb_4bit_use_double_quant,
         ).to(weight.device)
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, packed)

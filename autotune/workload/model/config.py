@@ -1,4 +1,4 @@
-"""Config of a model: built in, a local folder, a JSON file or a hub id. Weights are never touched."""
+"""Config of a model: built in, a local folder, a JSON file or a hub id; weights are never touched."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Config files of a request's model, and what is wrong with local ones. Imports nothing heavy."""
+"""Config files of a request's model, and what is wrong with local ones; imports nothing heavy."""
 
 import os
 from collections.abc import Iterator, Mapping

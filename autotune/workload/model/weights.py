@@ -1,4 +1,4 @@
-"""A model's own weights that are already on this machine. The network is never used."""
+"""A model's own weights that are already on this machine; the network is never used."""
 
 from pathlib import Path
 
