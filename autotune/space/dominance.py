@@ -79,7 +79,8 @@ def _answers(trial: Trial, other: Configuration) -> bool:
             return _same_kind(mine, other, AFTER_FORWARD if measurement.where == "forward" else ())
         case Outcome.MISCONFIGURED:
             shown = measurement.settings  # None: could not be read back
-            differing = [n for n, value in measurement.asked.items() if shown.get(n) not in (None, value)]
+            requested = measurement.asked.items()
+            differing = [name for name, value in requested if shown.get(name) not in (None, value)]
             return bool(differing) and _same(mine, other, *differing) and _same_kind(mine, other)
     return False
 

@@ -1,4 +1,4 @@
-"""Builds the user's own TrainingArguments once before anything is searched, and says what is wrong with them."""
+"""Check of the user's own TrainingArguments before anything is searched."""
 
 import enum
 import math
@@ -19,10 +19,10 @@ from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.hub import first_line
 
 OF_THE_DEVICE = ("tf32", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config")
-"""Fields that are read for the device and the number of ranks of each configuration; what is not there is ruled out."""
+"""Fields that depend on the device and the number of ranks of each configuration: what is unavailable is ruled out there."""
 
 PLATEAU = (SchedulerType.REDUCE_ON_PLATEAU, getattr(SchedulerType, "GREEDY", None))
-"""Schedulers that follow a measured loss, and are made by other means."""
+"""Schedulers that follow a measured loss, which `get_scheduler` does not make."""
 
 _STEPS = 1000
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", dict: "a mapping"}
@@ -42,7 +42,7 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
         file = fields.get(name)
         if isinstance(file, str) and file.endswith(".json") and not Path(file).is_file():
             raise InvalidRequest(
-                f"Your training arguments: {name} names {file}, which is not there.", "Check the path."
+                f"Your training arguments: {name} names {file}, which does not exist.", "Check the path."
             )
     built = {name: value for name, value in fields.items() if name not in OF_THE_DEVICE}
     try:
@@ -78,10 +78,10 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for kind in kinds:
         if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, enum.Enum):
-            known = [one.value for one in kind]
-            if value not in known:
+            words = [member.value for member in kind]
+            if value not in words:
                 raise InvalidRequest(
-                    f"Your training arguments: there is no {name} {value!r}.", did_you_mean(value, known)
+                    f"Your training arguments: there is no {name} {value!r}.", did_you_mean(value, words)
                 )
     try:
         TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, strict=True)).validate_python(value)

@@ -1,4 +1,4 @@
-"""What is taken out of a built Trainer: its arguments as fields, what its constructor was given, and why it cannot be had."""
+"""Extract arguments and constructor parameters from an existing Trainer, or the reason why it cannot be tuned."""
 
 import copy
 import dataclasses
@@ -14,20 +14,20 @@ PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
     *("optimizers", "compute_metrics", "preprocess_logits_for_metrics"),
 )
-"""Parameters of a Trainer's constructor that are looked after one by one."""
+"""Parameters of a Trainer's constructor that are read one by one."""
 
 DONE = ("peft_config", "quantization_config", "formatting_func")
-"""TRL's parameters whose work is done once a Trainer is built: model and dataset carry it."""
+"""TRL's parameters whose effect is in the model and the dataset once a Trainer is built."""
 
 PREPARED: dict[str, Any] = {"chat_template_path": None}
-"""TRL's fields -> what they must say where dataset and tokenizer come prepared from a built Trainer."""
+"""TRL's fields -> their value where dataset and tokenizer come prepared from a built Trainer."""
 
 PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
-"""TRL's methods that make a dataset of a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
+"""TRL's methods that convert a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
 
 
 def check(trainer: Any) -> None:
-    """Raise InvalidRequest, one line with advice, for a Trainer that cannot be searched for as it is."""
+    """Raise InvalidRequest, one line with advice, for a Trainer that cannot be tuned as it is."""
     args, model, data = trainer.args, trainer.model, trainer.train_dataset
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
         raise InvalidRequest(
@@ -44,14 +44,12 @@ def check(trainer: Any) -> None:
             f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
             "Set CUDA_VISIBLE_DEVICES to one of them before the script starts.",
         )
-    places = {one.device.type if one.device.type == "meta" else str(one.device) for one in model.parameters()}
-    if "meta" in places:
+    devices = {str(parameter.device) for parameter in model.parameters()}
+    if any(device.startswith("meta") for device in devices):
+        raise InvalidRequest("The Trainer's model is on the device meta: it has no weights.", "Load its weights first.")
+    if len(devices) > 1:
         raise InvalidRequest(
-            "The Trainer's model lies on the device meta: it has no weights.", "Load its weights first."
-        )
-    if len(places) > 1:
-        raise InvalidRequest(
-            f"The Trainer's model is spread over {', '.join(sorted(places))}.", "Load it without device_map."
+            f"The Trainer's model is spread over {', '.join(sorted(devices))}.", "Load it without device_map."
         )
     if data is None:
         raise InvalidRequest("The Trainer has no train_dataset.", "Build it with the dataset it will train on.")
@@ -74,39 +72,38 @@ def check(trainer: Any) -> None:
 
 
 def own_fields(args: Any) -> dict[str, Any]:
-    """The fields that only the user's own class of arguments has, where the user set them; dataset prepared."""
+    """The fields that only the user's own class of arguments has, as the user set them, for a prepared dataset."""
     computed = computed_fields(args)
     return {name: getattr(args, name) for name in _changed(args) if name not in computed} | prepared_fields(args)
 
 
 def computed_fields(args: Any) -> dict[str, Any]:
-    """Those of them that the class computes from its other fields -> their defaults, at which it computes them anew.
+    """Those of them that the class computes from its other fields -> their defaults, with which it computes them again.
 
-    Handed back as the user's they would contradict the others once these change (GRPO's `generation_batch_size` and
-    `steps_per_generation`). They are found by leaving them out: the class makes the same arguments without them. Where either
-    of two follows from the other, the one declared first counts as the user's.
+    Passed as the user's they would contradict the others once these change (GRPO's `generation_batch_size` and
+    `steps_per_generation`). A field is computed if the class makes the same arguments without it. Where either of two follows
+    from the other, the one declared first counts as the user's.
     """
-    defaults = {one.name: one.default for one in _own(args)}
-    left = [name for name in reversed(_changed(args)) if defaults[name] is not dataclasses.MISSING]
+    defaults = {field.name: field.default for field in _own(args)}
+    candidates = [name for name in reversed(_changed(args)) if defaults[name] is not dataclasses.MISSING]
     computed: dict[str, Any] = {}
-    more = True
-    while more:  # while two that exclude each other are both there, nothing can be made
-        more = False
-        for name in [name for name in left if name not in computed]:
-            tried = {**computed, name: defaults[name]}
-            made = _made_again(args, tried)
-            if made is not None and all(getattr(made, one) == getattr(args, one) for one in defaults):
-                computed, more = tried, True
+    before = -1
+    while len(computed) > before:  # again, because the class refuses two fields that exclude each other
+        before = len(computed)
+        for name in [name for name in candidates if name not in computed]:
+            rebuilt = _rebuilt(args, {**computed, name: defaults[name]})
+            if rebuilt is not None and all(getattr(rebuilt, field) == getattr(args, field) for field in defaults):
+                computed[name] = defaults[name]
     return computed
 
 
 def shares_accumulation(args: Any) -> bool:
-    """Whether micro-steps share work, so that a step with fewer of them tells nothing of the whole one: GRPO generates for
-    several at once, and something that such a class computes depends on how many a step has."""
+    """Whether micro-steps share work, so that a step cannot be measured with fewer of them: GRPO generates for several at once,
+    and something that such a class computes depends on their number."""
     if getattr(args, GENERATION, None):
         return True
     computed = computed_fields(args)
-    other = _made_again(args, {**computed, "gradient_accumulation_steps": 2 * args.gradient_accumulation_steps})
+    other = _rebuilt(args, {**computed, "gradient_accumulation_steps": 2 * args.gradient_accumulation_steps})
     return other is None or any(getattr(other, name) != getattr(args, name) for name in computed)
 
 
@@ -114,71 +111,69 @@ def _own(args: Any) -> list[dataclasses.Field[Any]]:
     """Fields that only this class of arguments has."""
     from transformers import TrainingArguments
 
-    usual = {one.name for one in dataclasses.fields(TrainingArguments)}
-    return [one for one in dataclasses.fields(args) if one.init and one.name not in usual]
+    usual = {field.name for field in dataclasses.fields(TrainingArguments)}
+    return [field for field in dataclasses.fields(args) if field.init and field.name not in usual]
 
 
 def _changed(args: Any) -> list[str]:
     """Those that are not as declared."""
-    return [one.name for one in _own(args) if getattr(args, one.name) != one.default]
+    return [field.name for field in _own(args) if getattr(args, field.name) != field.default]
 
 
-def _made_again(args: Any, changed: Mapping[str, Any]) -> Any:
+def _rebuilt(args: Any, changed: Mapping[str, Any]) -> Any:
     """The arguments as their class would make them with these fields changed; None where it refuses that.
 
-    A copy that is made ready anew knows its device already: new arguments would reset accelerate, on which the Trainer stands.
+    By a copy, which has its device already: new arguments would reset accelerate, which the Trainer uses.
     """
-    again = copy.copy(args)
+    rebuilt = copy.copy(args)
     for field in dataclasses.fields(args):
         value = changed[field.name] if field.name in changed else getattr(args, field.name)
-        setattr(again, field.name, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            again.__post_init__()
-        except Exception:  # whatever checks of its own a class has
-            return None
-    return again
+        setattr(rebuilt, field.name, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            rebuilt.__post_init__()
+    except Exception:  # whatever checks of its own a class has
+        return None
+    return rebuilt
 
 
 def prepared_fields(args: Any) -> dict[str, Any]:
     """`PREPARED`, as far as the class of these arguments has such fields."""
-    names = {one.name for one in dataclasses.fields(args)}
-    return {name: value for name, value in PREPARED.items() if name in names}
+    return {
+        name: value for name, value in PREPARED.items() if name in {field.name for field in dataclasses.fields(args)}
+    }
 
 
 def built_again(trainer_class: type, parts: Mapping[str, Any]) -> Any:
     """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them."""
-    as_they_are = {name: lambda _, dataset, *__, **___: dataset for name in PREPARE if hasattr(trainer_class, name)}
-    if not as_they_are:
+    unprepared = {name: lambda _, dataset, *__, **___: dataset for name in PREPARE if hasattr(trainer_class, name)}
+    if not unprepared:
         return trainer_class(**parts)
-    made: Any = type(trainer_class.__name__, (trainer_class,), as_they_are)(**parts)
-    made.__class__ = trainer_class  # datasets that it is given later are prepared as its class does
-    return made
+    trainer: Any = type(trainer_class.__name__, (trainer_class,), unprepared)(**parts)
+    trainer.__class__ = trainer_class  # it prepares later datasets as its class does
+    return trainer
 
 
 def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
-    """(what else the Trainer's constructor was given and keeps under its name, parameters whose value it does not keep).
+    """(the constructor's other arguments that the Trainer keeps under their names, parameters whose value it does not keep).
 
-    A None among the values was given in the place of another default.
-
-    Raises InvalidRequest where one of those has no default.
+    A None among the values was given instead of another default. Raises InvalidRequest where one of those has no default.
     """
-    found, lost = {}, []
+    values, lost = {}, []
     for name, parameter in _parameters(type(trainer)).items():
         if name in (*PARTS, *DONE):
             continue
         if hasattr(trainer, name):
             if getattr(trainer, name) is not parameter.default:
-                found[name] = getattr(trainer, name)
+                values[name] = getattr(trainer, name)
         elif parameter.default is parameter.empty:
             raise InvalidRequest(
                 f"{type(trainer).__name__} needs {name!r}, which it does not keep under that name.",
-                f"Let its __init__ say `self.{name} = {name}`.",
+                f"Add `self.{name} = {name}` to its __init__.",
             )
         else:
             lost.append(name)
-    return found, lost
+    return values, lost
 
 
 def accepted(trainer_class: type) -> set[str]:
@@ -194,16 +189,17 @@ def collator_of(trainer: Any) -> Any:
 
 def own_callbacks(trainer: Any) -> list[Any]:
     """The callbacks that the Trainer does not make by itself."""
-    return [one for one in trainer.callback_handler.callbacks if type(one) not in _usual_callbacks(trainer.args)]
+    usual = _usual_callbacks(trainer.args)
+    return [callback for callback in trainer.callback_handler.callbacks if type(callback) not in usual]
 
 
 def optimizer_of(trainer: Any) -> Any:
-    """The optimizer that the Trainer holds, whoever made it, without accelerate's wrapping; None before it has one."""
+    """The Trainer's optimizer, whoever made it, without accelerate's wrapper; None before it has one."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def own_optimizers(trainer: Any) -> tuple[Any, Any]:
-    """(optimizer, scheduler) that the user brought, without accelerate's wrapping; None for what the Trainer made."""
+    """(optimizer, scheduler) that the user passed, without accelerate's wrapper; None for what the Trainer made."""
     optimizer = optimizer_of(trainer)
     scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
     if optimizer is trainer.optimizer or not _made_by_trainer(trainer, optimizer):
@@ -225,29 +221,29 @@ def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:
         kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
     except Exception:  # a library that is gone: then it was not made from this name
         return False
-    return type(optimizer) is kind and all(optimizer.defaults.get(name, one) == one for name, one in settings.items())
+    defaults = optimizer.defaults
+    return type(optimizer) is kind and all(defaults.get(name, value) == value for name, value in settings.items())
 
 
 def _usual_callbacks(args: Any) -> set[type]:
-    from transformers import trainer as made
-    from transformers import trainer_callback
+    from transformers import trainer, trainer_callback
     from transformers.integrations import get_reporting_integration_callbacks
 
     logging = get_reporting_integration_callbacks(args.report_to)
-    shown = [made.DEFAULT_PROGRESS_CALLBACK, trainer_callback.PrinterCallback, trainer_callback.ProgressCallback]
-    return {*made.DEFAULT_CALLBACKS, *shown, *logging}
+    shown = [trainer.DEFAULT_PROGRESS_CALLBACK, trainer_callback.PrinterCallback, trainer_callback.ProgressCallback]
+    return {*trainer.DEFAULT_CALLBACKS, *shown, *logging}
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Named parameters of the constructor; of a `**kwargs` those of the class that it hands them to."""
-    found: dict[str, inspect.Parameter] = {}
-    for one in kind.__mro__:
-        if "__init__" not in vars(one):
+    """Named parameters of the constructor; of a `**kwargs` those of the class that gets them."""
+    named: dict[str, inspect.Parameter] = {}
+    for owner in kind.__mro__:
+        if "__init__" not in vars(owner):
             continue
-        every = list(inspect.signature(one.__init__).parameters.values())[1:]  # type: ignore[misc]
-        for parameter in every:
+        parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]  # type: ignore[misc]
+        for parameter in parameters:
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                found.setdefault(parameter.name, parameter)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in every):
+                named.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return found
+    return named

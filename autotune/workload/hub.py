@@ -1,8 +1,7 @@
-"""Asks the Hugging Face hub for small files, and gives up within seconds where it cannot be reached.
+"""Small files of the Hugging Face hub, without long waits where it cannot be reached.
 
-Left alone, huggingface_hub tries an unreachable hub again for some twenty seconds for each file. One short request
-decides instead; where it fails, the libraries of this process are switched to their offline mode and use what lies in
-the local cache.
+By itself huggingface_hub retries an unreachable hub for some twenty seconds a file. Here one short request decides; where it
+fails, the libraries of this process are switched to their offline mode and use the local cache.
 """
 
 import functools
@@ -26,10 +25,12 @@ class NotOnHub(Exception):
 @functools.cache
 def hub_is_reachable() -> bool:
     """True if the hub answers at all; otherwise this process is offline from now on."""
-    reachable = not constants.HF_HUB_OFFLINE and _answers()
-    if not reachable:
-        _go_offline()
-    return reachable
+    if not constants.HF_HUB_OFFLINE and _answers():
+        return True
+    import datasets
+
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    return False
 
 
 def hub_file(repository: str, name: str) -> Path:
@@ -57,12 +58,17 @@ def hub_file(repository: str, name: str) -> Path:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """What the innermost cause of an error says, in one line without a full stop."""
+    """The message of an error's root cause, in one line without a full stop."""
+    error = root_cause(error)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return (text if len(text) <= most else f"{text[:most]}…").rstrip(".")
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The innermost `__cause__`."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return (text if len(text) <= most else f"{text[:most]}…").rstrip(".")
+    return error
 
 
 def _answers() -> bool:
@@ -70,7 +76,7 @@ def _answers() -> bool:
     answers: list[bool] = []
 
     def ask() -> None:
-        # The client logs each failure as a warning; the caller says the same in one line of its own.
+        # The client logs each failure as a warning; the caller reports it in one line of its own.
         client_log = logging.getLogger("huggingface_hub.utils._http")
         level = client_log.level
         client_log.setLevel(logging.ERROR)
@@ -82,14 +88,7 @@ def _answers() -> bool:
         finally:
             client_log.setLevel(level)
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE_S)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
     return answers == [True]
-
-
-def _go_offline() -> None:
-    constants.HF_HUB_OFFLINE = True
-    import datasets
-
-    datasets.config.HF_HUB_OFFLINE = True

@@ -1,4 +1,4 @@
-"""Reads a request's model and data and makes the workload that every probe of the study gets."""
+"""Workload of a request: its model and data, as every probe of the study gets them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,11 @@ from autotune.workload.model.build import (
     choose_task,
     count_parameters,
     experts,
-    longest_sequence,
     model_outline,
     plain_config,
-    read_config,
     supports_checkpointing,
 )
-from autotune.workload.model.config import token_id
+from autotune.workload.model.config import longest_sequence, read_config, token_id
 from autotune.workload.model.liger import made_for
 from autotune.workload.model.user_objects import user_workload
 from autotune.workload.model.weights import local_weights
@@ -54,7 +52,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         notes += [*data.notes, *_fit_data(config, data)]
     model = model_outline(config, task, request.trust_remote_code)
     parameters, parameter_bytes = count_parameters(model)
-    expert, known_experts = experts(model)
+    expert, expert_reasons = experts(model)
     return Workload(
         name=named(request.model),
         task=task,
@@ -72,7 +70,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         attentions=attentions(model),
         liger=made_for(config),
         expert=expert,
-        experts=known_experts,
+        experts=expert_reasons,
         adapter_targets=adapter_targets(model),
         collating=collating(task, bool(data and data.longest), model),
         data=_below_cache(data.folder) if data else "",
@@ -100,27 +98,27 @@ def _prepare_data(
 
 
 def _sequence_length(request: TuningRequest, config: Any, task: str) -> int | None:
-    """Tokens of the longest sample: as asked, else 512 or the most the model takes; None for images."""
-    asked = request.sequence_length
+    """Tokens of the longest sample: as requested, else 512 or the most the model takes; None for images."""
+    length = request.sequence_length
     if task == "image-classification":
-        if asked is not None:
+        if length is not None:
             raise InvalidRequest(
-                f"A model of images has no sequence length, but {asked} was asked for.", "Leave --sequence-length out."
+                f"A model of images has no sequence length, but {length} was requested.", "Leave --sequence-length out."
             )
         return None
-    longest: int | None = longest_sequence(config)
-    if asked is None:
+    longest = longest_sequence(config)
+    if length is None:
         return min(DEFAULT_SEQUENCE_LENGTH, longest or DEFAULT_SEQUENCE_LENGTH)
-    if longest is not None and asked > longest:
+    if longest is not None and length > longest:
         raise InvalidRequest(
-            f"A sequence of {asked} tokens is longer than the {longest} that {request.model} takes.",
+            f"A sequence of {length} tokens is longer than the {longest} that {request.model} takes.",
             f"Use --sequence-length {longest} or less.",
         )
-    if asked < SHORTEST_SEQUENCE_LENGTH:
+    if length < SHORTEST_SEQUENCE_LENGTH:
         raise InvalidRequest(
-            f"A sequence of {asked} token leaves nothing to learn.", f"Use at least {SHORTEST_SEQUENCE_LENGTH}."
+            f"A sequence of {length} token leaves nothing to learn.", f"Use at least {SHORTEST_SEQUENCE_LENGTH}."
         )
-    return int(asked)
+    return length
 
 
 def _check_input(model: Any, config: Any, task: str) -> None:
@@ -134,7 +132,7 @@ def _check_input(model: Any, config: Any, task: str) -> None:
 
 
 def _fit_task(config: Any, task: str) -> list[str]:
-    """Sets what the task needs and the config leaves open; says what was set."""
+    """Set what the task needs and the config leaves open; returns notes on it."""
     notes = []
     if task == "causal-lm" and getattr(config, "is_decoder", None) is False and _is_encoder(config):
         config.is_decoder = True
@@ -154,15 +152,15 @@ def _fit_task(config: Any, task: str) -> list[str]:
 
 
 def _fit_data(config: Any, data: PreparedData) -> list[str]:
-    """Sets what the data needs; says what people would notice of it."""
+    """Set what the data needs; returns notes on what people would notice."""
     notes = []
     if data.num_labels is not None:
         config.num_labels = data.num_labels
         notes.append(f"num_labels set to {data.num_labels}, as the data has")
     for name, number in data.special_ids:
-        known = getattr(config, name, None)
-        several = isinstance(known, (list, tuple)) and number in known
-        if hasattr(config, name) and known != number and not several:
+        own = getattr(config, name, None)
+        among_several = isinstance(own, (list, tuple)) and number in own
+        if hasattr(config, name) and own != number and not among_several:
             _set_token(config, name, number)
     return notes
 

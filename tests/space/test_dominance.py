@@ -1,28 +1,203 @@
-"""What one trial settles about configurations that were never probed."""
+"""Configurations that earlier trials rule out without a probe."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration, Value
+from autotune.core.configuration import Configuration
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
 from tests.makers import completed, configuration, ended, out_of_memory, trial
 
-
-def settles(measured: Configuration, measurement: Measurement, other: Configuration) -> bool:
-    return implied_by(other, [Trial(3, measured, measurement)]) is not None
-
-
-def refused(measured: Configuration, other: Configuration, **facts: object) -> bool:
-    return settles(measured, out_of_memory(measured, **facts), other)
+KIND = {"optimizer": "adafactor", "precision": "bf16"}
+FULL = {"checkpointing": "full"}
 
 
-def test_a_trial_answers_for_itself_however_it_ended() -> None:
-    one = configuration()
-    for measurement in (completed(one), *(ended(outcome) for outcome in Outcome if outcome is not Outcome.COMPLETED)):
-        assert settles(one, measurement, configuration())
+def oom(**facts: Any) -> Measurement:
+    """Out of memory on the device, unless told where."""
+    return out_of_memory(configuration(), **facts)
+
+
+def misconfigured(requested: dict[str, Any], shown: dict[str, Any]) -> Measurement:
+    return ended(Outcome.MISCONFIGURED, asked=requested, settings=shown)
+
+
+# (measured, accumulation follows from a global batch of 48; how it ended; ruled out by it; still open)
+IMPLIED: dict[str, tuple[Configuration, Measurement | None, list[Configuration], list[Configuration]]] = {
+    "the same or a larger micro-batch does not fit either": (
+        configuration(12),
+        None,
+        [configuration(12), configuration(16), configuration(24)],
+        [configuration(8)],
+    ),
+    "values that need at least as much memory do not fit either": (
+        configuration(12, checkpointing="full"),
+        None,
+        [configuration(12, checkpointing="none"), configuration(16, checkpointing="none")],
+        [],
+    ),
+    "values that need less stay open": (
+        configuration(12, checkpointing="none"),
+        None,
+        [],
+        [configuration(12, **FULL), configuration(24, **FULL)],
+    ),
+    "an order of optimizers": (
+        configuration(12, optimizer="adamw_torch_fused"),
+        None,
+        [configuration(16, optimizer="adamw_torch")],
+        [configuration(24, optimizer="sgd"), configuration(24, optimizer="adamw_bnb_8bit")],
+    ),
+    "values without an order": (
+        configuration(12, optimizer="adafactor", precision="fp32"),
+        None,
+        [],
+        [
+            configuration(12, optimizer="adamw_bnb_8bit", precision="fp32"),
+            configuration(24, optimizer="adafactor", precision="bf16"),
+        ],
+    ),
+    "how data is loaded does not matter to the device": (
+        configuration(12, workers=2),
+        None,
+        [configuration(12, workers=0), configuration(12, workers=4), configuration(12, pin_memory=True)],
+        [],
+    ),
+    "met while accumulating it rules out only what accumulates too": (
+        configuration(12),
+        None,
+        [configuration(24)],
+        [configuration(48)],
+    ),
+    "met without accumulation it rules out both": (configuration(48, **FULL), None, [configuration(48)], []),
+    "a warning leaves all others open": (
+        configuration(12),
+        oom(observed_warnings=("another process on the device: python (7)",)),
+        [configuration(12)],
+        [configuration(16)],
+    ),
+    "another number of ranks stays open": (
+        configuration(12),
+        None,
+        [],
+        [Configuration(12, 2, 2, configuration(12).settings)],
+    ),
+    "a configuration of another space stays open": (
+        Configuration.exact(48, 12, {"precision": "fp32"}),
+        None,
+        [],
+        [configuration(24)],
+    ),
+    "workers count where the host's memory ran out": (
+        configuration(12, workers=2),
+        oom(where="host"),
+        [configuration(12, workers=2, pin_memory=True), configuration(16, workers=4)],
+        [configuration(12, workers=0), configuration(24, workers=1)],
+    ),
+    "workers count where loading data ran out of memory": (
+        configuration(12, workers=2),
+        oom(where="data"),
+        [configuration(16, workers=4)],
+        [configuration(12, workers=0)],
+    ),
+    "pinned memory is the host's": (
+        configuration(12, pin_memory=True),
+        oom(where="host"),
+        [],
+        [configuration(12, pin_memory=False)],
+    ),
+    "what the host had no room for leaves what is on the device open": (
+        configuration(8, checkpointing="offload"),
+        ended(Outcome.OUT_OF_MEMORY, where="host", accumulation_steps=6),
+        [configuration(8, checkpointing="offload", workers=2)],
+        [configuration(8, checkpointing="none")],
+    ),
+    "a loss that is not finite rules out what learns alike": (
+        configuration(8, precision="fp16"),
+        ended(Outcome.NON_FINITE_LOSS),
+        [configuration(1, precision="fp16", **FULL), configuration(4, precision="fp16", workers=2)],
+        [configuration(8, precision="bf16"), configuration(8, precision="fp16", optimizer="sgd")],
+    ),
+    "a loss that is not finite where nothing else can change": (
+        Configuration.exact(48, 8, {"workers": 0}),
+        ended(Outcome.NON_FINITE_LOSS),
+        [],
+        [Configuration.exact(48, 16, {"workers": 0})],
+    ),
+    "what is unsupported stays so at other sizes and loading": (
+        configuration(8, **KIND),
+        ended(Outcome.UNSUPPORTED),
+        [configuration(2, workers=2, pin_memory=True, **KIND)],
+        [
+            configuration(8, **KIND | {"optimizer": "sgd"}),
+            configuration(8, **KIND | {"precision": "fp32"}),
+            configuration(8, **KIND | FULL),
+        ],
+    ),
+    "what is unsupported is so with any allocator": (
+        configuration(8, sdpa_kernel="flash", cpu_allocator="jemalloc"),
+        ended(Outcome.UNSUPPORTED, where="forward"),
+        [configuration(8, sdpa_kernel="flash", cpu_allocator="none")],
+        [configuration(8, sdpa_kernel="math", cpu_allocator="jemalloc")],
+    ),
+    "a forward that is unsupported is so with any optimizer": (
+        configuration(8, sdpa_kernel="flash", optimizer="sgd"),
+        ended(Outcome.UNSUPPORTED, where="forward"),
+        [configuration(8, sdpa_kernel="flash", optimizer="adafactor")],
+        [],
+    ),
+    "an optimizer's step that is unsupported": (
+        configuration(8, sdpa_kernel="flash", optimizer="sgd"),
+        ended(Outcome.UNSUPPORTED, where="optimizer"),
+        [],
+        [configuration(8, sdpa_kernel="flash", optimizer="adafactor")],
+    ),
+    "a baseline that was never probed": (
+        configuration(8, workers=64),
+        ended(Outcome.UNSUPPORTED, where=NEVER_PROBED),
+        [configuration(8, workers=64)],
+        [configuration(8)],
+    ),
+    "what was misconfigured rules out the values that did not take": (
+        configuration(8, precision="fp16"),
+        misconfigured({"precision": "fp16", "workers": 0}, {"precision": "fp32", "workers": 0}),
+        [configuration(1, precision="fp16", workers=2)],
+        [configuration(8, precision="bf16"), configuration(8, precision="fp16", optimizer="sgd")],
+    ),
+    "what was misconfigured and shows nothing else": (
+        configuration(8, precision="fp16"),
+        misconfigured({"precision": "fp16"}, {"precision": "fp16"}),
+        [],
+        [configuration(1, precision="fp16")],
+    ),
+    "what could not be read back is no mismatch": (
+        configuration(8, precision="fp16"),
+        misconfigured(
+            {"precision": "fp16", "optimizer": "adamw_torch_fused"}, {"precision": "fp32", "optimizer": None}
+        ),
+        [configuration(4, precision="fp16")],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPLIED)
+def test_a_trial_rules_out(name: str) -> None:
+    measured, measurement, ruled_out, still_open = IMPLIED[name]
+    trial = Trial(3, measured, measurement or out_of_memory(measured))
+    assert [one for one in ruled_out if implied_by(one, [trial]) is None] == []
+    assert [one for one in still_open if implied_by(one, [trial]) is not None] == []
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_trial_answers_for_itself_however_it_ended_and_most_for_nothing_else(outcome: Outcome) -> None:
+    measurement = completed() if outcome is Outcome.COMPLETED else ended(outcome)
+    trial = Trial(3, configuration(8), measurement)
+    assert implied_by(configuration(8), [trial]) is trial
+    if outcome in (Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.CRASHED):
+        assert implied_by(configuration(16), [trial]) is None
+        assert implied_by(configuration(8, workers=1), [trial]) is None
 
 
 def test_the_first_trial_that_answers_is_named() -> None:
@@ -30,183 +205,6 @@ def test_the_first_trial_that_answers_is_named() -> None:
     assert implied_by(configuration(24), trials) is trials[1]
     assert implied_by(configuration(4), trials) is None
     assert implied_by(configuration(4), []) is None
-
-
-# Out of memory on the device ------------------------------------------------------------------------------------
-
-
-def test_the_same_or_a_larger_micro_batch_does_not_fit_either() -> None:
-    assert refused(configuration(12), configuration(16))
-    assert refused(configuration(12), configuration(24))
-    assert not refused(configuration(12), configuration(8))
-
-
-@pytest.mark.parametrize(
-    ("setting", "lean", "hungry"),
-    [
-        ("checkpointing", "full", "none"),
-        ("optimizer", "sgd", "adamw_torch"),
-        ("optimizer", "adamw_torch_fused", "adamw_torch"),
-    ],
-)
-def test_hungrier_values_do_not_fit_either_and_leaner_ones_stay_open(setting: str, lean: Value, hungry: Value) -> None:
-    assert refused(configuration(12, **{setting: lean}), configuration(12, **{setting: hungry}))
-    assert refused(configuration(12, **{setting: lean}), configuration(16, **{setting: hungry}))
-    assert not refused(configuration(12, **{setting: hungry}), configuration(12, **{setting: lean}))
-    assert not refused(configuration(12, **{setting: hungry}), configuration(24, **{setting: lean}))
-
-
-def test_values_without_an_order_settle_only_themselves() -> None:
-    assert not refused(configuration(12, optimizer="adafactor"), configuration(12, optimizer="adamw_bnb_8bit"))
-    assert not refused(configuration(12, optimizer="adamw_bnb_8bit"), configuration(12, optimizer="adafactor"))
-
-
-@pytest.mark.parametrize(("one", "other"), [("fp32", "bf16"), ("bf16", "fp32"), ("fp16", "bf16"), ("tf32", "fp32")])
-def test_precision_has_no_order(one: str, other: str) -> None:
-    assert not refused(configuration(12, precision=one), configuration(24, precision=other))
-
-
-def test_larger_but_leaner_stays_open() -> None:
-    assert not refused(configuration(12), configuration(24, checkpointing="full"))
-
-
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"workers": 4}, {"pin_memory": True}])
-def test_how_data_is_loaded_does_not_matter_to_the_device(settings: dict[str, Value]) -> None:
-    assert refused(configuration(12, workers=2), configuration(12, **settings))
-
-
-def test_one_met_while_accumulating_settles_only_what_accumulates_too() -> None:
-    assert refused(configuration(12), configuration(24))
-    assert not refused(configuration(12), configuration(48))
-    assert not refused(configuration(24), configuration(48))
-
-
-def test_one_met_without_accumulation_settles_all_that_is_at_least_as_hungry() -> None:
-    assert refused(configuration(48, checkpointing="full"), configuration(48))
-
-
-def test_a_warning_settles_nothing_but_itself() -> None:
-    warnings = {"observed_warnings": ("another process on the device: python (7)",)}
-    assert not refused(configuration(12), configuration(16), **warnings)
-    assert refused(configuration(12), configuration(12), **warnings)
-
-
-def test_another_number_of_ranks_is_another_question() -> None:
-    one = configuration(12)
-    two = Configuration(12, 2, 2, one.settings)
-    assert not refused(one, two)
-    assert not refused(two, one)
-
-
-def test_another_space_is_another_question() -> None:
-    measured = Configuration.exact(48, 12, {"precision": "fp32"})
-    assert not refused(measured, configuration(24))
-    assert not refused(configuration(12), Configuration.exact(48, 24, {"precision": "fp32"}))
-
-
-# Out of memory in data loading or on the host -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["data", "host"])
-def test_workers_count_where_the_host_s_memory_ran_out(where: str) -> None:
-    assert refused(configuration(12, workers=2), configuration(12, workers=2, pin_memory=True), where=where)
-    assert refused(configuration(12, workers=2), configuration(16, workers=4), where=where)
-    assert not refused(configuration(12, workers=2), configuration(12, workers=0), where=where)
-    assert not refused(configuration(12, workers=2), configuration(24, workers=1), where=where)
-
-
-def test_pinned_memory_is_the_host_s() -> None:
-    assert not refused(configuration(12, pin_memory=True), configuration(12, pin_memory=False), where="host")
-    assert refused(configuration(12, pin_memory=False), configuration(12, pin_memory=True), where="host")
-
-
-# Other ends -----------------------------------------------------------------------------------------------------
-
-
-def test_a_loss_that_is_not_finite_settles_its_own_precision() -> None:
-    nan = ended(Outcome.NON_FINITE_LOSS)
-    assert settles(configuration(8, precision="fp16"), nan, configuration(1, precision="fp16", checkpointing="full"))
-    assert not settles(configuration(8, precision="fp16"), nan, configuration(8, precision="bf16"))
-    assert not settles(configuration(8, precision="fp16"), nan, configuration(8, precision="fp32"))
-
-
-def test_what_is_unsupported_is_so_whoever_hands_out_memory() -> None:
-    made = ended(Outcome.UNSUPPORTED, where="forward")
-    tried = configuration(8, sdpa_kernel="flash", cpu_allocator="jemalloc")
-    assert settles(tried, made, configuration(8, sdpa_kernel="flash", cpu_allocator="none"))
-    assert not settles(tried, made, configuration(8, sdpa_kernel="math", cpu_allocator="jemalloc"))
-
-
-def test_a_forward_that_cannot_be_done_is_none_with_another_optimizer_either() -> None:
-    tried, other = (configuration(8, sdpa_kernel="flash", optimizer=one) for one in ("sgd", "adafactor"))
-    assert settles(tried, ended(Outcome.UNSUPPORTED, where="forward"), other)
-    assert not settles(tried, ended(Outcome.UNSUPPORTED, where="optimizer"), other)
-
-
-def test_a_loss_that_is_not_finite_settles_only_itself_where_precision_is_no_choice() -> None:
-    one, other = (Configuration.exact(48, micro, {"workers": 0}) for micro in (8, 16))
-    assert not settles(one, ended(Outcome.NON_FINITE_LOSS), other)
-
-
-def test_what_is_unsupported_stays_so_at_other_sizes_and_loading() -> None:
-    measured = configuration(8, optimizer="adafactor", precision="bf16")
-    unsupported = ended(Outcome.UNSUPPORTED)
-    same = {"optimizer": "adafactor", "precision": "bf16"}
-    assert settles(measured, unsupported, configuration(2, workers=2, pin_memory=True, **same))
-    for change in ({"optimizer": "sgd"}, {"precision": "fp32"}, {"checkpointing": "full"}):
-        assert not settles(measured, unsupported, configuration(8, **same | change))
-
-
-def test_what_was_misconfigured_rules_out_the_values_that_did_not_take() -> None:
-    measured = configuration(8, precision="fp16")
-    made = ended(
-        Outcome.MISCONFIGURED,
-        asked={"precision": "fp16", "workers": 0},
-        settings={"precision": "fp32", "workers": 0},
-    )
-    assert settles(measured, made, configuration(1, precision="fp16", workers=2))
-    assert not settles(measured, made, configuration(8, precision="bf16"))
-    assert not settles(measured, replace(made, settings=made.asked), configuration(1, precision="fp16"))
-
-
-def test_what_could_not_be_read_back_is_no_mismatch() -> None:
-    made = ended(
-        Outcome.MISCONFIGURED,
-        asked={"precision": "fp16", "optimizer": "adamw_torch_fused"},
-        settings={"precision": "fp32", "optimizer": None},
-    )
-    assert settles(configuration(8, precision="fp16"), made, configuration(4, precision="fp16"))
-
-
-def test_a_mismatch_beside_other_kinds_of_training_settles_nothing_of_them() -> None:
-    made = ended(Outcome.MISCONFIGURED, asked={"precision": "fp16"}, settings={"precision": "fp32"})
-    assert not settles(configuration(8, precision="fp16"), made, configuration(8, precision="fp16", optimizer="sgd"))
-
-
-def test_a_loss_that_is_not_finite_settles_only_what_learns_by_the_same_rules() -> None:
-    made = ended(Outcome.NON_FINITE_LOSS)
-    assert settles(configuration(8, precision="fp16"), made, configuration(4, precision="fp16", workers=2))
-    assert not settles(configuration(8, optimizer="sgd"), made, configuration(8, optimizer="adamw_torch"))
-
-
-def test_what_the_host_had_no_room_for_says_nothing_of_what_lies_on_the_device() -> None:
-    made = ended(Outcome.OUT_OF_MEMORY, where="host", accumulation_steps=6)
-    offloading = configuration(8, checkpointing="offload")
-    assert settles(offloading, made, configuration(8, checkpointing="offload", workers=2))
-    assert not settles(offloading, made, configuration(8, checkpointing="none"))
-
-
-@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.CRASHED])
-def test_other_ends_settle_only_themselves(outcome: Outcome) -> None:
-    measurement = completed() if outcome is Outcome.COMPLETED else ended(outcome)
-    assert not settles(configuration(8), measurement, configuration(16))
-    assert not settles(configuration(8), measurement, configuration(8, workers=1))
-
-
-def test_a_baseline_that_was_never_probed_settles_nothing_else() -> None:
-    unsupported = ended(Outcome.UNSUPPORTED, where=NEVER_PROBED)
-    assert settles(configuration(8, workers=64), unsupported, configuration(8, workers=64))
-    assert not settles(configuration(8, workers=64), unsupported, configuration(8))
 
 
 # Crashes --------------------------------------------------------------------------------------------------------

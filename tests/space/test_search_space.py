@@ -11,7 +11,7 @@ from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, InvalidSpace
 from autotune.core.request import tuning_request
 from autotune.space.build import build_space
-from autotune.space.file import describe_space, named_spaces, read_space, read_yaml, spaces_folder
+from autotune.space.file import describe_space, named_spaces, read_space, read_yaml
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
@@ -55,11 +55,6 @@ def test_every_shipped_space_loads_is_described_and_commented(name: str) -> None
     assert describe_space(path)
     assert path.read_text().startswith("# ")
     assert built(space=name).size > 1
-
-
-def test_the_spaces_are_found_beside_a_checkout() -> None:
-    assert {"default", "quick"} <= set(named_spaces())
-    assert (spaces_folder() / "default.yaml").is_file()
 
 
 def test_cheaper_optimizers_that_learn_differently_are_tried_only_where_asked() -> None:
@@ -106,12 +101,6 @@ def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
     assert made.values["pin_memory"] == (False,)
 
 
-def test_what_the_model_cannot_do_is_ruled_out_with_its_reason() -> None:
-    made = built(workload=workload(supports_checkpointing=False))
-    assert made.values["checkpointing"] == ("none",)
-    assert "GPT2LMHeadModel does not support" in next(o.reason for o in made.ruled_out if o.setting == "checkpointing")
-
-
 def test_on_a_card_that_can_do_all_nothing_is_ruled_out() -> None:
     assert built(environment=gpu()).ruled_out == ()
 
@@ -154,12 +143,6 @@ def test_a_configuration_of_other_settings_or_values_is_not_in_the_space() -> No
     small = space()
     assert space(precision=("fp32",)).baseline not in small
     assert space(checkpointing=("half",)).baseline not in small
-
-
-def test_a_configuration_is_made_of_its_values_in_any_order() -> None:
-    made = built(48)
-    one = next(iter(made))
-    assert made.configuration(dict(reversed(list(one.values.items())))) == one
 
 
 def test_the_identity_names_values_and_baseline() -> None:
@@ -218,17 +201,6 @@ def test_a_baseline_that_cannot_run_here_says_why() -> None:
     assert "fp16" not in made.values["precision"]
 
 
-def test_an_optimizer_of_the_user_s_own_is_taken_where_it_works() -> None:
-    works = cpu(optimizers={"lion_32bit": None, "adamw_torch": None})
-    assert "lion_32bit" in built(48, works, {"optim": "lion_32bit"}).values["optimizer"]
-    assert "lion_32bit" in built(48, base={"optim": "lion_32bit"}).baseline_problem
-
-
-def test_a_user_s_field_that_is_no_value_is_refused() -> None:
-    assert "whole number" in refusal(base={"dataloader_num_workers": "many"})
-    assert "per_device_train_batch_size" in refusal(base={"per_device_train_batch_size": "eight"})
-
-
 # --fix and --only -----------------------------------------------------------------------------------------------
 
 
@@ -245,10 +217,6 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
     made = built(48, only={"workers": [2, 0, "2"], "optimizer": "adafactor,adamw_torch"})
     assert made.values["workers"] == (0, 2)
     assert made.values["optimizer"] == ("adafactor", "adamw_torch")
-
-
-def test_a_setting_that_the_file_does_not_name_can_be_fixed() -> None:
-    assert built(48, space="quick", fix=["workers=2"]).values["workers"] == (2,)
 
 
 @pytest.mark.parametrize("option", ["fix", "only"])
@@ -274,12 +242,6 @@ def test_a_setting_with_nothing_left_is_refused_with_the_reasons(options: dict[s
 
 
 # Wrong files ----------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_space_is_refused_with_the_nearest_one() -> None:
-    assert "'default'" in refusal(space="defualt")
-    assert "no search space" in refusal(space="x" * 400)
-    assert "no search space" in refusal(space="a\0b")
 
 
 def test_an_unknown_setting_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
@@ -336,10 +298,6 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
     assert what in said
 
 
-def test_no_parameters_at_all_is_refused(tmp_path: Path) -> None:
-    assert "parameters" in file_refusal(tmp_path, "parameters: {}\n")
-
-
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     for content in (b"\xff\xfe\x00", b"parameters: \x07"):
@@ -374,11 +332,6 @@ def test_people_s_files_are_read_as_yaml_1_2() -> None:
         read_yaml("!!python/object:os.system {}")
 
 
-@pytest.mark.parametrize("number", ["5e-5", "1E3", "2.5", ".5", "-1.0"])
-def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, number: str) -> None:
-    assert f"{float(number)!r} is none of" in file_refusal(tmp_path, f"parameters: {{precision: [{number}]}}")
-
-
 def test_a_single_value_needs_no_list(tmp_path: Path) -> None:
     path = space_file(tmp_path, "parameters: {precision: bf16, workers: 2, pin_memory: false, micro-batch-size: 8}")
     assert read_space(path) == {
@@ -406,10 +359,6 @@ def test_numerics_are_kept_when_asked() -> None:
     assert kept.values["optimizer"] == ("adamw_torch", "adamw_torch_fused"), "both are AdamW in 32 bits"
     assert not kept.learns_differently
     assert "learns differently from fp32" in next(one.reason for one in kept.ruled_out if one.value == "bf16")
-
-
-def test_what_is_fixed_is_ones_own_when_numerics_are_kept() -> None:
-    assert built(48, keep_numerics=True, fix=["precision=bf16"]).values["precision"] == ("bf16",)
 
 
 def test_a_space_names_the_settings_that_are_searched_first(tmp_path: Path) -> None:
@@ -534,14 +483,6 @@ def test_sharding_is_one_configuration_with_none_on_a_single_rank() -> None:
     }
 
 
-def test_one_gpu_leaves_one_rank_and_no_sharding() -> None:
-    space = built(8, gpu(device_count=1), space="multi-gpu")
-    assert (space.values["data_parallel_size"], space.values["fsdp"]) == ((1,), ("none",))
-    told = " ".join(map(str, space.ruled_out))
-    assert "more ranks than the 1 GPU(s)" in told
-    assert "fsdp full_shard: shards over several GPUs" in told
-
-
 def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewhere(tmp_path: Path) -> None:
     file = space_file(tmp_path, "parameters: {micro_batch_size: tiles, precision: [fp32, bf16]}")
     own = {"per_device_train_batch_size": 64}
@@ -570,11 +511,6 @@ def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
     assert "no whole number" in said
     assert "Did you mean 'tiles'?" in said
     assert "no whole number" in refusal(fix=["micro_batch_size=tiles"])
-
-
-def test_the_shipped_space_of_compiling_compiles_for_sizes_that_fill_tiles() -> None:
-    own = {"per_device_train_batch_size": 64}
-    assert built(256, gpu(), own, space="compile").values["micro_batch_size"] == (64, 128, 256)
 
 
 def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: Path) -> None:

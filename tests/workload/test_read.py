@@ -72,22 +72,9 @@ def test_a_sequence_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     assert "nothing to learn" in refusal(tmp_path, "gpt2-mini", sequence_length=1)
 
 
-def test_a_task_the_model_lacks_is_refused(tmp_path: Path) -> None:
-    assert "no task 'image-classification'" in refusal(tmp_path, "bert-mini", task="image-classification")
-
-
-def test_a_model_of_sound_is_refused(tmp_path: Path) -> None:
-    AutoConfig.for_model("wav2vec2").save_pretrained(tmp_path / "sound")
-    assert "wav2vec2 model has no task" in refusal(tmp_path, str(tmp_path / "sound"))
-
-
 def test_a_model_that_reads_something_else_is_refused(tmp_path: Path) -> None:
     AutoConfig.for_model("imagegpt", n_layer=1, n_embd=16, n_head=2).save_pretrained(tmp_path / "clusters")
     assert "reads input_ids" in refusal(tmp_path, str(tmp_path / "clusters"))
-
-
-def test_a_tokenizer_without_data_is_refused(tmp_path: Path) -> None:
-    assert "needs a dataset" in refusal(tmp_path, "bert-mini", tokenizer="anything")
 
 
 def test_a_decoder_without_padding_gets_one_for_classification(tmp_path: Path) -> None:

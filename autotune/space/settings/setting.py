@@ -52,27 +52,19 @@ class Context:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a running training shows: the Trainer at `on_train_begin`, and its first micro-step.
-
-    linear_dtype: of the output of the first linear (or convolution) layer, as `bfloat16`; autocast: whether it was on.
-    tf32: whether matrix products of float32 run in TF32. threads: that compute one operation on the CPU.
-    started_with: variables that the process was started with. libraries: names of the library files in it.
-    allocator: settings of the device's allocator, as it reports them. graphs: that torch has compiled.
-    sdpa_kernels: of scaled dot-product attention that torch may use (`flash`, `efficient`, `cudnn`, `math`).
-    frozen_dtypes: of weights that do not learn, as `bfloat16`; empty for a model of the user's own, who chose them.
-    """
+    """What a running training shows: the Trainer at `on_train_begin`, and its first micro-step."""
 
     trainer: Any
-    linear_dtype: str
-    autocast: bool
-    tf32: bool
-    threads: int = 1
-    started_with: Mapping[str, str] = field(default_factory=dict)
-    libraries: frozenset[str] = frozenset()
-    allocator: Mapping[str, Any] = field(default_factory=dict)
-    graphs: int = 0
-    sdpa_kernels: frozenset[str] = frozenset()
-    frozen_dtypes: frozenset[str] = frozenset()
+    linear_dtype: str  # output of the first linear (or convolution) layer, as `bfloat16`
+    autocast: bool  # whether it was on in that layer
+    tf32: bool  # whether matrix products of float32 run in TF32
+    threads: int = 1  # that compute one operation on the CPU
+    started_with: Mapping[str, str] = field(default_factory=dict)  # environment variables of the process at its start
+    libraries: frozenset[str] = frozenset()  # names of the library files in the process
+    allocator: Mapping[str, Any] = field(default_factory=dict)  # settings that the device's allocator reports
+    graphs: int = 0  # that torch has compiled
+    sdpa_kernels: frozenset[str] = frozenset()  # that torch may use: `flash`, `efficient`, `cudnn`, `math`
+    frozen_dtypes: frozenset[str] = frozenset()  # of weights that do not learn; empty for a model of the user's own
 
     @property
     def loader(self) -> Any:
@@ -105,54 +97,46 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting; every function is pure and imports no accelerator.
+    """One setting; every function is pure and imports no accelerator."""
 
-    name: as in configurations, search spaces and tables. values: all of them, in the order to show them.
-    changes: of "speed", "memory", "numerics". summary: one sentence for people.
-    read: a value from text or YAML; raises ValueError. from_user: the value that the user's own arguments mean for this model.
-    apply: what a value sets. read_back: the value that a running training shows (None: cannot be seen).
-    unavailable: why a value cannot be used here, or None where it can.
-    needs_at_least_as_much: whether the first value needs at least as much memory as the second in every configuration.
-    ordered: its values are numbers whose order means something to a sampler.
-    active_if: another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
-    forbidden: another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None where it can.
-    work: effect of a value on a step's work, known before any probe, on a device of these rates (precision -> operations /
-    second of large matrix products, optimizer -> parameters / second).
-    change: expected effect of a value on costs on this device, against doing without.
-    learns: values with the same result learn the same, up to rounding (fused and plain AdamW); of a setting that changes
-    numerics each its own by default.
-    differs: how training with a value differs, where that is more than rounding; else empty.
-    seconds: that a value is expected to add to a probe before its first settled step (compiling), and to every real run.
-    period: steps after which a value's effect repeats: a probe times at least as many.
-    of_process: it only says who allocates memory: what a model or a library can do does not depend on it.
-    traced: whether an estimate of memory before any probe can tell its values apart; else probes alone do.
-    traceable: whether a step with this value can be traced at all; else its estimate is that of `none` plus `change`.
-    spares_gradients: whether a value does without float32 weights and gradients of the whole model on the device.
-    """
-
-    name: str
-    values: tuple[Value, ...]
-    changes: Set[str]
-    summary: str
-    read: Callable[[Any], Value]
-    from_user: Callable[[Context], Value]
-    apply: Callable[[Value, Environment], Effect]
-    read_back: Callable[[Observed], Value | None]
+    name: str  # as in configurations, search spaces and tables
+    values: tuple[Value, ...]  # all of them, in the order to show them
+    changes: Set[str]  # of "speed", "memory", "numerics"
+    summary: str  # one sentence for people
+    read: Callable[[Any], Value]  # a value from text or YAML; raises ValueError
+    from_user: Callable[[Context], Value]  # the value that the user's own arguments mean for this model
+    apply: Callable[[Value, Environment], Effect]  # what a value sets
+    read_back: Callable[[Observed], Value | None]  # the value that a running training shows; None: cannot be seen
+    # Why a value cannot be used here, or None where it can.
     unavailable: Callable[[Value, Context], str | None] = lambda value, context: None
+    # Whether the first value needs at least as much memory as the second in every configuration.
     needs_at_least_as_much: Callable[[Value, Value], bool] = lambda value, other: value == other
-    ordered: bool = False
+    ordered: bool = False  # whether its values are numbers whose order means something to a sampler
+    # Another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
     active_if: tuple[str, Callable[[Value], bool]] | None = None
-    spares_gradients: Callable[[Value], bool] = lambda value: False
-    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
-    learns: Callable[[Value], Value] = lambda value: value
+    # Another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None where it can.
     forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
-    differs: Callable[[Value], str] = lambda value: ""
-    change: Callable[[Value, Context], Change] = lambda value, context: Change()
-    seconds: Callable[[Value], float] = lambda value: 0.0
-    traced: bool = True
-    traceable: Callable[[Value], bool] = lambda value: True
-    of_process: bool = False
-    period: Callable[[Value], int] = lambda value: 1
+    # Effect on a step's work that is known before any probe, on a device of these rates: precision -> operations / second of
+    # large matrix products, optimizer -> parameters / second.
+    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    change: Callable[[Value, Context], Change] = lambda value, context: (
+        Change()
+    )  # expected effect on costs on this device
+    # Values with the same result learn the same, up to rounding (fused and plain AdamW), where "numerics" is changed.
+    learns: Callable[[Value], Value] = lambda value: value
+    differs: Callable[[Value], str] = lambda value: ""  # how training differs, where that is more than rounding
+    seconds: Callable[[Value], float] = lambda value: (
+        0.0
+    )  # added before the first settled step of a probe or run (compiling)
+    period: Callable[[Value], int] = lambda value: (
+        1
+    )  # steps after which its effect repeats: a probe times at least as many
+    of_process: bool = False  # it decides who allocates memory, not what a model or a library can do
+    traced: bool = True  # whether an estimate of memory before any probe can tell its values apart
+    traceable: Callable[[Value], bool] = lambda value: True  # else a value's estimate is that of `none` plus `change`
+    spares_gradients: Callable[[Value], bool] = lambda value: (
+        False
+    )  # no float32 weights and gradients of the whole model
 
     def learns_alike(self, value: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""

@@ -1,4 +1,4 @@
-"""Hands a probe what its Trainer trains on: dataset, collator and tokenizer."""
+"""Training data of a probe: dataset, collator and tokenizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from autotune.workload.model.config import image_shape
 
 
 def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
-    """What the Trainer is given: (dataset, data collator, tokenizer or None).
+    """For the Trainer: (dataset, data collator, tokenizer or None).
 
-    samples_needed: as many there are of random data, which comes from a fixed pool.
+    samples_needed: number of random samples, which come from a fixed pool.
     """
     if not workload.data:
         samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
@@ -56,14 +56,14 @@ class MaskedCollator:
         return batch
 
 
-def collated_as_asked(collator: Any, asked: Mapping[str, Any]) -> Any:
-    """The collator that makes batches as the data arguments say; ours or the user's own, as far as it knows them."""
-    if asked.get("packing"):
+def collated_as_asked(collator: Any, data_arguments: Mapping[str, Any]) -> Any:
+    """The collator, ours or the user's own, with the data arguments that it supports."""
+    if data_arguments.get("packing"):
         return transformers.DataCollatorWithFlattening()
     inner = getattr(collator, "inner", collator)
-    if "pad_to_multiple_of" in asked and hasattr(inner, "pad_to_multiple_of"):
-        inner.pad_to_multiple_of = asked["pad_to_multiple_of"]
-    return WithoutFullMask(collator) if asked.get(attention_mask.FIELD) else collator
+    if "pad_to_multiple_of" in data_arguments and hasattr(inner, "pad_to_multiple_of"):
+        inner.pad_to_multiple_of = data_arguments["pad_to_multiple_of"]
+    return WithoutFullMask(collator) if data_arguments.get(attention_mask.FIELD) else collator
 
 
 def _collator(task: str, tokenizer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Chooses the columns of the data that a task reads, and numbers their labels."""
+"""Columns of the data that a task reads, and the numbers of their labels."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Labels:
 
 
 def choose_columns(data: Any, task: str, text: str | None, label: str | None) -> Columns:
-    """The columns asked for, else the usual ones of the task.
+    """The requested columns, else the usual ones of the task.
 
     Raises InvalidRequest, naming the columns there are, where one is missing or is not of the kind the task needs.
     """
@@ -88,7 +88,7 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
     values: set[Any] = set()
     for value in data[column]:
         several = value if isinstance(value, list) else (value,)
-        if any(isinstance(one, (list, dict)) for one in several):
+        if any(isinstance(label, (list, dict)) for label in several):
             raise _no_labels(data, column)
         values.update(several)
     # -100 is what the loss ignores, not a class.
@@ -123,15 +123,14 @@ def texts_of(data: Any, columns: Columns) -> Iterator[str]:
                 yield value
 
 
-def _column(data: Any, asked: str | None, usual: tuple[str, ...], what: str) -> str:
+def _column(data: Any, requested: str | None, usual: tuple[str, ...], what: str) -> str:
     names = list(data.column_names)
-    if asked is not None:
-        if asked not in names:
-            raise InvalidRequest(f"The data has no column {asked!r}.", did_you_mean(asked, names))
-        return asked
-    for name in usual:
-        if name in names:
-            return name
+    if requested is not None:
+        if requested not in names:
+            raise InvalidRequest(f"The data has no column {requested!r}.", did_you_mean(requested, names))
+        return requested
+    if there := [name for name in usual if name in names]:
+        return there[0]
     option = f"--{what}-column" if what in ("text", "label") else f"a column named {usual[0]}"
     raise InvalidRequest(
         f"The data has no column named {' or '.join(usual)}; its columns are {', '.join(names)}.", f"Use {option}."
@@ -139,21 +138,19 @@ def _column(data: Any, asked: str | None, usual: tuple[str, ...], what: str) -> 
 
 
 def _text_column(
-    data: Any, asked: str | None, others: tuple[str, ...], usual: tuple[str, ...] = _SOURCES, option: str = "text"
+    data: Any, requested: str | None, others: tuple[str, ...], usual: tuple[str, ...] = _SOURCES, option: str = "text"
 ) -> str:
-    """The column of text asked for, the usual one, or the only one that is not among the others."""
-    known = _text_columns(data)
-    if asked is None:
-        alone = [name for name in known if name not in others]
-        for name in [*usual, *(alone if len(alone) == 1 else [])]:
-            if name in known:
-                return name
-        listed = ", ".join(f"{name} ({_kind(data, name)})" for name in data.column_names)
+    """The requested column of text, the usual one, or the only one that is not among the others."""
+    texts = _text_columns(data)
+    if requested is None:
+        candidates = [name for name in texts if name not in others]
+        if chosen := [name for name in usual if name in texts] or (candidates if len(candidates) == 1 else []):
+            return chosen[0]
         raise InvalidRequest(
-            f"Which column holds the text? The data's columns are {listed}.", f"Name it with --{option}-column."
+            f"Which column holds the text? The data's columns are {_listed(data)}.", f"Name it with --{option}-column."
         )
-    column: str = _column(data, asked, (), option)
-    if column not in known:
+    column: str = _column(data, requested, (), option)
+    if column not in texts:
         raise InvalidRequest(
             f"The column {column!r} holds {_kind(data, column)}, not text.", f"Name another one with --{option}-column."
         )
@@ -164,13 +161,12 @@ def _text_columns(data: Any) -> list[str]:
     return [name for name, feature in data.features.items() if _is_text(feature)]
 
 
-def _image_column(data: Any, asked: str | None) -> str:
+def _image_column(data: Any, requested: str | None) -> str:
     images = [name for name, feature in data.features.items() if isinstance(feature, datasets.Image)]
-    column = _column(data, asked, (), "text") if asked else (images[0] if len(images) == 1 else "")
+    column = _column(data, requested, (), "text") if requested else (images[0] if len(images) == 1 else "")
     if column not in images:
-        listed = ", ".join(f"{name} ({_kind(data, name)})" for name in data.column_names)
         raise InvalidRequest(
-            f"Which column holds the images? The data's columns are {listed}.",
+            f"Which column holds the images? The data's columns are {_listed(data)}.",
             "Use an image folder, or name the column with --text-column.",
         )
     return column
@@ -180,6 +176,10 @@ def _is_text(feature: Any, lists: bool = False) -> bool:
     if lists:
         feature = getattr(feature, "feature", feature[0] if isinstance(feature, list) else feature)
     return isinstance(feature, datasets.Value) and feature.dtype in ("string", "large_string")
+
+
+def _listed(data: Any) -> str:
+    return ", ".join(f"{name} ({_kind(data, name)})" for name in data.column_names)
 
 
 def _kind(data: Any, column: str) -> str:

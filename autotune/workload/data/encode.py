@@ -1,4 +1,4 @@
-"""Turns rows of text into tokenised samples, task by task."""
+"""Tokenised samples of rows of text, for each task."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -39,23 +39,23 @@ class Encoder:
         # A masked model learns from any token of the text, a causal one from the second token on.
         nothing = self.tokenizer.num_special_tokens_to_add() if self.task == "masked-lm" else 1
         ids = self._tokens(texts)["input_ids"] if texts else []
-        return _samples(one for one in ids if len(one) > nothing)
+        return _samples(tokens for tokens in ids if len(tokens) > nothing)
 
     def _translation(self, rows: Rows) -> Rows:
-        pairs = zip(rows[self.columns.text], rows[self.columns.label], strict=True)
-        kept = [pair for pair in pairs if all(map(_has_text, pair))]
-        if not kept:
+        columns = (rows[self.columns.text], rows[self.columns.label])
+        pairs = [pair for pair in zip(*columns, strict=True) if all(map(_has_text, pair))]
+        if not pairs:
             return {**_samples([]), "labels": []}
-        tokens = self._tokens([source for source, _ in kept], text_target=[target for _, target in kept])
+        sources, targets = zip(*pairs, strict=True)
+        tokens = self._tokens(list(sources), text_target=list(targets))
         return {**_samples(tokens["input_ids"]), "labels": tokens["labels"]}
 
     def _classification(self, rows: Rows) -> Rows:
         assert self.labels is not None
-        found = [self.labels.of(value) for value in rows[self.columns.label]]
-        pairs = zip(rows[self.columns.text], found, strict=True)
-        kept = [(text, label) for text, label in pairs if _has_text(text) and label is not None]
-        ids = self._tokens([text for text, _ in kept])["input_ids"] if kept else []
-        return {**_samples(ids), "labels": [label for _, label in kept]}
+        pairs = zip(rows[self.columns.text], map(self.labels.of, rows[self.columns.label]), strict=True)
+        usable = [(text, label) for text, label in pairs if _has_text(text) and label is not None]
+        ids = self._tokens([text for text, _ in usable])["input_ids"] if usable else []
+        return {**_samples(ids), "labels": [label for _, label in usable]}
 
     def _tagging(self, rows: Rows) -> Rows:
         assert self.labels is not None
@@ -83,8 +83,8 @@ class Encoder:
 
 
 def _samples(ids: Iterable[Any]) -> Rows:
-    kept = [list(one) for one in ids]
-    return {"input_ids": kept, "attention_mask": [[1] * len(one) for one in kept]}
+    samples = [list(tokens) for tokens in ids]
+    return {"input_ids": samples, "attention_mask": [[1] * len(tokens) for tokens in samples]}
 
 
 def _has_text(text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Decodes and resizes images as they are loaded, so that loader workers have the work of a real training."""
+"""Images, decoded and resized as they are loaded, so that loader workers have the work of a real training."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def can_load(channels: int) -> bool:
 class ImageSamples:
     """A map-style dataset of the rows (`image`, `labels`) of a `datasets.Dataset`.
 
-    It is no `datasets.Dataset` itself because the Trainer would drop the column `image`, which no model takes.
+    Not a `datasets.Dataset` itself: the Trainer would drop the column `image`, which no model takes.
     An item: pixel_values of [channels, height, width] float32 in -1..1, labels an int.
     """
 

@@ -1,4 +1,4 @@
-"""Tokenises a request's data once and keeps it on disk for every probe."""
+"""Prepared data: a request's data tokenised once and kept on disk for every probe."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from pydantic import TypeAdapter
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.paths import named
@@ -36,10 +37,10 @@ _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 class PreparedData:
     """Data ready for probes.
 
-    folder: holds `data` and, for text, `tokenizer`; identity: what tells this data from another; text_source: tokenizer
-    or image transform, for people; samples: in `data`; num_labels: classes to set in the model's config, None to
-    leave it; special_ids: token ids that the config must share with the tokenizer; longest: places of the samples with
-    the most tokens and the most labels, empty where all are alike.
+    folder: contains `data` and, for text, `tokenizer`; identity: differs for other data; text_source: tokenizer or image
+    transform, for people; samples: in `data`; num_labels: classes to set in the model's config, None to leave it;
+    special_ids: token ids that the config must share with the tokenizer; longest: places of the samples with the most tokens
+    and the most labels, empty where all are alike.
     """
 
     folder: str
@@ -55,7 +56,7 @@ class PreparedData:
 def prepare_data(
     request: TuningRequest, config: Any, task: str, sequence_length: int | None, cache: Path
 ) -> PreparedData:
-    """The request's dataset, tokenised for the task and saved below the cache; found there the second time.
+    """The request's dataset, tokenised for the task and saved below the cache, or as an earlier call saved it there.
 
     Raises InvalidRequest, one line with advice, for data that cannot be read or used; StorageFailed where the cache
     cannot be written.
@@ -63,26 +64,26 @@ def prepare_data(
     datasets.disable_progress_bars()
     source = find_data(request.dataset or "", images=task == "image-classification")
     plan = None if task == "image-classification" else plan_tokenizer(request.tokenizer, request.model, config)
-    asked = _Asked(request, config, task, sequence_length, plan)
-    if source.identity and (found := _found(cache / asked.key(source.identity))):
-        return asked.checked(found)
+    recipe = _Recipe(request, config, task, sequence_length, plan)
+    if source.identity and (saved := _saved(cache / recipe.key(source.identity))):
+        return recipe.checked(saved)
     with _scratch(cache) as scratch:
         data = read_data(source, request.dataset_split, scratch / "raw")
         identity = source.identity or f"{source.name} {data._fingerprint}"
-        target = cache / asked.key(identity)
-        if found := _found(target):
-            return asked.checked(found)
+        target = cache / recipe.key(identity)
+        if saved := _saved(target):
+            return recipe.checked(saved)
         fresh = scratch / "fresh"
-        prepared = _prepare(asked, source, identity, data, fresh)
+        prepared = _prepare(recipe, source, identity, data, fresh)
         with _storage(cache):
-            (fresh / "prepared.json").write_text(json.dumps(asdict(prepared)), encoding="utf-8")
+            (fresh / "prepared.json").write_bytes(_STORED.dump_json(prepared))
             _move(fresh, target)
-    return asked.checked(replace(prepared, folder=str(target)))
+    return recipe.checked(replace(prepared, folder=str(target)))
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """All that decides what prepared data looks like, but for the data itself."""
+class _Recipe:
+    """What decides how prepared data looks, except for the data itself."""
 
     request: TuningRequest
     config: Any
@@ -92,44 +93,39 @@ class _Asked:
 
     @property
     def most_rows(self) -> int:
-        most = MOST_IMAGES if self.task == "image-classification" else MOST_TEXTS
-        wanted: int = self.request.global_batch_size
-        return max(most, wanted)
+        return max(MOST_IMAGES if self.task == "image-classification" else MOST_TEXTS, self.request.global_batch_size)
 
     def key(self, identity: str) -> str:
-        """A folder's name that changes with whatever changes the samples."""
-        request = self.request
+        """A folder's name, a hash of everything that changes the samples."""
+        request, fields = self.request, ("model_type", "vocab_size", "num_labels", *_SPECIAL_IDS)
         facts = [_FORMAT, identity, request.dataset_split, request.text_column, request.label_column, self.task]
         facts += [self.sequence_length, self.most_rows, asdict(self.plan) if self.plan else None]
-        facts += [
-            getattr(self.config, name, None) for name in ("model_type", "vocab_size", "num_labels", *_SPECIAL_IDS)
-        ]
+        facts += [getattr(self.config, name, None) for name in fields]
         facts += [image_shape(self.config) if self.plan is None else None]
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:20]
 
     def checked(self, prepared: PreparedData) -> PreparedData:
         """The same data; raises InvalidRequest where it is smaller than one batch."""
-        wanted = self.request.global_batch_size
-        if prepared.samples < wanted:
+        if prepared.samples < self.request.global_batch_size:
             raise InvalidRequest(
                 f"The data {self.request.dataset} has {prepared.samples} usable samples, "
-                f"which is smaller than one batch of {wanted}.",
+                f"which is smaller than one batch of {self.request.global_batch_size}.",
                 "Use more data or a smaller global batch size.",
             )
         return prepared
 
 
-def _prepare(asked: _Asked, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
-    """Writes `data` and `tokenizer` into the folder, and says what they are."""
-    request, task = asked.request, asked.task
+def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
+    """Writes `data` and `tokenizer` into the folder, and describes them."""
+    request, task = recipe.request, recipe.task
     notes = []
-    if len(data) > asked.most_rows:
-        notes.append(f"{asked.most_rows} of {len(data)} rows, drawn at random, stand for the data")
-        data = data.shuffle(seed=0).select(range(asked.most_rows))
+    if len(data) > recipe.most_rows:
+        notes.append(f"{recipe.most_rows} of {len(data)} rows, drawn at random, stand for the data")
+        data = data.shuffle(seed=0).select(range(recipe.most_rows))
     columns = choose_columns(data, task, request.text_column, request.label_column)
     labels = None
     if task in ("sequence-classification", "token-classification", "image-classification"):
-        labels = read_labels(data, columns.label, asked.config.num_labels)
+        labels = read_labels(data, columns.label, recipe.config.num_labels)
     if labels and labels.is_number and task != "sequence-classification":
         raise InvalidRequest(
             f"The column {columns.label!r} holds fractions, not classes.", "Name another one with --label-column."
@@ -137,15 +133,14 @@ def _prepare(asked: _Asked, source: DataSource, identity: str, data: Any, folder
     if task == "seq2seq-lm" and columns.label == columns.text:
         notes.append(f"the column {columns.text!r} is source and target")
     rows = len(data)
-    special_ids: tuple[tuple[str, int], ...] = ()
+    tokenizer = None
     with _storage(folder.parent):
-        if asked.plan is None:
-            data, text_source = _image_rows(asked, columns, labels, data)
+        if recipe.plan is None:
+            data, text_source = _image_rows(recipe, columns, labels, data)
         else:
-            tokenizer, text_source = _tokenizer(asked, columns, data)
+            tokenizer, text_source = _tokenizer(recipe, columns, data)
             tokenizer.save_pretrained(str(folder / "tokenizer"))
-            special_ids = _special_ids(tokenizer)
-            data = _text_rows(asked, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
+            data = _text_rows(recipe, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
         if not len(data):
             raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
         data.save_to_disk(str(folder / "data"))
@@ -156,34 +151,36 @@ def _prepare(asked: _Asked, source: DataSource, identity: str, data: Any, folder
         identity=f"{identity}, split {request.dataset_split}",
         text_source=text_source,
         samples=len(data),
-        num_labels=_classes_to_set(labels, asked.config.num_labels),
-        special_ids=special_ids,
+        num_labels=_classes_to_set(labels, recipe.config.num_labels),
+        special_ids=tuple(
+            (name, number) for name in _SPECIAL_IDS if (number := getattr(tokenizer, name, None)) is not None
+        ),
         longest=_longest(data),
         notes=tuple(notes),
     )
 
 
-def _tokenizer(asked: _Asked, columns: Columns, data: Any) -> tuple[Any, str]:
-    assert asked.plan is not None
-    if asked.plan.is_trained:
-        tokenizer = train_tokenizer(texts_of(data, columns), asked.config)
+def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
+    assert recipe.plan is not None
+    if recipe.plan.is_trained:
+        tokenizer = train_tokenizer(texts_of(data, columns), recipe.config)
         return tokenizer, f"byte-pair tokenizer trained on the data ({len(tokenizer)} tokens)"
-    tokenizer = open_tokenizer(asked.plan, asked.config, asked.request.trust_remote_code)
-    place = asked.plan.place
-    if asked.task == "masked-lm" and tokenizer.mask_token is None:
+    tokenizer = open_tokenizer(recipe.plan, recipe.config, recipe.request.trust_remote_code)
+    place = recipe.plan.place
+    if recipe.task == "masked-lm" and tokenizer.mask_token is None:
         raise InvalidRequest(f"The tokenizer {place!r} has no mask token, which masked-lm needs.", "Use another one.")
-    if asked.task in ("token-classification", "question-answering") and not tokenizer.is_fast:
+    if recipe.task in ("token-classification", "question-answering") and not tokenizer.is_fast:
         raise InvalidRequest(
-            f"The tokenizer {place!r} cannot say which token comes from which word, which {asked.task} needs.",
+            f"The tokenizer {place!r} cannot say which token comes from which word, which {recipe.task} needs.",
             "Use a fast one (with a tokenizer.json).",
         )
     return tokenizer, f"tokenizer of {named(place)} ({len(tokenizer)} tokens)"
 
 
-def _text_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any, tokenizer: Any, file: Path) -> Any:
-    assert asked.sequence_length is not None
+def _text_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: Any, tokenizer: Any, file: Path) -> Any:
+    assert recipe.sequence_length is not None
     return data.map(
-        Encoder(asked.task, columns, tokenizer, asked.sequence_length, labels),
+        Encoder(recipe.task, columns, tokenizer, recipe.sequence_length, labels),
         batched=True,
         remove_columns=data.column_names,
         load_from_cache_file=False,
@@ -193,10 +190,10 @@ def _text_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any
     )
 
 
-def _image_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: Any) -> tuple[Any, str]:
+def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: Any) -> tuple[Any, str]:
     """Rows of `image`, still encoded, and `labels`; unlabelled ones are left out."""
     assert labels is not None
-    shape = image_shape(asked.config)
+    shape = image_shape(recipe.config)
     if not images.can_load(shape[0]):
         raise InvalidRequest(
             f"Images of {shape[0]} channels cannot be read from files.", "Leave --dataset out to use random ones."
@@ -205,15 +202,15 @@ def _image_rows(asked: _Asked, columns: Columns, labels: Labels | None, data: An
         images.pixels(data[0][columns.text], shape)
     except Exception as error:
         raise InvalidRequest(
-            f"The first image of {asked.request.dataset} cannot be decoded: {first_line(error)}.", "Mend or remove it."
+            f"The first image of {recipe.request.dataset} cannot be decoded: {first_line(error)}.", "Fix or remove it."
         ) from error
-    found = [labels.of(value) for value in data[columns.label]]
+    classes = [labels.of(value) for value in data[columns.label]]
     data = data.select_columns([columns.text])
     if columns.text != "image":
         data = data.rename_column(columns.text, "image")
-    data = data.add_column("labels", found)
-    if None in found:
-        data = data.select([number for number, label in enumerate(found) if label is not None])
+    data = data.add_column("labels", classes)
+    if None in classes:
+        data = data.select([place for place, label in enumerate(classes) if label is not None])
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
 
 
@@ -234,7 +231,7 @@ def _longest(data: Any) -> tuple[int, ...]:
 
 
 def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
-    """The config's number of classes where the data needs another one; more than the data has do no harm."""
+    """The number of classes that the data needs where the config has another one; more than the data has do no harm."""
     if labels is None or labels.count == classes:
         return None
     if labels.is_number:
@@ -242,25 +239,20 @@ def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
     return max(labels.count, 2) if labels.count > classes or classes == 1 else None
 
 
-def _special_ids(tokenizer: Any) -> tuple[tuple[str, int], ...]:
-    found = ((name, getattr(tokenizer, name, None)) for name in _SPECIAL_IDS)
-    return tuple((name, number) for name, number in found if number is not None)
+_STORED = TypeAdapter(PreparedData)
 
 
-def _found(folder: Path) -> PreparedData | None:
+def _saved(folder: Path) -> PreparedData | None:
     """What an earlier call left in the folder, if anything."""
     try:
-        facts = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+        return replace(_STORED.validate_json((folder / "prepared.json").read_bytes()), folder=str(folder))
     except (OSError, ValueError):
         return None
-    special_ids = tuple((name, number) for name, number in facts["special_ids"])
-    lists = {name: tuple(facts[name]) for name in ("longest", "notes")}
-    return PreparedData(**{**facts, "folder": str(folder), "special_ids": special_ids, **lists})
 
 
 @contextmanager
 def _scratch(cache: Path) -> Iterator[Path]:
-    """A folder below the cache, so that a finished result moves into place at once; gone at the end."""
+    """A temporary folder below the cache, so that a finished result moves into place at once."""
     with _storage(cache):
         cache.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".preparing-", dir=cache))
@@ -282,10 +274,10 @@ def _storage(cache: Path) -> Iterator[None]:
 
 
 def _move(fresh: Path, target: Path) -> None:
-    """Puts the finished folder in place; another process may have been quicker with the same result."""
+    """Put the finished folder in place, unless another process was faster with the same result."""
     try:
         os.rename(fresh, target)
     except OSError:
-        if _found(target) is None:
+        if _saved(target) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.rename(fresh, target)

@@ -1,17 +1,16 @@
-"""Reads the data that a request names: files, folders or a dataset of the hub; one clear line says what is wrong."""
+"""Reading a request's data: files, folders or a dataset of the hub."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow.parquet
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.data.sources import DataSource
-from autotune.workload.hub import first_line, hub_is_reachable
+from autotune.workload.hub import first_line, hub_is_reachable, root_cause
 
 
 def read_data(source: DataSource, split: str, scratch: Path) -> Any:
@@ -37,36 +36,26 @@ def read_data(source: DataSource, split: str, scratch: Path) -> Any:
 def _load(source: DataSource, split: str, scratch: Path) -> Any:
     if source.reader == "hub":
         return _load_from_hub(source.name, split)
+    names = [part.partition("[")[0].strip() for part in split.split("+")]  # those in `train[:10%]+test`
     if source.reader == "saved":
-        return _load_saved(source, split)
+        return _load_saved(source, split, names)
     # Counting downloads of readers that are part of the library would be its only request to the network.
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    options: dict[str, Any] = {"split": split, "cache_dir": str(scratch)}
     if source.reader == "imagefolder":
-        return datasets.load_dataset("imagefolder", data_dir=str(source.path), split=split, cache_dir=str(scratch))
-    files = {name: _whole(source, list(_known(source.name, name, source.files))) for name in _splits(split)}
-    options = {"sep": "\t"} if files[_splits(split)[0]][0].endswith(".tsv") else {}
-    return datasets.load_dataset(source.reader, data_files=files, split=split, cache_dir=str(scratch), **options)
-
-
-def _splits(split: str) -> list[str]:
-    """The names in `train[:10%]+test`."""
-    return [part.partition("[")[0].strip() for part in split.split("+")]
-
-
-def _known(data: str, split: str, splits: Mapping[str, Any]) -> Any:
-    """What the data have under this name of a split; raises InvalidRequest where there is none."""
-    if split not in splits:
-        raise InvalidRequest(f"The data {data} has no split {split!r}.", did_you_mean(split, splits))
-    return splits[split]
-
-
-def _whole(source: DataSource, files: list[str]) -> list[str]:
-    """The files without those of no rows, of which the reader of parquet fails. Raises InvalidRequest where none is left."""
+        return datasets.load_dataset("imagefolder", data_dir=str(source.path), **options)
+    if missing := [name for name in names if name not in source.files]:
+        raise _no_split(source, missing[0], source.files)
+    files = {name: list(source.files[name]) for name in names}
     if source.reader == "parquet":
-        files = [file for file in files if pyarrow.parquet.read_metadata(file).num_rows]
-    if not files:
-        raise InvalidRequest(f"The data {source.name} has no rows.", "Choose other data.")
-    return files
+        options["batch_size"] = 1000  # by default that of the first row group, and 0 where a file has no rows
+    elif files[names[0]][0].endswith(".tsv"):
+        options["sep"] = "\t"
+    return datasets.load_dataset(source.reader, data_files=files, **options)
+
+
+def _no_split(source: DataSource, name: str, splits: Any) -> InvalidRequest:
+    return InvalidRequest(f"The data {source.name} has no split {name!r}.", did_you_mean(name, splits))
 
 
 def _load_from_hub(name: str, split: str) -> Any:
@@ -88,14 +77,14 @@ def _load_from_hub(name: str, split: str) -> Any:
         raise
 
 
-def _load_saved(source: DataSource, split: str) -> Any:
+def _load_saved(source: DataSource, split: str, names: list[str]) -> Any:
     saved = datasets.load_from_disk(str(source.path))
     if not isinstance(saved, datasets.DatasetDict):
         saved = datasets.DatasetDict({"train": saved})
-    lengths = {name: len(_known(source.name, name, saved)) for name in _splits(split)}
-    parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
-    rows = [saved[part.splitname].select(range(part.from_, part.to)) for part in parts]
-    return datasets.concatenate_datasets(rows) if len(rows) > 1 else rows[0]
+    if missing := [name for name in names if name not in saved]:
+        raise _no_split(source, missing[0], saved)
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(saved[name]) for name in names})
+    return datasets.concatenate_datasets([saved[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
 @contextmanager
@@ -110,17 +99,12 @@ def _reported(source: DataSource) -> Iterator[None]:
         if "corresponds to no data" in text:
             raise InvalidRequest(f"The data {source.name} has no rows.", "Choose other data.") from error
         if match := re.match(r'Unknown split "(.*?)"\. Should be one of \[(.*)\]', text):
-            _known(source.name, match[1], dict.fromkeys(re.findall(r"'(.*?)'", match[2])))
-        if isinstance(_root(error), PermissionError):
-            raise InvalidRequest(f"The data {source.name} may not be read by this user.", "Check it.") from error
+            raise _no_split(source, match[1], re.findall(r"'(.*?)'", match[2])) from error
+        if isinstance(root_cause(error), PermissionError):
+            raise InvalidRequest(
+                f"The data {source.name} may not be read by this user.", "Check its permissions."
+            ) from error
         kind = {"text": "txt"}.get(source.reader, source.reader)
         raise InvalidRequest(
-            f"The data {source.name} cannot be read as {kind}: {text}.",
-            "Check that the file is whole.",
+            f"The data {source.name} cannot be read as {kind}: {text}.", "Check that the file is whole."
         ) from error
-
-
-def _root(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

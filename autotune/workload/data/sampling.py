@@ -1,4 +1,4 @@
-"""What batches of this data and model can be: padded to a multiple, packed; and which of them a probe's steps get."""
+"""Batches of a probe: which kinds data and model allow (padded to a multiple, packed), and which of them its steps get."""
 
 import inspect
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ import torch
 SAME_LENGTH = "all samples have the same length"
 IMAGES = "images have no padding"
 NEEDED = "samples of many lengths need it"
-OWN = "what a batch is, your own dataset and data collator decide"
+OWN = "your own dataset and data collator decide what a batch is"
 
 NOT_RANDOM = ("group_by_length", "sequential")
-"""Strategies of sampling in whose order the first steps are not like the rest."""
+"""Sampling strategies whose first steps are not like the rest."""
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, without their whole part, spread evenly however many of them are taken (three-distance theorem)."""
+"""The fractional parts of its multiples spread evenly, however many are taken (three-distance theorem)."""
 
 
 def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
-    """Argument of the collator -> None where batches can be made so, else why not. varied: lengths of samples differ."""
+    """Argument of the collator -> None where batches can use it, else why not. varied: lengths of samples differ."""
     if task == "image-classification":
         return {"pad_to_multiple_of": IMAGES, "packing": IMAGES, "attention_mask": IMAGES}
     if not varied:
@@ -29,19 +29,18 @@ def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
 
 
 def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str | None], int | None]:
-    """The same for what a caller brought, and to which multiple it pads by itself.
+    """The same for the user's own collator, and the multiple to which it pads by itself.
 
-    Where no collator was brought, the Trainer's own pads if it is given a tokenizer.
+    Without a collator the Trainer's own pads if it is given a tokenizer.
     """
     pads = hasattr(collator, "pad_to_multiple_of") or (collator is None and hasattr(processing_class, "pad"))
-    why = None if pads else "your data collator has no pad_to_multiple_of"
-    return {"pad_to_multiple_of": why, "packing": OWN, "attention_mask": OWN}, getattr(
-        collator, "pad_to_multiple_of", None
-    )
+    reason = None if pads else "your data collator has no pad_to_multiple_of"
+    multiple = getattr(collator, "pad_to_multiple_of", None)
+    return {"pad_to_multiple_of": reason, "packing": OWN, "attention_mask": OWN}, multiple
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None where the model keeps apart what lies behind each other in one row, by positions that begin again.
+    """None where the model keeps the samples of one row apart, by positions that begin again.
 
     transformers' masks do so where the model hands them its positions (`masking_utils.find_packed_sequence_indices`),
     FlashAttention by itself; layers with a state (Mamba) run on from one sample into the next.
@@ -57,15 +56,17 @@ def _why_not_packed(task: str, model: Any) -> str | None:
         code = inspect.getsource(inspect.getmodule(type(model)))  # type: ignore[arg-type]
     except (OSError, TypeError):
         return f"the source of {name} cannot be read"
-    hands_on = "create_causal_mask(" in code and ("position_ids=position_ids" in code or '"position_ids"' in code)
-    return None if hands_on else f"{name} does not keep packed samples apart"
+    passes_positions = "create_causal_mask(" in code and (
+        "position_ids=position_ids" in code or '"position_ids"' in code
+    )
+    return None if passes_positions else f"{name} does not keep packed samples apart"
 
 
 def spread_steps(trainer: Any) -> None:
-    """Make a probe's few steps stand for all of an order that is sorted by length, or as the data lies.
+    """Make a probe's few steps represent a whole order that is sorted by length, or as the data is.
 
-    A sampler that groups by length begins with the longest samples and goes down for some fifty steps: the first ones would
-    look slower than all are. Each step keeps its samples; only which step comes when is another.
+    A sampler that groups by length begins with the longest samples and goes down for some fifty steps: the first steps are
+    slower than the average. Each step keeps its samples; only the order of steps changes.
     """
     strategy = getattr(trainer.args, "train_sampling_strategy", None)
     grouped = str(getattr(strategy, "value", strategy)) in NOT_RANDOM or getattr(trainer.args, "group_by_length", False)
@@ -104,8 +105,8 @@ class SpreadSteps(torch.utils.data.Sampler):  # type: ignore[misc]
 def repeat_batches(trainer: Any, batches: int) -> None:
     """Make the Trainer's loader give so many micro-batches before its epoch ends; call before `train()`.
 
-    The loader begins again, and the dataset stays the user's own: what counts its labels or groups by its lengths reads
-    each sample once, and comes to an end. The loader is made once, whoever asks for it.
+    The loader repeats, not the user's dataset: code that counts labels or groups by length reads each sample once. The
+    loader is made once.
     """
     make, loaders = trainer.get_train_dataloader, list[Any]()
 
@@ -119,7 +120,7 @@ def repeat_batches(trainer: Any, batches: int) -> None:
 
 
 def _repeat(loader: Any, batches: int) -> None:
-    """Of torch's loaders: a Trainer class of the user's may bring batches in a way of its own."""
+    """Only torch's loaders: a Trainer class of the user's may have a loader of its own."""
     inner = getattr(loader, "base_dataloader", loader)  # accelerate's loader iterates another one
     if not isinstance(inner, torch.utils.data.DataLoader):
         return
@@ -133,8 +134,8 @@ def _repeat(loader: Any, batches: int) -> None:
 class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
     """So many batches of the inner sampler's places, which begins again where it ends; fewer where it is empty.
 
-    A batch that an end would cut short is filled from the next pass. All are drawn at once: a pass that is drawn during
-    the training would depend on the random numbers that the training takes.
+    A batch that would be cut short is filled from the next pass. All are drawn at once: a pass drawn during the training
+    would depend on the random numbers that the training takes.
     """
 
     def __init__(self, batch_sampler: Any, batches: int) -> None:

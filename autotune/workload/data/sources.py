@@ -1,4 +1,4 @@
-"""Finds the data that a request names, and what is wrong with local files; light enough for the process that asks."""
+"""Data sources: where the data of a request is, and what is wrong with local files; imports nothing heavy."""
 
 import codecs
 import hashlib
@@ -12,21 +12,14 @@ from pathlib import Path
 
 from autotune.core.errors import InvalidRequest
 
-READERS = {
-    ".txt": "text",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-}
+READERS = {".txt": "text", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
 _LOOKED_AT_BYTES = 65536
 MOST_DEPTH = 100
-"""Brackets within brackets: the reader of JSON lines takes a few hundred, and ends its process above."""
+"""Nested brackets: above a few hundred the reader of JSON lines ends its process."""
 _SAVED = ("dataset_info.json", "dataset_dict.json")
 """What `save_to_disk` leaves in its folder."""
 _ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
@@ -56,16 +49,20 @@ def find_data(name: str, images: bool) -> DataSource:
         path = _local(name)
         if path is None:
             return DataSource(name, None, "hub", {})
-        return _folder(name, path, images) if path.is_dir() else _file(name, path)
+        if path.is_dir():
+            return _folder(name, path, images)
+        reader = _reader(name, path)
+        _check_file(path, reader)
+        return DataSource(name, path, reader, {"train": (str(path),)}, stamp([path]))
 
 
 def check_data(name: str) -> None:
-    """Raise InvalidRequest for what `find_data` refuses whatever the model is: quickly, however many files there are."""
+    """Raise InvalidRequest for what `find_data` refuses for any model; quickly, however many files there are."""
     with _reported(name):
         path = _local(name)
         if path is not None and path.is_file():
             _check_file(path, _reader(name, path))
-        elif path is not None and not any(one.suffix.lower() in _ENDINGS for one in _files_below(path)):
+        elif path is not None and not any(file.suffix.lower() in _ENDINGS for file in _files_below(path)):
             raise _no_data(name, "images, or files")
 
 
@@ -90,28 +87,19 @@ def _reported(name: str) -> Iterator[None]:
 
 
 def stamp(files: Iterable[Path]) -> str:
-    """Path, size and time of local files: what tells one version of them from another."""
-    stamps = []
-    for file in sorted(files):
-        facts = file.stat()
-        stamps.append((str(file), facts.st_size, facts.st_mtime_ns))
-    # The digest stands for the paths and times: a report tells no one where a machine keeps its files.
+    """Identity of a version of local files, by path, size and time."""
+    stamps = [(str(file), (facts := file.stat()).st_size, facts.st_mtime_ns) for file in sorted(files)]
+    # A digest of paths and times: a report shows no one where a machine keeps its files.
     digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:16]
     name = Path(stamps[0][0]).name if len(stamps) == 1 else f"{len(stamps)} files"
     return f"{name}, {sum(size for _, size, _ in stamps)} bytes, {digest}"
-
-
-def _file(name: str, path: Path) -> DataSource:
-    reader = _reader(name, path)
-    _check_file(path, reader)
-    return DataSource(name, path, reader, {"train": (str(path),)}, stamp([path]))
 
 
 def _reader(name: str, path: Path) -> str:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InvalidRequest(
-            f"The ending of {name} is none of a known kind of data.", f"Known: {', '.join(READERS)}, or a folder."
+            f"The ending of {name} is none of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
         )
     return reader
 
@@ -122,33 +110,33 @@ def _no_data(name: str, what: str) -> InvalidRequest:
 
 def _folder(name: str, path: Path, images: bool) -> DataSource:
     files = list(_files_below(path))
-    if any((path / one).is_file() for one in _SAVED):
+    if any((path / saved).is_file() for saved in _SAVED):
         return DataSource(name, path, "saved", {}, f"{path}: {stamp(files)}")
     if images and any(file.suffix.lower() in IMAGE_ENDINGS for file in files):
         return DataSource(name, path, "imagefolder", {}, f"{path}: {stamp(files)}")
-    known = [file for file in files if file.suffix.lower() in READERS]
-    if not known:
+    data = [file for file in files if file.suffix.lower() in READERS]
+    if not data:
         raise _no_data(name, "images, or files" if images else "files")
-    readers = sorted({READERS[file.suffix.lower()] for file in known})
+    readers = sorted({READERS[file.suffix.lower()] for file in data})
     if len(readers) > 1:
         raise InvalidRequest(f"The folder {name} mixes kinds of data: {', '.join(readers)}.", "Name one file of it.")
     splits: dict[str, tuple[str, ...]] = {}
-    for file in known:
+    for file in data:
         _check_file(file, readers[0])
         split = _split_of(file.relative_to(path))
         splits[split] = (*splits.get(split, ()), str(file))
-    return DataSource(name, path, readers[0], splits, f"{path}: {stamp(known)}")
+    return DataSource(name, path, readers[0], splits, f"{path}: {stamp(data)}")
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
-        files = (Path(here) / one for one in sorted(names) if not one.startswith("."))
-        yield from (one for one in files if one.is_file())
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = (Path(here, name) for name in sorted(names) if not name.startswith("."))
+        yield from (file for file in files if file.is_file())
 
 
 def _split_of(file: Path) -> str:
-    """The split that a file's name or folder speaks of; train where they are silent."""
+    """The split that a file's name or folder names, else train. `datasets` looks for splits either in folders or in names."""
     words = re.split(r"[^a-z]+", str(file.with_suffix("")).lower())
     return next((_SPLIT_WORDS[word] for word in reversed(words) if word in _SPLIT_WORDS), "train")
 
@@ -162,7 +150,7 @@ def _check_file(path: Path, reader: str) -> None:
     if reader == "parquet":
         return
     try:
-        # The last character may be cut in two, unless the file ends there.
+        # The last character may be incomplete, unless the file ends there.
         text = codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
     except UnicodeDecodeError as error:
         raise InvalidRequest(

@@ -9,7 +9,7 @@ from autotune.workload.model.config import image_shape, longest_sequence, token_
 
 POOL_SAMPLES = 512
 POOL_BYTES = 64 * 1024**2
-"""The pool lies in the training process beside the model: it must not count against its memory limit."""
+"""Small: the pool is in the training process and counts against its memory limit."""
 MASKED_SHARE = 0.15
 DEFAULT_SEQUENCE_LENGTH = 512
 DEFAULT_VOCABULARY = 256
@@ -101,9 +101,9 @@ def _token_ids(config: Any, shape: tuple[int, int], generator: torch.Generator) 
     """Uniform token ids that are neither padding nor end of sequence: models look for these two in the text."""
     vocabulary = vocabulary_size(config) or DEFAULT_VOCABULARY
     special = {token_id(config, name) for name in ("pad_token_id", "eos_token_id")}
-    taken = sorted(one for one in special if one is not None and 0 <= one < vocabulary)
-    taken = taken if len(taken) < vocabulary else []
-    ids = torch.randint(vocabulary - len(taken), shape, generator=generator)
-    for one in taken:
-        ids += ids >= one
+    excluded = sorted(token for token in special if token is not None and 0 <= token < vocabulary)
+    excluded = excluded if len(excluded) < vocabulary else []
+    ids = torch.randint(vocabulary - len(excluded), shape, generator=generator)
+    for token in excluded:
+        ids += ids >= token
     return ids

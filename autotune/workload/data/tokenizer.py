@@ -1,4 +1,4 @@
-"""Finds the tokenizer of a model, or trains a byte-pair one on the data where the model has none."""
+"""Tokenizer of a model, or a byte-pair one trained on the data where the model has none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class TokenizerPlan:
-    """Which tokenizer the data will be read with; place is a folder or hub id, empty for one still to be trained."""
+    """The tokenizer that will read the data; place is a folder or hub id, empty for one still to be trained."""
 
     place: str
     identity: str
@@ -35,12 +35,12 @@ class TokenizerPlan:
         return not self.place
 
 
-def plan_tokenizer(asked: str | None, model: str, config: Any) -> TokenizerPlan:
-    """The tokenizer asked for by name or folder, else the model's own, else one to be trained.
+def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:
+    """The requested tokenizer, by name or folder, else the model's own, else one to be trained.
 
-    Raises InvalidRequest where the one asked for is not there.
+    Raises InvalidRequest where the requested one does not exist.
     """
-    place = _asked_place(asked) if asked else _own_place(model)
+    place = _requested_place(requested) if requested else _own_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
     files = [Path(place) / name for name in _FILES if (Path(place) / name).is_file()]
@@ -142,22 +142,22 @@ def _up_to(texts: Iterable[str], most: int) -> Iterable[str]:
         yield text
 
 
-def _asked_place(asked: str) -> str:
-    path = Path(asked).expanduser()
+def _requested_place(requested: str) -> str:
+    path = Path(requested).expanduser()
     if path.is_dir():
         if not any((path / name).is_file() for name in (*_FILES, "added_tokens.json")):
-            raise InvalidRequest(f"The folder {asked} holds no tokenizer.", "Name the folder of a saved tokenizer.")
+            raise InvalidRequest(f"The folder {requested} holds no tokenizer.", "Name the folder of a saved tokenizer.")
         return str(path.resolve())
-    if path.exists() or asked.startswith((".", "~", "/")) or asked.count("/") > 1:
+    if path.exists() or requested.startswith((".", "~", "/")) or requested.count("/") > 1:
         what = "is a file, not a folder" if path.exists() else "is not there"
-        raise InvalidRequest(f"The tokenizer folder {asked} {what}.", "Name the folder of a saved tokenizer.")
-    if not _on_hub(asked):
+        raise InvalidRequest(f"The tokenizer folder {requested} {what}.", "Name the folder of a saved tokenizer.")
+    if not _on_hub(requested):
         where = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
         raise InvalidRequest(
-            f"There is no tokenizer {asked!r}: no folder of that name, and {where}.",
+            f"There is no tokenizer {requested!r}: no folder of that name, and {where}.",
             "Check the spelling, or leave --tokenizer out to train one on the data.",
         )
-    return asked
+    return requested
 
 
 def _own_place(model: str) -> str:

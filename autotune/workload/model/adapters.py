@@ -1,4 +1,4 @@
-"""Puts an adapter on a model, and its frozen weights into four bits."""
+"""Adapters on a model, and its frozen weights in four bits."""
 
 import contextlib
 import re
@@ -14,10 +14,10 @@ from autotune.space.settings.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
 
 
 def adapter_targets(model: Any) -> dict[str, str | None]:
-    """Value of the setting `lora_targets` -> None where layers of this model bear the names that PEFT is told, else why not."""
+    """Value of the setting `lora_targets` -> None where layers of this model have the names that PEFT gets, else why not."""
     named = any(re.fullmatch(FIELDS[ATTENTION], name) for name, _ in model.named_modules())
-    why = f"no layer of {type(model).__name__} bears a name that projections of attention are known by"
-    return {ALL_LINEAR: None, ATTENTION: None if named else why}
+    reason = f"no layer of {type(model).__name__} has a name that projections of attention usually have"
+    return {ALL_LINEAR: None, ATTENTION: None if named else reason}
 
 
 def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
@@ -29,7 +29,7 @@ def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
         return model
     from peft import LoraConfig, get_peft_model
 
-    fake = any(isinstance(one, FakeTensor) for one in model.parameters())
+    fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
     with _converted_by_replacing() if fake else contextlib.nullcontext():
         return get_peft_model(model, LoraConfig(**adapter)).train()
 
@@ -42,10 +42,11 @@ def _converted_by_replacing() -> Iterator[None]:
         for inner in module.children() if recurse else ():
             apply(inner, convert)
         with torch.no_grad():
-            for name, one in module._parameters.items():
-                module._parameters[name] = one if one is None else torch.nn.Parameter(convert(one), one.requires_grad)
-            for name, one in module._buffers.items():
-                module._buffers[name] = one if one is None else convert(one)
+            for name, weight in module._parameters.items():
+                if weight is not None:
+                    module._parameters[name] = torch.nn.Parameter(convert(weight), weight.requires_grad)
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer if buffer is None else convert(buffer)
         return module
 
     own = torch.nn.Module._apply
@@ -56,33 +57,31 @@ def _converted_by_replacing() -> Iterator[None]:
         torch.nn.Module._apply = own
 
 
-def made_in_four_bits(model: Any, asked: Mapping[str, Any], device: str) -> Any:
+def made_in_four_bits(model: Any, config: Mapping[str, Any], device: str) -> Any:
     """A model of transformers' own without storage, with random weights on this device, and as `in_four_bits` makes it.
 
     Layer by layer: each is packed before the next one's float32 is there, as where weights are loaded from files.
     """
-    chosen = [
-        name for name, _ in linear_layers(model)
-    ]  # the layers themselves would stay whole as long as they are named
+    linear = [name for name, _ in linear_layers(model)]  # names only: a reference would keep a layer's float32 weights
     for owner, place in _repeated_layers(model, model):
         layer = model.get_submodule(place)
         layer.to_empty(device=device)
         with torch.no_grad():
-            for module in reversed(list(layer.modules())):  # those within first: a parent may know better
+            for module in reversed(list(layer.modules())):  # inner ones first: an outer one may overwrite them
                 owner._init_weights(module)
-        _pack(model, [name for name in chosen if name.startswith(f"{place}.")], asked)
-        for one in (*layer.modules(), *layer.parameters()):
-            one._is_hf_initialized = True  # else transformers would draw them anew
+        _pack(model, [name for name in linear if name.startswith(f"{place}.")], config)
+        for part in (*layer.modules(), *layer.parameters()):
+            part._is_hf_initialized = True  # else transformers would draw them again
     for module in model.modules():
-        if any(one.is_meta for one in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
+        if any(tensor.is_meta for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             module.to_empty(device=device, recurse=False)
     model.tie_weights()
     model.initialize_weights()
-    return in_four_bits(model, asked)
+    return in_four_bits(model, config)
 
 
 def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
-    """(the part of the model that knows how to draw its weights, name) of each layer of the outermost lists of layers."""
+    """(the part of the model that can draw its weights, name) of each layer of the outermost lists of layers."""
     for name, child in module.named_children():
         if isinstance(child, torch.nn.ModuleList):
             yield from ((owner, f"{prefix}{name}.{place}") for place in range(len(child)))
@@ -93,33 +92,33 @@ def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tupl
 
 
 def linear_layers(model: Any) -> list[tuple[str, Any]]:
-    """(name, layer) of each that four bits are for: linear ones, GPT-2's own kind among them, but the output's and those
-    that the model says must stay as they are (T5 casts to the dtype of one)."""
+    """(name, layer) of all that four bits are for: linear ones, GPT-2's own kind too, except the output's and those that the
+    model keeps in float32 (T5 casts to the dtype of one)."""
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    kept = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    float32 = set(getattr(model, "_keep_in_fp32_modules", None) or ())
     return [
-        (name, one)
-        for name, one in model.named_modules()
-        if type(one) in (torch.nn.Linear, Conv1D) and one is not output and not kept & {*name.split(".")}
+        (name, layer)
+        for name, layer in model.named_modules()
+        if type(layer) in (torch.nn.Linear, Conv1D) and layer is not output and not float32 & {*name.split(".")}
     ]
 
 
-def in_four_bits(model: Any, asked: Mapping[str, Any]) -> Any:
+def in_four_bits(model: Any, config: Mapping[str, Any]) -> Any:
     """The model with its `linear_layers` in bitsandbytes' four bits, as `from_pretrained` would load it.
 
-    asked: fields of `BitsAndBytesConfig`. Weights are packed where they lie; transformers itself packs only those that it
+    config: fields of `BitsAndBytesConfig`. Weights are packed in place; transformers itself packs only those that it
     loads from files.
     """
-    _pack(model, [name for name, _ in linear_layers(model)], asked)
+    _pack(model, [name for name, _ in linear_layers(model)], config)
     model.is_loaded_in_4bit = True  # PEFT makes its layers by it
     return model
 
 
-def _pack(model: Any, names: Iterable[str], asked: Mapping[str, Any]) -> None:
+def _pack(model: Any, names: Iterable[str], config: Mapping[str, Any]) -> None:
     import bitsandbytes
     from transformers import BitsAndBytesConfig
 
-    config = BitsAndBytesConfig(**asked)
+    options = BitsAndBytesConfig(**config)
     for name in names:
         layer = model.get_submodule(name)
         weight = layer.weight.data.t().contiguous() if isinstance(layer, Conv1D) else layer.weight.data
@@ -127,17 +126,17 @@ def _pack(model: Any, names: Iterable[str], asked: Mapping[str, Any]) -> None:
             weight.shape[1],
             weight.shape[0],
             bias=layer.bias is not None,
-            compute_dtype=config.bnb_4bit_compute_dtype,
-            compress_statistics=config.bnb_4bit_use_double_quant,
-            quant_type=config.bnb_4bit_quant_type,
+            compute_dtype=options.bnb_4bit_compute_dtype,
+            compress_statistics=options.bnb_4bit_use_double_quant,
+            quant_type=options.bnb_4bit_quant_type,
             device="meta",
         )
         packed.bias = layer.bias
         packed.weight = bitsandbytes.nn.Params4bit(
             weight,
             requires_grad=False,
-            quant_type=config.bnb_4bit_quant_type,
-            compress_statistics=config.bnb_4bit_use_double_quant,
+            quant_type=options.bnb_4bit_quant_type,
+            compress_statistics=options.bnb_4bit_use_double_quant,
         ).to(weight.device)
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, packed)

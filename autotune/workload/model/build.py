@@ -1,4 +1,4 @@
-"""Chooses a model's task and builds it from its config, with random weights or its own that lie here."""
+"""Task of a model, and the model built from its config, with random weights or its own local ones."""
 
 import json
 from collections.abc import Mapping
@@ -12,58 +12,38 @@ from transformers.models.auto import modeling_auto
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.workload import Workload
 from autotune.space.settings.experts import NAMES as EXPERTS
+from autotune.workload.hub import first_line
 from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
-from autotune.workload.model.config import image_shape, longest_sequence, read_config, vocabulary_size
 from autotune.workload.model.weights import weights_folder
-
-__all__ = [
-    "attentions",
-    "auto_class",
-    "build_model",
-    "choose_task",
-    "config_of",
-    "count_parameters",
-    "experts",
-    "image_shape",
-    "longest_sequence",
-    "model_outline",
-    "plain_config",
-    "read_config",
-    "supports_checkpointing",
-    "tasks_of",
-    "vocabulary_size",
-]
 
 # In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few train them so.
 _AUTO_CLASSES = {
-    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
-    "image-classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
-    "masked-lm": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
-    "causal-lm": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
-    "sequence-classification": (
-        "AutoModelForSequenceClassification",
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    ),
-    "token-classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
-    "question-answering": ("AutoModelForQuestionAnswering", "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"),
+    "seq2seq-lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "image-classification": ("AutoModelForImageClassification", "IMAGE_CLASSIFICATION"),
+    "masked-lm": ("AutoModelForMaskedLM", "MASKED_LM"),
+    "causal-lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
+    "sequence-classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
+    "token-classification": ("AutoModelForTokenClassification", "TOKEN_CLASSIFICATION"),
+    "question-answering": ("AutoModelForQuestionAnswering", "QUESTION_ANSWERING"),
 }
+"""Task -> the class of transformers, and the part of the name of its table `MODEL_FOR_..._MAPPING_NAMES`."""
 
 
 def choose_task(config: Any, task: str | None) -> str:
-    """The task asked for, else the one of the config's architecture, else the usual one of its model type.
+    """The requested task, else the one of the config's architecture, else the usual one of its model type.
 
-    Raises InvalidRequest where the model type does not have the task, or none that is known here.
+    Raises InvalidRequest where the model type does not have the task, or none that autotune can train.
     """
-    known = tasks_of(config)
-    if not known:
+    tasks = tasks_of(config)
+    if not tasks:
         raise InvalidRequest(
             f"A {config.model_type} model has no task that autotune can train.",
             f"Models of text and images have: {', '.join(_AUTO_CLASSES)}.",
         )
     if task is None:
-        return _task_of_architecture(config, known) or known[0]
-    if task not in known:
-        raise InvalidRequest(f"A {config.model_type} model has no task {task!r}.", did_you_mean(task, known))
+        return _task_of_architecture(config, tasks) or tasks[0]
+    if task not in tasks:
+        raise InvalidRequest(f"A {config.model_type} model has no task {task!r}.", did_you_mean(task, tasks))
     return task
 
 
@@ -119,14 +99,14 @@ def build_model(
     """The workload's model, in training mode, checkpointing off.
 
     device: where random weights are made; model_arguments: those of `from_config`, their `dtype` (default float32) by its
-    name; weights: where the model's own lie, as `local_weights` found them, empty for random ones. What they lack (a new
-    head) is random.
+    name; weights: where the model's own are, as of `local_weights`, empty for random ones. What they lack (a new head) is
+    random.
     """
     config = config_of(workload) if config is None else config
-    further = dict(model_arguments or {})
-    dtype = getattr(torch, str(further.pop("dtype", "float32")))
-    four_bits = further.pop("quantization_config", None)
-    arguments = {"trust_remote_code": workload.trust_remote_code, **_dtype_argument(dtype), **further}
+    others = dict(model_arguments or {})
+    arguments = _arguments(workload.trust_remote_code, others.pop("dtype", "float32"))
+    four_bits = others.pop("quantization_config", None)
+    arguments |= others
     if weights:
         model = auto_class(workload.task).from_pretrained(
             weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
@@ -136,7 +116,9 @@ def build_model(
     else:
         with torch.device(device):
             model = auto_class(workload.task).from_config(config, **arguments)
-    _disable_checkpointing(model)
+    if supports_checkpointing(model):  # a config saved with `gradient_checkpointing: true` switches it on silently
+        newer = hasattr(model, "activation_checkpointing_disable")
+        model.activation_checkpointing_disable() if newer else model.gradient_checkpointing_disable()
     if four_bits and weights:
         model = in_four_bits(model, four_bits)
     return model.train()
@@ -163,7 +145,7 @@ def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype
 
     A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
     """
-    arguments = {"trust_remote_code": trust_remote_code, **_dtype_argument(getattr(torch, dtype))}
+    arguments = _arguments(trust_remote_code, dtype)
     try:
         with torch.device("meta"):
             return auto_class(task).from_config(config, **arguments)
@@ -172,16 +154,15 @@ def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype
         try:
             return auto_class(task).from_config(config, **arguments)
         except Exception as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise InvalidRequest(
-                f"The {config.model_type} model cannot be built from its config: {reason.rstrip('.')}.",
+                f"The {config.model_type} model cannot be built from its config: {first_line(error)}.",
                 "Check the config's values and that the libraries the model needs are installed.",
             ) from error
 
 
 def count_parameters(model: Any) -> tuple[int, int]:
     """(parameters, bytes of them as float32); tied weights count once."""
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, 4 * parameters
 
 
@@ -195,76 +176,62 @@ def attentions(model: Any) -> dict[str, str | None]:
     from transformers.utils import import_utils
 
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
-    knows = {
-        "eager": True,
-        "sdpa": bool(getattr(model, "_supports_sdpa", False)),
-        "flash_attention_2": flash,
-        "flash_attention_3": flash,
-        "flex_attention": bool(getattr(model, "_supports_flex_attn", False)),
+    # Implementation -> whether the class supports it, the package that it needs, the function that looks for that.
+    needs = {
+        "eager": (True, "", ""),
+        "sdpa": (getattr(model, "_supports_sdpa", False), "", ""),
+        "flash_attention_2": (flash, "flash-attn", "is_flash_attn_2_available"),
+        "flash_attention_3": (flash, "flash-attn 3", "is_flash_attn_3_available"),
+        "flex_attention": (
+            getattr(model, "_supports_flex_attn", False),
+            "a torch with flex attention",
+            "is_torch_flex_attn_available",
+        ),
     }
-    packages = {
-        "flash_attention_2": ("flash-attn", "is_flash_attn_2_available"),
-        "flash_attention_3": ("flash-attn 3", "is_flash_attn_3_available"),
-        "flex_attention": ("a torch with flex attention", "is_torch_flex_attn_available"),
-    }
-    found: dict[str, str | None] = {}
-    for name, known in knows.items():
-        package, check = packages.get(name, ("", ""))
-        there = getattr(import_utils, check, lambda: False)() if check else True
-        found[name] = (
-            f"{type(model).__name__} does not support it"
-            if not known
-            else None
-            if there
-            else f"{package} is not installed"
-        )
-    return found
+    reasons: dict[str, str | None] = {}
+    for name, (is_supported, package, check) in needs.items():
+        is_installed = not check or getattr(import_utils, check, lambda: False)()
+        reasons[name] = None if is_installed else f"{package} is not installed"
+        if not is_supported:
+            reasons[name] = f"{type(model).__name__} does not support it"
+    return reasons
 
 
 def experts(model: Any) -> tuple[str, dict[str, str | None]]:
-    """(implementation of experts that the model takes by itself, implementation -> None where it can be had, else why not).
+    """(implementation of experts that the model takes by itself, implementation -> None where it is available, else why not).
 
     Empty where this model has no experts, or where this transformers cannot choose how they are computed.
     """
-    chooses = getattr(type(model), "_can_set_experts_implementation", lambda: False)
-    own = getattr(model.config, "_experts_implementation", None)
-    if own is None or not chooses():
+    can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
+    default = getattr(model.config, "_experts_implementation", None)
+    if default is None or not can_choose():
         return "", {}
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-    there = ("eager", *ALL_EXPERTS_FUNCTIONS.keys())
-    found: dict[str, str | None] = dict.fromkeys(name for name in EXPERTS if name in there)
-    if "grouped_mm" in found and own != "grouped_mm":
+    names = ("eager", *ALL_EXPERTS_FUNCTIONS.keys())
+    reasons: dict[str, str | None] = dict.fromkeys(name for name in EXPERTS if name in names)
+    if "grouped_mm" in reasons and default != "grouped_mm":
         # Models fall back by themselves where they cannot.
-        found["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
-    return str(own), found
+        reasons["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
+    return str(default), reasons
 
 
 def _class_names(task: str) -> Mapping[str, Any]:
-    mapping: Mapping[str, Any] = getattr(modeling_auto, _AUTO_CLASSES[task][1], {})
-    return mapping
+    names: Mapping[str, Any] = getattr(modeling_auto, f"MODEL_FOR_{_AUTO_CLASSES[task][1]}_MAPPING_NAMES", {})
+    return names
 
 
-def _task_of_architecture(config: Any, known: tuple[str, ...]) -> str | None:
+def _task_of_architecture(config: Any, tasks: tuple[str, ...]) -> str | None:
     """The first task whose class the config names as its architecture; None for a bare body."""
     for architecture in getattr(config, "architectures", None) or ():
-        for task in known:
+        for task in tasks:
             names = _class_names(task).get(config.model_type, ())
             if architecture in ((names,) if isinstance(names, str) else names):
                 return task
     return None
 
 
-def _disable_checkpointing(model: Any) -> None:
-    """A config saved with `gradient_checkpointing: true` would otherwise switch it on silently."""
-    if not supports_checkpointing(model):
-        return
-    if hasattr(model, "activation_checkpointing_disable"):
-        model.activation_checkpointing_disable()
-    else:
-        model.gradient_checkpointing_disable()
-
-
-def _dtype_argument(dtype: Any) -> dict[str, Any]:
-    """`dtype` under the name that this transformers gives it; earlier ones said `torch_dtype`."""
-    return {"dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype": dtype}
+def _arguments(trust_remote_code: bool, dtype: str) -> dict[str, Any]:
+    """Of `from_config` and `from_pretrained`; earlier versions of transformers call the dtype `torch_dtype`."""
+    name = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
+    return {"trust_remote_code": trust_remote_code, name: getattr(torch, dtype)}

@@ -1,4 +1,4 @@
-"""Reads a model's config: built in, a local folder, a JSON file or a hub id; weights are never touched."""
+"""Config of a model: built in, a local folder, a JSON file or a hub id; weights are never touched."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -14,42 +14,18 @@ from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.files import check_config, config_file, read_config_file
 
 _RELATIVE_POSITIONS = frozenset(
-    [
-        "bloom",
-        "falcon_mamba",
-        "funnel",
-        "longt5",
-        "mamba",
-        "mamba2",
-        "mpt",
-        "mt5",
-        "rwkv",
-        "switch_transformers",
-        "t5",
-        "umt5",
-        "xlnet",
-    ]
+    {
+        *("bloom", "falcon_mamba", "funnel", "longt5", "mamba", "mamba2", "mpt", "mt5", "rwkv", "switch_transformers"),
+        *("t5", "umt5", "xlnet"),
+    }
 )
 """Model types without a table of positions: what their configs say of positions limits nothing."""
 
 _POSITIONS_AFTER_PADDING = frozenset(
-    [
-        "camembert",
-        "data2vec-text",
-        "esm",
-        "ibert",
-        "layoutlmv3",
-        "lilt",
-        "longformer",
-        "luke",
-        "markuplm",
-        "mpnet",
-        "roberta",
-        "roberta-prelayernorm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xmod",
-    ]
+    {
+        *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm"),
+        *("mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    }
 )
 """Model types that count positions from pad_token_id + 1: as many rows of their table are never a token's."""
 
@@ -82,23 +58,18 @@ def longest_sequence(config: Any) -> int | None:
     """The most tokens of one sample that the model takes; None where positions are relative or unknown."""
     if config.model_type in _RELATIVE_POSITIONS:
         return None
-    names = (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "max_encoder_position_embeddings",
-        "max_decoder_position_embeddings",
-    )
-    limits = [getattr(part, name, None) for part in parts(config) for name in names]
-    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    if not known:
-        return None
-    return min(known) - _positions_before_tokens(config)
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    of_pairs = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
+    limit = _smallest(config, (*names, *of_pairs))
+    return None if limit is None else limit - _positions_before_tokens(config)
 
 
 def vocabulary_size(config: Any) -> int | None:
     """The smallest vocabulary among the model's parts; None where the config states none."""
-    names = ("vocab_size", "src_vocab_size", "tgt_vocab_size")
+    return _smallest(config, ("vocab_size", "src_vocab_size", "tgt_vocab_size"))
+
+
+def _smallest(config: Any, names: tuple[str, ...]) -> int | None:
     sizes = [getattr(part, name, None) for part in parts(config) for name in names]
     return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
@@ -144,17 +115,11 @@ def _config_file(name: str) -> tuple[Path, str]:
     try:
         return hub_file(name, "config.json"), name
     except NotOnHub as error:
-        raise _unknown_model(name) from error
-
-
-def _unknown_model(name: str) -> InvalidRequest:
-    where = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
-    if "/" in name:
-        return InvalidRequest(
-            f"There is no model {name!r}: no folder of that name, and {where}.",
-            "Check the spelling; a private model needs `hf auth login`.",
-        )
-    return InvalidRequest(f"There is no model {name!r}: it is not built in, and {where}.", did_you_mean(name, BUILT_IN))
+        missing = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
+        local, advice = "it is not built in", did_you_mean(name, BUILT_IN)
+        if "/" in name:
+            local, advice = "no folder of that name", "Check the spelling; a private model needs `hf auth login`."
+        raise InvalidRequest(f"There is no model {name!r}: {local}, and {missing}.", advice) from error
 
 
 def _check_type(name: str, raw: Any, trust_remote_code: bool) -> None:

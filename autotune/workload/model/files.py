@@ -1,4 +1,4 @@
-"""Finds the config that a request names, and what is wrong with local ones; light enough for the process that asks."""
+"""Config files of a request's model, and what is wrong with local ones; imports nothing heavy."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,20 +10,14 @@ from autotune.core.io import read_json
 from autotune.workload.model.builtin import BUILT_IN
 
 SIZES = frozenset(
-    (
+    {
         *("vocab_size", "hidden_size", "embedding_size", "intermediate_size", "head_dim", "max_position_embeddings"),
-        *(
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "num_channels",
-            "image_size",
-            "patch_size",
-        ),
-        *("n_embd", "n_layer", "n_head", "n_positions", "n_layers", "n_heads", "dim", "hidden_dim", "d_model", "d_ff"),
-        *("d_kv", "d_inner", "num_layers", "num_heads", "num_decoder_layers", "encoder_layers", "decoder_layers"),
-        *("encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim"),
-    )
+        *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_channels", "image_size"),
+        *("patch_size", "n_embd", "n_layer", "n_head", "n_positions", "n_layers", "n_heads", "dim", "hidden_dim"),
+        *("d_model", "d_ff", "d_kv", "d_inner", "num_layers", "num_heads", "num_decoder_layers", "encoder_layers"),
+        *("decoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim"),
+        *("ffn_dim",),
+    }
 )
 """Fields of configs that no model can have at zero: how transformers' most used models call their sizes."""
 
@@ -62,7 +56,7 @@ def check_model(name: str) -> None:
 
 
 def read_config_file(file: Path) -> Any:
-    """What a config's file holds; raises InvalidRequest where it is no JSON."""
+    """The content of a config's file; raises InvalidRequest where it is no JSON."""
     try:
         return read_json(file)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether Liger's kernels can be used: on this device, and for this type of model."""
+"""Availability of Liger's kernels on this device and for this type of model."""
 
 import importlib.util
 import inspect
@@ -24,8 +24,7 @@ def made_for(config: Any) -> dict[str, str | None]:
     try:
         from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as TABLE
     except Exception as error:  # whatever a foreign package raises when it is imported
-        said = f"liger-kernel cannot be imported: {type(error).__name__}: {error}"[:200]
-        return dict.fromkeys(NAMES[1:], said)
+        return dict.fromkeys(NAMES[1:], f"liger-kernel cannot be imported: {type(error).__name__}: {error}"[:200])
     kind = str(getattr(config, "model_type", ""))
     if kind not in TABLE:
         return dict.fromkeys(NAMES[1:], f"it has no kernels for models of type {kind}")

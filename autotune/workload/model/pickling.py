@@ -1,9 +1,9 @@
-"""The caller's own objects as bytes that children open: arguments, then the model, then the parts, which may refer to it.
+"""Pickling of the user's own objects for child processes: arguments, then the model, then the parts, which may refer to it.
 
     | class and own fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
       opened before memory is limited         counted       may hold the model, a layer or a parameter of it
 
-Three pickles one behind the other. Where the third meets the model or something of it, a name travels instead.
+Three pickles one after another. In the third, names stand for the model, its layers and its parameters.
 """
 
 import inspect
@@ -32,8 +32,8 @@ ARGUMENTS = ("arguments_class", "own_fields")
 class Payload:
     """Objects ready to be sent.
 
-    name: of the model. notes: what people should know of what was sent and what was not; warnings: what of it speaks against
-    every number. user_arguments: the Trainer's own; they stay in this process.
+    name: of the model. notes: for people, on what was sent and what was not; warnings: that concern every measurement.
+    user_arguments: the Trainer's own; they stay in this process.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Payload:
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
-    """The model as a search was given it, with these objects; no bytes where it is a name. Raises InvalidRequest."""
+    """The model that a search was given, with these objects; no bytes where it is a name. Raises InvalidRequest."""
     if isinstance(model, Payload):
         return model
     if isinstance(model, (str, os.PathLike)):
@@ -70,11 +70,11 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     """The objects as bytes; trainer: whose model the parts may refer to. Raises InvalidRequest for what cannot be sent."""
-    known = _names(trainer.model) if trainer is not None else {}
+    of_model = _names(trainer.model) if trainer is not None else {}
     first = {name: objects[name] for name in ARGUMENTS if name in objects}
-    last = {name: one for name, one in objects.items() if name not in (*ARGUMENTS, "model_init")}
+    last = {name: part for name, part in objects.items() if name not in (*ARGUMENTS, "model_init")}
     stream = io.BytesIO()
-    for group, names in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, known)):
+    for group, names in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, of_model)):
         try:
             _Sender(stream, names, trainer).dump(group)
         except Exception as error:  # whatever an object's own pickling raises
@@ -85,84 +85,82 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     return stream.getvalue()
 
 
-def can_be_sent(one: Any, trainer: Any) -> str:
+def can_be_sent(part: Any, trainer: Any) -> str:
     """Why this part of the Trainer cannot be sent; empty where it can."""
     try:
-        _Sender(io.BytesIO(), _names(trainer.model), trainer).dump(one)
+        _Sender(io.BytesIO(), _names(trainer.model), trainer).dump(part)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def received(stream: io.BytesIO, model: Callable[[], Any] | None = None) -> Any:
-    """The stream's next group of objects; model: asked where they refer to the model."""
+    """The stream's next group of objects; model: gives the model where they refer to it."""
     return _Receiver(stream, model).load()
 
 
 def _which(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any) -> str:
     """The first of the objects that cannot be sent, by its name."""
-    for name, one in group.items():
+    for name, part in group.items():
         try:
-            _Sender(io.BytesIO(), names, trainer).dump(one)
+            _Sender(io.BytesIO(), names, trainer).dump(part)
         except Exception:
             return f"What you passed as {name}"
     return "What you passed"
 
 
 def _names(model: Any) -> dict[int, tuple[str, str]]:
-    """Identity of the model, its layers and parameters -> what they are and where they lie in it."""
-    found = {id(one): ("parameter", name) for name, one in model.named_parameters()}
-    return found | {id(one): ("module", name) for name, one in model.named_modules()}
+    """Identity of the model, its layers and parameters -> (kind, name in the model)."""
+    names = {id(parameter): ("parameter", name) for name, parameter in model.named_parameters()}
+    return names | {id(module): ("module", name) for name, module in model.named_modules()}
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends names for what belongs to the model, an optimizer as what it was made of, without its state, and what is defined
-    in a module that a child would not find as it is."""
+    """Pickles what belongs to the model by its name, an optimizer without its state, and by value what is defined in a module
+    that a child would not find."""
 
     def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
         super().__init__(stream)
         self._names, self._trainer = names, trainer
-        self._found: dict[str, bool] = {}
+        self._importable: dict[str, bool] = {}
         self._by_value: list[ModuleType] = []
 
-    def dump(self, one: Any) -> None:
+    def dump(self, obj: Any) -> None:
         try:
-            super().dump(one)
+            super().dump(obj)
         finally:
             for module in self._by_value:
                 cloudpickle.unregister_pickle_by_value(module)
             self._by_value.clear()
 
-    def persistent_id(self, one: Any) -> tuple[str, str] | None:
-        if self._trainer is not None and one is self._trainer:
+    def persistent_id(self, obj: Any) -> tuple[str, str] | None:
+        if self._trainer is not None and obj is self._trainer:
             raise pickle.PicklingError("it holds the Trainer itself")
-        return self._names.get(id(one)) if self._names else None
+        return self._names.get(id(obj)) if self._names else None
 
-    def reducer_override(self, one: Any) -> Any:
-        if self._trainer is not None and hasattr(one, "param_groups") and hasattr(one, "zero_grad"):
-            return _optimizer, (type(one), dict(one.defaults), [dict(group) for group in one.param_groups])
-        if isinstance(one, ModuleType):
-            self._see(one.__name__)
-        elif isinstance(name := getattr(one, "__module__", None), str):
-            self._see(name)
-        return super().reducer_override(one)
+    def reducer_override(self, obj: Any) -> Any:
+        if self._trainer is not None and hasattr(obj, "param_groups") and hasattr(obj, "zero_grad"):
+            return _optimizer, (type(obj), dict(obj.defaults), [dict(group) for group in obj.param_groups])
+        if isinstance(name := obj.__name__ if isinstance(obj, ModuleType) else getattr(obj, "__module__", None), str):
+            self._register(name)
+        return super().reducer_override(obj)
 
-    def _see(self, name: str) -> None:
-        """Have what this module defines sent as it is, where a child would not find the module."""
+    def _register(self, name: str) -> None:
+        """Pickle by value what this module defines, where a child would not find the module."""
         module = sys.modules.get(name)
-        if name == "__main__" or name in self._found or module is None:
+        if name == "__main__" or name in self._importable or module is None:
             return
-        self._found[name] = is_importable(name)
-        if not self._found[name] and name not in cloudpickle.list_registry_pickle_by_value():
+        self._importable[name] = is_importable(name)
+        if not self._importable[name] and name not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
             self._by_value.append(module)
 
 
 def is_importable(name: str) -> bool:
-    """Whether a child that imports this module gets the very file that it was loaded from here.
+    """Whether a child that imports this module gets the file that it was loaded from here.
 
-    A child looks along this process's path; but it may have loaded a module of the same name before, from the path that the
-    interpreter starts with. Of a package with a file of its own it is the package that is looked for.
+    A child searches this process's path; but it may have loaded a module of the same name before, from the path that the
+    interpreter starts with. Of a package with a file of its own the package is searched.
     """
     module, package = sys.modules[name], name.partition(".")[0]
     top = sys.modules.get(package, module)
@@ -170,15 +168,15 @@ def is_importable(name: str) -> bool:
         return True
     if _file(top):
         name, module = package, top
-    for path in (_started_with(), [entry or os.getcwd() for entry in sys.path]):
-        if found := _found(name, path):
-            return _real(found) == _file(module)
-    # A package that a hook of its own finds (installed as editable) is found by it in a child too.
+    for path in (_initial_path(), [entry or os.getcwd() for entry in sys.path]):
+        if file := _search(name, path):
+            return _real(file) == _file(module)
+    # An import hook that finds a package here (installed as editable) finds it in a child too.
     hooks = (finder for finder in sys.meta_path if finder is not PathFinder and hasattr(finder, "find_spec"))
     return any((spec := hook.find_spec(name, None)) and _real(spec.origin) == _file(module) for hook in hooks)
 
 
-def _found(name: str, path: Sequence[str] | None) -> str:
+def _search(name: str, path: Sequence[str] | None) -> str:
     """The file of the module of this name along this path; empty where there is none."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
@@ -189,8 +187,8 @@ def _found(name: str, path: Sequence[str] | None) -> str:
     return (spec and spec.origin) or ""
 
 
-def _started_with() -> list[str]:
-    """The path of an interpreter that is started without a script: PYTHONPATH, its own library, installed packages."""
+def _initial_path() -> list[str]:
+    """The path of an interpreter that starts without a script: PYTHONPATH, its own library, installed packages."""
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     own = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return [*named, *own, *site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
@@ -205,7 +203,7 @@ def _real(place: str | None) -> str:
 
 
 class _Receiver(pickle.Unpickler):
-    """Puts the child's own model, layers and parameters where their names are."""
+    """Puts the child's own model, layers and parameters in the place of their names."""
 
     def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None) -> None:
         super().__init__(stream)
@@ -213,12 +211,12 @@ class _Receiver(pickle.Unpickler):
 
     def persistent_load(self, name: Any) -> Any:
         assert self._model is not None
-        what, path = name
-        return self._model().get_parameter(path) if what == "parameter" else self._model().get_submodule(path)
+        kind, path = name
+        return self._model().get_parameter(path) if kind == "parameter" else self._model().get_submodule(path)
 
 
 def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
     """An optimizer of this class over these groups of parameters, each with its own settings."""
-    takes = inspect.signature(kind).parameters
-    whatever = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    return kind(groups, **{name: value for name, value in defaults.items() if whatever or name in takes})
+    parameters = inspect.signature(kind).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return kind(groups, **{name: value for name, value in defaults.items() if takes_all or name in parameters})

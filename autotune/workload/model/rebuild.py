@@ -1,29 +1,36 @@
-"""A plain transformers model travels as its class, config and dtype: weights are not needed to measure speed and memory."""
+"""Models without their weights: how to build a plain transformers model again, and what tells models apart.
+
+Weights are not needed to measure speed and memory: a model is sent to a probe as its class, config and dtype.
+"""
 
 import copy
 import functools
+import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
-"""What a caller's own model is made by in each probe: the caller's function, its class and config, or nothing but it."""
+"""Origin of a user's own model in each probe: the user's function, its class and config, or the model itself."""
+
+COMES_WITH_TRAINING = ("accelerate", "transformers")
+"""Packages that leave hooks and patches of their own on a model that has been trained: it is the same model."""
 
 
 @dataclass(frozen=True)
 class FromConfig:
     """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
 
-    frozen: names of the parameters that do not learn. forgetting: name of a layer for which activation checkpointing was
-    switched on -> the function that it calls for it.
+    frozen: names of the parameters that do not learn. checkpointed: name of a layer with activation checkpointing -> the
+    function that it calls for it.
     """
 
     kind: Any
     config: Any
     dtype: str
     frozen: frozenset[str] = frozenset()
-    forgetting: Mapping[str, Any] = field(default_factory=dict)
+    checkpointed: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
         """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
@@ -39,14 +46,14 @@ class FromConfig:
             model = self.kind._from_config(copy.deepcopy(self.config), dtype=getattr(torch, self.dtype))
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in self.frozen)
-        for name, function in self.forgetting.items():
+        for name, function in self.checkpointed.items():
             layer = model.get_submodule(name)
             layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, function
         return model.train()
 
 
 class Prebuilt:
-    """A `model_init` that hands over a model that was sent."""
+    """A `model_init` that returns a model that was sent."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -62,9 +69,8 @@ def made_by(model_init: Any) -> str:
 
 def called(model_init: Any) -> str:
     """A name for what makes a model: of a partial that of what it calls, of an object that of its class."""
-    while isinstance(model_init, functools.partial):
-        model_init = model_init.func
-    name = str(getattr(model_init, "__name__", type(model_init).__name__))
+    function = _function(model_init)
+    name = str(getattr(function, "__name__", type(function).__name__))
     return "model" if name == "<lambda>" else name
 
 
@@ -73,16 +79,21 @@ def takes_trial(model_init: Any) -> bool:
 
     A class's own parameters are its model's, never a trial.
     """
-    made = model_init
-    while isinstance(made, functools.partial):
-        made = made.func
     needed = _required(model_init)
-    return not isinstance(made, type) and bool(needed) and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
+    is_class = isinstance(_function(model_init), type)
+    return not is_class and bool(needed) and needed[0].kind is not inspect.Parameter.KEYWORD_ONLY
+
+
+def _function(model_init: Any) -> Any:
+    """What a partial calls in the end."""
+    while isinstance(model_init, functools.partial):
+        model_init = model_init.func
+    return model_init
 
 
 def arguments_needed(model_init: Any) -> list[str]:
     """Arguments without which nothing can be made: of a class all that have no default, of a function all but the trial."""
-    return [one.name for one in _required(model_init)[1 if takes_trial(model_init) else 0 :]]
+    return [parameter.name for parameter in _required(model_init)[1 if takes_trial(model_init) else 0 :]]
 
 
 def _required(model_init: Any) -> list[inspect.Parameter]:
@@ -90,35 +101,35 @@ def _required(model_init: Any) -> list[inspect.Parameter]:
         parameters = inspect.signature(model_init).parameters
     except (TypeError, ValueError):  # made by no Python code
         return []
-    named = [one for one in parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    return [one for one in named if one.default is one.empty]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each for each in parameters.values() if each.kind not in variadic and each.default is each.empty]
 
 
 def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
     """(how to build this model again, ""), or (None, why only the model itself will do).
 
     A patched `forward` counts as the model's own unless the Trainer's package (TRL) or accelerate made it: in a child they
-    make it again. Nothing is allocated, and no device wakes.
+    make it again. Allocates nothing and initializes no device.
     """
     if reason := _not_plain(model, trainer_class):
         return None, reason
-    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters() if one.is_floating_point()}
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in model.parameters() if weight.is_floating_point()}
     if len(dtypes) != 1:
         return None, "its weights are of several dtypes"
-    frozen = frozenset(name for name, one in model.named_parameters() if not one.requires_grad)
-    forgetting = {
+    frozen = frozenset(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+    checkpointed = {
         name: getattr(layer, "_gradient_checkpointing_func", None)
         for name, layer in model.named_modules()
         if getattr(layer, "gradient_checkpointing", False)
     }
-    made = FromConfig(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen, forgetting)
+    model_init = FromConfig(type(model), copy.deepcopy(model.config), dtypes.pop(), frozen, checkpointed)
     try:
-        fresh = made.on("meta")
+        fresh = model_init.on("meta")
     except Exception as error:  # whatever a model's code raises without storage
         return None, f"it cannot be built from its config: {type(error).__name__}"
     if _outline(fresh) != _outline(model):
         return None, "it was changed after it was built from its config"
-    return made, ""
+    return model_init, ""
 
 
 def _not_plain(model: Any, trainer_class: type) -> str:
@@ -132,12 +143,12 @@ def _not_plain(model: Any, trainer_class: type) -> str:
         return "it is quantized"
     if getattr(model, "_hf_peft_config_loaded", False):
         return "it has an adapter"
-    makers = {one.__module__.partition(".")[0] for one in trainer_class.__mro__} - {"__main__", "builtins"}
-    for one in model.modules():
-        patched = own_forward(one)
-        if patched is not None and package_of(patched) not in makers | {"accelerate", "transformers"}:
+    packages = {kind.__module__.partition(".")[0] for kind in trainer_class.__mro__} - {"__main__", "builtins"}
+    for layer in model.modules():
+        patched = own_forward(layer)
+        if patched is not None and package_of(patched) not in (*packages, *COMES_WITH_TRAINING):
             return "the forward of one of its layers was replaced"
-        if hooks_of(one):
+        if hooks_of(layer):
             return "one of its layers has hooks"
     return ""
 
@@ -150,7 +161,7 @@ def own_forward(layer: Any) -> Any:
 def hooks_of(layer: Any) -> list[Any]:
     """What runs before and after the layer's forward and backward."""
     kinds = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
-    return [one for kind in kinds for one in kind.values()]
+    return [hook for hooks in kinds for hook in hooks.values()]
 
 
 def package_of(function: Any) -> str:
@@ -162,5 +173,29 @@ def package_of(function: Any) -> str:
 
 def _outline(model: Any) -> tuple[Any, ...]:
     """Kinds of layers and shapes of parameters, by name."""
-    layers = [(name, type(one)) for name, one in model.named_modules()]
-    return layers, [(name, tuple(one.shape)) for name, one in model.named_parameters()]
+    layers = [(name, type(layer)) for name, layer in model.named_modules()]
+    return layers, [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+
+
+def layers_digest(model: Any) -> str:
+    """Sixteen digits that are the same in every process, and others where a layer, its attention, its patches, or the shape,
+    dtype or learning of a parameter is another: what no config says of a user's own model."""
+    layers = [(name, _name(layer), _attention(layer), _patches(layer)) for name, layer in model.named_modules()]
+    parameters = [
+        (name, tuple(weight.shape), str(weight.dtype), weight.requires_grad)
+        for name, weight in model.named_parameters()
+    ]
+    return hashlib.sha256(repr((layers, parameters)).encode()).hexdigest()[:16]
+
+
+def _attention(layer: Any) -> str:
+    return str(getattr(getattr(layer, "config", None), "_attn_implementation", None) or "")
+
+
+def _patches(layer: Any) -> list[str]:
+    patches = [patch for patch in (own_forward(layer), *hooks_of(layer)) if patch is not None]
+    return [_name(patch) for patch in patches if package_of(patch) not in COMES_WITH_TRAINING]
+
+
+def _name(layer: Any) -> str:
+    return str(getattr(layer, "__qualname__", type(layer).__qualname__))

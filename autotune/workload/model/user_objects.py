@@ -1,4 +1,4 @@
-"""What a caller brought as Python objects: opened in the child, from bytes that nobody opened before."""
+"""The user's own Python objects, unpickled in the child."""
 
 import dataclasses
 import hashlib
@@ -16,12 +16,11 @@ from autotune.core.request import TuningRequest
 from autotune.core.workload import Workload
 from autotune.space.settings import checkpointing
 from autotune.workload.data.sampling import own_collating
-from autotune.workload.model.own_layers import layers_digest
 from autotune.workload.model.pickling import received
-from autotune.workload.model.rebuild import FromConfig, made_by, takes_trial
+from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
 
 LOOK_S = 2.0
-"""How long the caller's dataset is looked through for its largest sample: one that decodes files has no lengths to ask."""
+"""Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class UserObjects:
 
     trainer_arguments: further ones of the Trainer class (optimizers, compute_loss_func, ...). callbacks: for the
     Trainer, but for those whose class it adds by itself.
-    own_optimizer: name of the class of the caller's own optimizer, ANY where the Trainer class makes it; else empty.
-    prepared: whether the dataset comes from a built Trainer, which did with it what its class does.
-    whole_steps: whether a step with fewer micro-steps than asked for tells nothing of one with all.
-    identity: what tells these parts from others, as far as the dataset does not.
+    own_optimizer: name of the class of the user's own optimizer, ANY where the Trainer class makes it; else empty.
+    prepared: whether the dataset comes from a built Trainer, whose class has prepared it.
+    whole_steps: whether a step cannot be measured with fewer micro-steps than it has.
+    identity: differs for other parts, as far as the dataset does not.
     """
 
     model_init: Callable[..., Any] | None = None
@@ -51,7 +50,7 @@ class UserObjects:
 
     @classmethod
     def opened(cls, objects: bytes) -> "UserObjects":
-        """From the bytes that `sending.sent` made; none of them for no bytes. Builds the model where a part refers to it."""
+        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model where a part refers to it."""
         if not objects:
             return cls()
         stream, built = io.BytesIO(objects), list[Any]()
@@ -66,11 +65,11 @@ class UserObjects:
         return cls(model_init=model_init, built=built[0] if built else None, **parts)
 
     def model(self) -> Any:
-        """The model that the parts refer to, else a new one of the caller's making."""
+        """The model that the parts refer to, else a new one."""
         return _made(self.model_init) if self.built is None else self.built
 
     def outline(self) -> Any:
-        """The model, or one of its shapes alone where that is as good."""
+        """The model, without storage where that is enough."""
         return self.model_init.on("meta") if isinstance(self.model_init, FromConfig) else self.model()
 
     def parts(self) -> dict[str, Any]:
@@ -91,21 +90,23 @@ def _made(model_init: Any) -> Any:
 
 
 def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
-    """(the caller's own class of arguments, fields that it must be given beside those of an order).
+    """(the user's own class of arguments, fields that it needs in addition to those of an order).
 
     Those are the ones that only this class has, and `TrainingArguments`' defaults where this class has others: an order
     leaves out what is at a default.
     """
-    known: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
-    kind: type = known.get("arguments_class") or TrainingArguments
-    usual = {one.name: one.default for one in dataclasses.fields(TrainingArguments) if one.init}
-    mine = {one.name: one.default for one in dataclasses.fields(kind) if one.init}
-    other = {name: value for name, value in usual.items() if mine.get(name, value) not in (value, dataclasses.MISSING)}
-    return kind, {**other, **known.get("own_fields", {})}
+    sent: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
+    kind: type = sent.get("arguments_class") or TrainingArguments
+    usual, own = (
+        {field.name: field.default for field in dataclasses.fields(arguments) if field.init}
+        for arguments in (TrainingArguments, kind)
+    )
+    other = {name: value for name, value in usual.items() if own.get(name, value) not in (value, dataclasses.MISSING)}
+    return kind, {**other, **sent.get("own_fields", {})}
 
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
-    """What the caller's own model and dataset are; builds the model once. Raises InvalidRequest for no or little data."""
+    """The workload of the user's own model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
     user = UserObjects.opened(objects)
     model = user.outline()
     samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
@@ -114,7 +115,9 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
             f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}.",
             "Give more data, or a smaller global batch size.",
         )
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = list(model.parameters())
+    bytes_each = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    dtypes = [str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()]
     config = getattr(model, "config", None)
     collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
@@ -124,9 +127,11 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         model_config=config.to_dict() if config is not None and hasattr(config, "to_dict") else {},
         architecture=type(model).__name__,
         sequence_length=request.sequence_length,
-        parameters=parameters,
-        parameter_bytes=sum(one.numel() * one.element_size() for one in model.parameters()),
-        gradient_bytes=sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        parameter_bytes=sum(bytes_each),
+        gradient_bytes=sum(
+            size for size, parameter in zip(bytes_each, parameters, strict=True) if parameter.requires_grad
+        ),
         supports_checkpointing=getattr(model, "supports_gradient_checkpointing", None),
         checkpointing="" if (on := checkpointing.enabled_on(model)) == "none" else on,
         attention=str(getattr(config, "_attn_implementation", None) or "eager"),
@@ -139,29 +144,27 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         user_objects=True,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
-        weights_dtype=next((_dtype(one) for one in model.parameters() if one.is_floating_point()), "float32"),
+        weights_dtype=next(iter(dtypes), "float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
     )
 
 
-def _dtype(parameter: Any) -> str:
-    return str(parameter.dtype).removeprefix("torch.")
-
-
 def _identity_of(user: UserObjects, samples: int) -> str:
-    """What tells the caller's parts from others: names, length and first samples.
+    """Digest of the user's parts by names, length and first samples.
 
-    Their pickles will not do: a class of a script is pickled with a random number in it.
+    Not by their pickles: a class of a script is pickled with a random number in it.
     """
-    names = [getattr(one, "__qualname__", type(one).__qualname__) for one in (user.data_collator, user.trainer_class)]
-    first = [repr(user.train_dataset[number]) for number in range(min(3, samples))]
-    said = repr((type(user.train_dataset).__qualname__, samples, names, first))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    names = [
+        getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
+    ]
+    first = [repr(user.train_dataset[place]) for place in range(min(3, samples))]
+    facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def _longest(dataset: Any, samples: int) -> tuple[int, ...]:
-    """The place of the largest sample among those that can be looked at in a moment; empty where all are alike."""
+    """The place of the largest sample among those read in `LOOK_S`; empty where all are alike."""
     until = time.monotonic() + LOOK_S
     sizes: list[int] = []
     for place in range(samples):

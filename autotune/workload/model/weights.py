@@ -1,4 +1,4 @@
-"""Finds a model's own weights where they lie on this machine already; the network is never asked."""
+"""A model's own weights that are already on this machine; the network is never used."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _SHARDED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def local_weights(model: str) -> str:
-    """Where the weights of this model lie: its folder, or its hub id where the hub's local cache has them all.
+    """Where the weights of this model are: its folder, or its hub id where the hub's local cache has them all.
 
     Empty for built-in shapes, config files, and models of which there is the config alone.
     """

@@ -13,7 +13,8 @@ from autotune.probe.trace.cuda_kernels import cuda_ways
 from autotune.probe.trace.flops import ATTENTION, count_arithmetic
 from autotune.probe.trace.layers import Repeats, find_repeats
 from autotune.workload.data.synthetic import SyntheticSamples
-from autotune.workload.model.build import model_outline, plain_config, read_config
+from autotune.workload.model.build import model_outline, plain_config
+from autotune.workload.model.config import read_config
 
 TOKENS = 16
 CONFIG = {"n_embd": 32, "n_layer": 6, "n_head": 2, "n_positions": 32, "vocab_size": 64}

@@ -15,8 +15,9 @@ from autotune.memory.trace import FIRST, FURTHER, MemoryTrace, between, repeated
 from autotune.probe.trace.layers import Repeats, find_repeats
 from autotune.probe.trace.step import Subject, _weights, trace_step
 from autotune.space.settings import SETTINGS
-from autotune.workload.model.build import choose_task, config_of, model_outline, plain_config, read_config
+from autotune.workload.model.build import choose_task, config_of, model_outline, plain_config
 from autotune.workload.model.builtin import BUILT_IN
+from autotune.workload.model.config import read_config
 from autotune.workload.read import _fit_task
 from tests.makers import cpu
 

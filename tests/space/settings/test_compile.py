@@ -152,6 +152,7 @@ def test_its_probes_are_expected_to_take_longer() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.nightly
 def test_a_training_of_compiled_blocks_is_measured(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

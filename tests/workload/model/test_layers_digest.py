@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 import torch
 
-from autotune.workload.model.own_layers import layers_digest
+from autotune.workload.model.rebuild import layers_digest
 from tests.trainers import bert, built
 
 
