@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Row:
     @classmethod
     def read(cls, line: str) -> "Row":
         told = json.loads(line)
-        names = list(Step.__dataclass_fields__)
+        names = [field.name for field in fields(Step)]
         told["measurement"]["steps"] = [dict(zip(names, step, strict=True)) for step in told["measurement"]["steps"]]
         measurement = Measurement.from_dict(told["measurement"])
         return cls(Configuration.from_dict(told["configuration"]), measurement, told["again"])
