@@ -58,7 +58,7 @@ def is_described(kind: type, name: str) -> bool:
     names = r"(?:^|(?<=[.;] ))([\w*]+(?:, [\w*]+)*): "
     for base in filter(dataclasses.is_dataclass, kind.__mro__):
         listed = [field for fields in re.findall(names, doc(base)) for field in fields.split(", ")]
-        commented = rf'^    {name}: [^\n]*(  #:? \w|\n    """)'
+        commented = rf'^    {name}: [^\n]*(  #:? \S|\n    """)'
         if any(re.fullmatch(field.replace("*", r"\w+"), name) for field in listed):
             return True
         if re.search(commented, inspect.getsource(base), re.MULTILINE):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,9 +33,9 @@ def told(*words: str) -> tuple[int, Any, str]:
 
 
 @pytest.fixture
-def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def studies(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a study and a damaged one, where commands run."""
-    result().save(tmp_path / "reports" / "first")
+    shutil.copytree(saved, tmp_path / "reports" / "first")
     (tmp_path / "reports" / "second").mkdir()
     (tmp_path / "reports" / "second" / "request.json").write_text("{")
     monkeypatch.chdir(tmp_path)
@@ -167,6 +168,7 @@ def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
     assert err.startswith("Error: ")
 
 
+@pytest.mark.nightly
 def test_an_estimate_in_which_nothing_fits_is_one_object_with_exit_code_3(tmp_path: Path) -> None:
     words = ["estimate", "bert-mini", "--global-batch-size", "8", "--memory-limit", "600MiB", "--search-space", "quick"]
     done = run(tmp_path, *words, "--json")

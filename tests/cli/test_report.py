@@ -1,6 +1,7 @@
 """`autotune report --format`: where each format goes, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import openpyxl
@@ -15,10 +16,10 @@ from tests.makers import result
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one study, `reports/one`."""
     monkeypatch.chdir(tmp_path)
-    result().save("reports/one")
+    shutil.copytree(saved, "reports/one")
     return tmp_path
 
 

@@ -226,6 +226,7 @@ def test_one_rank_that_raises_is_told_with_its_traceback(run: Run) -> None:
     assert "this rank is not amused" in measurement.log_tail
 
 
+@pytest.mark.nightly
 def test_one_rank_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
     begun = time.monotonic()
     measurement = run(on_ranks(2), "hang", rank=1, deadline_s=10.0)

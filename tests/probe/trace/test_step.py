@@ -187,7 +187,7 @@ def profiled_peaks(subject: Subject, batch: dict[str, Any], asked: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bart"))]
+    "name", ["bert", "llama", "gpt2", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("t5", "bart"))]
 )
 def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) -> None:
     subject = subject_of(workload_of(name))
