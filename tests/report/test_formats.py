@@ -18,7 +18,7 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.report.columns import trial_columns
-from autotune.report.formats import FORMATS, latex_text, made, only, quoted, read_table
+from autotune.report.formats import FORMATS, formatted, latex_text, only, quoted, read_table
 from autotune.report.table import frame
 from autotune.space.settings import SETTINGS
 from tests.makers import completed, configuration, ended, out_of_memory, result, step, trial
@@ -43,7 +43,7 @@ COLUMNS = trial_columns(name for name in SETTINGS if name not in ("micro_batch_s
 
 def written(folder: Path, table: pd.DataFrame, format: str) -> Path:
     path = folder / f"table{FORMATS[format].suffix}"
-    whole = made(table, format)
+    whole = formatted(table, format)
     path.write_bytes(whole if isinstance(whole, bytes) else whole.encode())
     return path
 
@@ -86,7 +86,7 @@ def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    rows = [json.loads(line, parse_constant=refuse) for line in str(made(frame(MIXED), "jsonl")).splitlines()]
+    rows = [json.loads(line, parse_constant=refuse) for line in str(formatted(frame(MIXED), "jsonl")).splitlines()]
     assert [row["number"] for row in rows] == [0, 1, 2, 3, 4]
     assert rows[2]["samples_per_second_high"] == "Infinity"
     assert rows[3]["samples_per_second"] is None
@@ -94,7 +94,7 @@ def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
 
 
 def test_plain_csv_tells_none_the_value_from_nothing() -> None:
-    read = pd.read_csv(io.StringIO(str(made(frame([trial(0)]), "csv"))))
+    read = pd.read_csv(io.StringIO(str(formatted(frame([trial(0)]), "csv"))))
     assert set(read["checkpointing"]) == {"none"}
 
 
@@ -113,7 +113,7 @@ def test_what_it_would_not_run_stays(text: str) -> None:
 
 def test_numbers_stay_numbers_in_spreadsheets(tmp_path: Path) -> None:
     table = pd.DataFrame({"number": [-1.5], "text": pd.array(["-1.5"], dtype="string")})
-    assert made(table, "csv") == "number,text\n-1.5,'-1.5\n"
+    assert formatted(table, "csv") == "number,text\n-1.5,'-1.5\n"
     sheet = openpyxl.load_workbook(written(tmp_path, table, "xlsx")).active
     assert [cell.value for cell in sheet[2]] == [-1.5, "'-1.5"]
 
@@ -121,7 +121,7 @@ def test_numbers_stay_numbers_in_spreadsheets(tmp_path: Path) -> None:
 def test_plain_csv_readers_get_every_row_and_column() -> None:
     table = frame(ODD)
     read = pd.read_csv(
-        io.StringIO(str(made(table, "csv")), newline=""), keep_default_na=False, dtype={"reason": "string"}
+        io.StringIO(str(formatted(table, "csv")), newline=""), keep_default_na=False, dtype={"reason": "string"}
     )
     assert list(read.columns) == list(table.columns)
     assert list(read["number"]) == list(table["number"])
@@ -159,7 +159,7 @@ def test_excel_gets_texts_that_it_can_hold(tmp_path: Path) -> None:
 def test_without_openpyxl_excel_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InvalidRequest, match="openpyxl") as caught:
-        made(frame([]), "xlsx")
+        formatted(frame([]), "xlsx")
     assert "hf-autotune[excel]" in caught.value.advice
 
 
@@ -167,7 +167,7 @@ def test_without_openpyxl_excel_is_refused_with_advice(monkeypatch: pytest.Monke
 
 
 def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
-    lines = str(made(frame(ODD), "markdown")).splitlines()
+    lines = str(formatted(frame(ODD), "markdown")).splitlines()
     assert len(lines) == 2 + len(ODD)
     columns = len(frame(ODD).columns)
     for line in lines:
@@ -177,7 +177,7 @@ def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
 
 
 def test_latex_s_table_has_a_line_a_row_and_nothing_that_is_a_command() -> None:
-    lines = str(made(frame(ODD)[["number", "reason"]], "latex")).splitlines()
+    lines = str(formatted(frame(ODD)[["number", "reason"]], "latex")).splitlines()
     assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & reason \\", r"\midrule"]
     rows = lines[4 : 4 + len(ODD)]
     assert all(row.replace("\\&", "").count("&") == 1 and row.endswith(r" \\") for row in rows)
@@ -193,9 +193,9 @@ def test_a_bracket_is_no_argument_of_the_row_before_it() -> None:
 
 def test_tables_for_people_have_six_digits_and_nothing_for_what_is_missing() -> None:
     table = frame(MIXED)[["samples_per_second", "peak_device_bytes", "liger"]]
-    assert "|                  0.3 |" in str(made(table, "markdown"))
-    assert str(2**40 + 1) in str(made(table, "markdown"))
-    assert r"0.3 & 524288000 &  \\" in str(made(table, "latex"))
+    assert "|                  0.3 |" in str(formatted(table, "markdown"))
+    assert str(2**40 + 1) in str(formatted(table, "markdown"))
+    assert r"0.3 & 524288000 &  \\" in str(formatted(table, "latex"))
 
 
 # Doors ----------------------------------------------------------------------------------------------------------------

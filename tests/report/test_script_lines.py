@@ -4,9 +4,9 @@ import ast
 from typing import Any
 
 import pytest
+from autotune.report.snippets import collator_text, script_lines
 
 from autotune.core.workload import Workload
-from autotune.report.script_lines import collator_text, paste_lines
 from tests.makers import configuration, result, trial, workload
 
 NAMED = workload(name="org/a-model-whose-name-is-long", source="org/a-model-whose-name-is-long")
@@ -16,7 +16,7 @@ BUILT_IN = workload()
 def pasted(of: Workload, **settings: str) -> list[str]:
     """What is pasted for an answer of these settings, without the lines that read the arguments."""
     trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **settings))]
-    lines = paste_lines("reports/one", result(trials, workload=of))
+    lines = script_lines("reports/one", result(trials, workload=of))
     ast.parse("\n".join(lines))
     return lines[4:]
 

@@ -13,7 +13,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.report.snippets import Paste, pastes
+from autotune.report.snippets import Snippet, snippets
 from autotune.study.result import SearchResult
 from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import FULL, PLAIN
@@ -39,7 +39,7 @@ def facts_with(answer: dict[str, Any], **parts: Any) -> SearchResult:
 
 
 def form(facts: SearchResult, name: str) -> Paste:
-    return next(one for one in pastes(facts) if one.name == name)
+    return next(one for one in snippets(facts) if one.name == name)
 
 
 def parsed(words: list[str]) -> TrainingArguments:
@@ -122,7 +122,7 @@ def test_four_bits_are_said_by_their_own_class() -> None:
 )
 def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
     facts = result(workload=of)
-    for form_of_it in pastes(facts):
+    for form_of_it in snippets(facts):
         assert "from_pretrained" not in form_of_it.text + form_of_it.note
         assert "your model with dtype='float32'" in form_of_it.note
     ast.parse(form(facts, "python").text)
@@ -145,4 +145,4 @@ def test_several_ranks_are_started_by_either_launcher() -> None:
 
 def test_without_an_answer_nothing_can_be_pasted() -> None:
     of = configuration()
-    assert pastes(result([Trial(0, of, out_of_memory(of))])) == []
+    assert snippets(result([Trial(0, of, out_of_memory(of))])) == []

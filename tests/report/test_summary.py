@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from autotune.report.snippets import script_lines
 
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
-from autotune.report.script_lines import paste_lines
 from autotune.report.summary import (
     answer_lines,
     headline,
@@ -106,7 +106,7 @@ def test_the_page_holds_answer_paste_lines_trials_and_what_was_ruled_out() -> No
     facts = result()
     page = summary(facts)
     assert page.startswith("# gpt2-mini-causal-lm-gb48-cpu\n")
-    for line in (*answer_lines(facts), *paste_lines(".", facts)):
+    for line in (*answer_lines(facts), *script_lines(".", facts)):
         assert line in page
     assert '"per_device_train_batch_size": 16' in page
     assert '"dtype": "float32"' in page

@@ -3,7 +3,7 @@
 from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
+from autotune.report.figures.canvas import figure_style
 from autotune.report.figures.importance import draw
 from tests.makers import completed, configuration, ended, out_of_memory, result
 
@@ -25,7 +25,7 @@ def made_trials() -> list[Trial]:
 
 
 def shares(trials: list[Trial]) -> dict[str, float]:
-    with manner():
+    with figure_style():
         drawn = draw(result(trials))
     if drawn is None:
         return {}

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner, page_svg
+from autotune.report.figures.canvas import figure_style, page_svg
 from autotune.report.figures.loss_curves import draw
 from tests.makers import configuration, result, trial
 from tests.report.figures.studies import texts
@@ -23,7 +23,7 @@ REFERENCES = (falling(8.0), falling(8.02), falling(8.04))
 def drawn(numerics: Numerics, trials: list[Trial]) -> list[str]:
     """The texts of the figure; none where there is no figure."""
     facts = replace(result(trials), numerics=numerics)
-    with manner():
+    with figure_style():
         made = draw(facts)
         return texts(page_svg(made)) if made else []
 
@@ -63,7 +63,7 @@ def test_no_losses_are_too_strange_to_draw(numerics: Numerics) -> None:
 
 def test_one_that_runs_away_does_not_flatten_the_others() -> None:
     runs_away = Numerics(REFERENCES, {1: Curve(tuple(10.0**step for step in range(30)))})
-    with manner():
+    with figure_style():
         made = draw(replace(result(), numerics=runs_away))
     assert made
     low, high = made.figure.axes[0].get_ylim()

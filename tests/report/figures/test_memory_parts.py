@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner, page_svg
+from autotune.report.figures.canvas import figure_style, page_svg
 from autotune.report.figures.memory_parts import draw
 from tests.makers import MIB, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import peak, texts
@@ -16,7 +16,7 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
         result([trial(0, 10.0, 480 * MIB), trial(1, 20.0, 610 * MIB)]),
         estimated_peaks={0: peak(500), 1: peak(600)},
     )
-    with manner():
+    with figure_style():
         made = draw(facts)
         assert made
         shown = texts(page_svg(made))
@@ -34,7 +34,7 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
 def test_a_baseline_that_ran_out_of_memory_shows_what_it_would_need() -> None:
     lost = Trial(0, configuration(48), out_of_memory(configuration(48), peak_device_bytes=700 * MIB))
     facts = replace(result([lost, trial(1)]), estimated_peaks={0: peak(5000)})
-    with manner():
+    with figure_style():
         made = draw(facts)
     assert made
     assert made.caption.endswith("The baseline: estimated peak 4.88 GiB, it ran out of memory.")

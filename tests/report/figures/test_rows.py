@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.report.figures.canvas import Drawing, manner, page_svg
+from autotune.report.figures.canvas import Drawing, figure_style, page_svg
 from autotune.report.figures.rows import LINES, rows_of, stacked
 from tests.report.figures.studies import texts
 
@@ -16,7 +16,7 @@ def test_long_names_take_more_lines_and_push_what_is_below() -> None:
 
 
 def test_parts_follow_each_other_and_empty_ones_are_not_named() -> None:
-    with manner():
+    with figure_style():
         figure = stacked(
             ["one", "two"], [{"a": 1.0, "b": 2.0, "c": 0}, {"a": 3.0, "b": 0, "c": 0}], "things", ["3", "3 too"]
         )
@@ -29,7 +29,7 @@ def test_parts_follow_each_other_and_empty_ones_are_not_named() -> None:
 
 @pytest.mark.parametrize("marks", [[2.0, 0.0], [50.0, 3.1]])
 def test_marks_lie_within_the_axis(marks: list[float]) -> None:
-    with manner():
+    with figure_style():
         figure = stacked(["one", "two"], [{"a": 1.0}, {"a": 3.0}], "things", ["1", "3"], marks)
     assert figure.axes[0].get_xlim()[1] > max(*marks, 3.0)
     assert len(figure.axes[0].collections[0].get_segments()) == sum(map(bool, marks))

@@ -8,7 +8,7 @@ import pytest
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
+from autotune.report.figures.canvas import figure_style
 from autotune.report.figures.search_progress import draw
 from tests.makers import MIB, completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import drawn_points
@@ -25,7 +25,7 @@ PROSPECTS = {0: OptimalityGap(math.inf, math.inf, 9), 2: OptimalityGap(0.5, 1.0,
 
 
 def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
-    with manner():
+    with figure_style():
         made = draw(replace(result(TRIALS), prospects=PROSPECTS))
     assert made
     points = drawn_points(made.figure)
@@ -36,7 +36,7 @@ def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
 
 
 def test_bounds_are_what_the_best_could_still_be_beaten_by() -> None:
-    with manner():
+    with figure_style():
         made = draw(replace(result(TRIALS), prospects=PROSPECTS))
     assert made
     points = drawn_points(made.figure)
@@ -47,7 +47,7 @@ def test_bounds_are_what_the_best_could_still_be_beaten_by() -> None:
 
 def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
     facts = result(TRIALS, request=tuning_request("m", 48, objective="memory"), prospects=PROSPECTS)
-    with manner():
+    with figure_style():
         made = draw(facts)
     assert made
     points = drawn_points(made.figure)
@@ -57,7 +57,7 @@ def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
 
 
 def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> None:
-    with manner():
+    with figure_style():
         plain = draw(result(TRIALS))
         far = draw(replace(result(TRIALS), prospects={2: OptimalityGap(50.0, 500.0, 7)}))
     assert plain
@@ -68,7 +68,7 @@ def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> 
 
 def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     lost = [Trial(number, configuration(8), out_of_memory(configuration(8))) for number in (0, 1)]
-    with manner():
+    with figure_style():
         made = draw(result([*lost, trial(2)]))
     assert made
     points = drawn_points(made.figure)

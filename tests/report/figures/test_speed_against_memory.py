@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
+from autotune.report.figures.canvas import figure_style
 from autotune.report.figures.speed_against_memory import draw
 from tests.makers import ALLOWED, GIB, MIB, completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import drawn_points
@@ -22,7 +22,7 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
         Trial(4, configuration(48), lost),
         Trial(5, configuration(24), over),
     ]
-    with manner():
+    with figure_style():
         made = draw(result(trials))
     assert made
     points = {
@@ -40,7 +40,7 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
 
 
 def test_allowed_and_limit_are_lines_where_they_are_near() -> None:
-    with manner():
+    with figure_style():
         made = draw(result())
         far = draw(replace(result([trial(0, 10.0, 20 * MIB)]), memory_limit_bytes=GIB))
     assert made
@@ -57,7 +57,7 @@ def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     over = Trial(0, first, completed(first, 70.0, 1050 * MIB, allowed_bytes=ALLOWED))
     lost = Trial(0, first, out_of_memory(first, held_bytes=900 * MIB, refused_bytes=124 * MIB))
     for baseline, place in ((over, (1050 / 1024, 70.0)), (lost, (1.0, 0.0))):
-        with manner():
+        with figure_style():
             made = draw(result([baseline, other, trial(2, 10.0, 500 * MIB)]))
         assert made
         points = drawn_points(made.figure)
@@ -72,7 +72,7 @@ def test_what_wanted_far_more_stands_at_the_edge() -> None:
         trial(0, 10.0, 300 * MIB),
         Trial(1, configuration(48), out_of_memory(configuration(48), refused_bytes=2**44)),
     ]
-    with manner():
+    with figure_style():
         made = draw(result(trials))
     assert made
     [(x, _)] = drawn_points(made.figure)["out of memory (held + refused)"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
+from autotune.report.figures.canvas import figure_style
 from autotune.report.figures.step_time import draw
 from tests.makers import result, trial
 from tests.report.figures.studies import divided
@@ -22,7 +22,7 @@ def test_the_parts_of_baseline_best_and_finalists_make_up_the_step() -> None:
         of(trial(1, 40.0, confirmed=40.0)),
         of(trial(2, 39.0, confirmed=38.0)),
     ]
-    with manner():
+    with figure_style():
         made = draw(result([*trials, of(trial(3, 5.0))]))
     assert made
     bars = made.figure.axes[0].patches

@@ -1,6 +1,7 @@
 """What figures call trials and numbers."""
 
-from autotune.report.figures.words import MOST_NAMED, listed, memory_unit, named, told
+from autotune.report.figures.rows import MOST_NAMED, listed, memory_unit, named_trials, trial_name
+
 from tests.makers import GIB, MIB, result
 from tests.report.figures.studies import many
 

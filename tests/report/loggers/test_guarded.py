@@ -14,7 +14,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
-from autotune.report.loggers.events import Ending, Row, Study
+from autotune.report.loggers.events import Ending, Row, StudyEvent
 from autotune.study.plan import Progress
 from autotune.study.store import RUNS, remove_study
 from tests.report.loggers.studies import begun, result, told
@@ -31,7 +31,7 @@ class Kept:
         self.run, self.rows, self.endings = "a-run", list[Row](), list[Ending]()
         self.fails_at, self.error = fails_at, error
 
-    def start(self, study: Study) -> "Kept":
+    def start(self, study: StudyEvent) -> "Kept":
         self.study = study
         print("a library's greeting")
         return self
@@ -186,7 +186,7 @@ def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Forgetful(Kept):
-        def start(self, study: Study) -> Kept:
+        def start(self, study: StudyEvent) -> Kept:
             if study.resumed:
                 raise ConnectionError(f"there is no run {study.run}")
             self.run = study.run
@@ -204,7 +204,7 @@ def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
 
 def test_a_logger_that_starts_too_late_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Kept):
-        def start(self, study: Study) -> Kept:
+        def start(self, study: StudyEvent) -> Kept:
             waited.wait()
             return super().start(study)
 
