@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core.interval import Interval
 from autotune.core.units import three_digits
-from autotune.report.figures.canvas import INK, MUTED, Drawing, file_svg, legend_below, figure_style, new_figure
+from autotune.report.figures.canvas import INK, MUTED, Drawing, figure_style, file_svg, legend_below, new_figure
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,18 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+WIDTH = 80
+"""Columns of a terminal that every text fits."""
+
 
 def one_line(text: str) -> str:
     """The text on a single line, without control codes, which a library's message may contain."""
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
-def wrapped(text: str, first: str = "", then: str = "  ", width: int = 80) -> list[str]:
-    """The text in lines of a terminal. first, then: what the first and every further line begins with."""
-    return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=then)
+def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
+    """The text as lines of a terminal; first, further: indentation of the first and of all other lines."""
+    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=further)
 
 
 def markdown_text(text: str) -> str:
@@ -29,8 +32,8 @@ def markdown_list(texts: Iterable[str]) -> list[str]:
     return [f"- {markdown_text(text)}" for text in texts]
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = False) -> list[str]:
-    """Lines of a table, its cells escaped. numeric: all columns but the first are aligned to the right."""
-    rules = "|".join(["---", *["---:" if numeric else "---"] * (len(head) - 1)])
-    head_line, *lines = (f"| {' | '.join(map(markdown_text, cells))} |" for cells in (head, *rows))
-    return [head_line, f"|{rules}|", *lines]
+def markdown_table(rows: Iterable[Sequence[str]], numeric: bool = True) -> list[str]:
+    """Lines of a table, the first row its head, its cells escaped. numeric: all columns but the first are numbers."""
+    head, *body = ([markdown_text(cell) for cell in row] for row in rows)
+    rule = ["---", *["---:" if numeric else "---"] * (len(head) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)]

@@ -78,7 +78,7 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
     return trial.configuration.to_dict() | {
         "number": trial.number,
         "outcome": final.outcome.value,
-        **_interval_fields("samples_per_second", speed),
+        **interval_fields("samples_per_second", speed),
         "peak_bytes": trial.peak_bytes,
         "data_wait_share": final.data_wait_share,
         "input_bound": final.input_bound,
@@ -90,12 +90,14 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
 
 def speedup_fields(result: SearchResult) -> dict[str, Any]:
     """The speed-up with its interval for JSON, or why there is none."""
-    return _interval_fields("speedup", result.measured_speedup) | {"speedup_reason": result.speedup_reason}
+    return interval_fields("speedup", result.measured_speedup) | {"speedup_reason": result.speedup_reason}
 
 
-def _interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
-    ends = (interval, interval and interval.low, interval and interval.high)
-    return {f"{name}{end}": finite(value) for end, value in zip(("", "_low", "_high"), ends, strict=True)}
+def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """`name`, `name_low` and `name_high` for JSON: None where unknown, or for an upper end without bound."""
+    if interval is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: finite(interval), f"{name}_low": interval.low, f"{name}_high": finite(interval.high)}
 
 
 # The answer -----------------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def _trials_table(result: SearchResult) -> list[str]:
                 one_line(warnings_text(trial))[:LONGEST_CELL],
             ]
         )
-    return markdown_table([*head, "data wait", "peak", "probe", "warnings"], rows)
+    return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
 
 
 # A trial --------------------------------------------------------------------------------------------------------------

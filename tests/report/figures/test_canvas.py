@@ -1,8 +1,8 @@
-"""The figure_style in which figures are drawn: text that is text, and SVG that says no more than it must."""
+"""Style in which figures are drawn: text that is text, and SVG that says no more than it must."""
 
 import re
 
-from autotune.report.figures.canvas import ACCENT, BAD, Drawing, file_svg, figure_style, new_figure, page_svg
+from autotune.report.figures.canvas import ACCENT, BAD, Drawing, figure_style, file_svg, new_figure, page_svg
 from tests.report.figures.studies import texts
 
 

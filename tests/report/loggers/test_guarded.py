@@ -102,15 +102,6 @@ def test_what_was_told_before_is_not_told_again(tmp_path: Path, monkeypatch: pyt
     assert kept.study.run == "a-run"
 
 
-def test_trials_taken_over_from_an_earlier_search_are_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = use(monkeypatch, Kept())
-    told(result("wandb"), tmp_path / "study", already=2)
-    assert [row.number for row in kept.rows] == [0, 1, 2]
-    assert not kept.study.resumed
-
-
 def test_a_study_begun_again_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = use(monkeypatch, Kept())
     made = result("wandb", "tensorboard")
@@ -169,7 +160,7 @@ def test_no_password_or_place_of_an_error_is_handed_on(
     made = result("wandb")
     loggers = begun(made, tmp_path / "study")
     loggers.log(made.trials)
-    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not touched"]
+    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not affected"]
     shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
     assert shown in capsys.readouterr().err
 
