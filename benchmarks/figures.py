@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from autotune.report.figures.canvas import manner, page_svg  # noqa: E402
-from autotune.report.pictures import IN_TURN, pictures  # noqa: E402
+from autotune.report.figures.canvas import figure_style, page_svg  # noqa: E402
+from autotune.report.pictures import FIGURES, pictures  # noqa: E402
 from tests.report.figures.studies import many  # noqa: E402
 
 
@@ -24,8 +24,8 @@ def main() -> None:
         seconds, busy = time.perf_counter() - whole[0], time.process_time() - whole[1]
         size = sum(len(one.svg.encode()) for one in made) / 1000
         print(f"{number} trials: {seconds:.2f} s ({busy:.2f} s of the processor), {size:.0f} kB")
-        with manner():
-            for draw in IN_TURN:
+        with figure_style():
+            for draw in FIGURES:
                 begun = time.perf_counter()
                 if (drawn := draw(facts)) is not None:
                     svg = page_svg(drawn)

@@ -113,14 +113,14 @@ def _kind(format: str | None, output: str | None, as_json: bool) -> str:
 
 
 def _export(result: "TuningResult", format: str, output: str | None, columns: str | None, folder: Path) -> None:
-    from autotune.report.formats import FORMATS, made, only
+    from autotune.report.formats import FORMATS, formatted, only
 
     table = result.to_frame()
     if columns is not None:
         table = only(table, [name.strip() for name in columns.split(",")])
     if output is None and format in ("parquet", "xlsx"):
         output = f"{folder.resolve().name}{FORMATS[format].suffix}"
-    _write(made(table, format), output)
+    _write(formatted(table, format), output)
 
 
 def _write(content: str | bytes, output: str | None) -> None:

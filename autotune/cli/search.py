@@ -130,10 +130,10 @@ def _print_best_so_far(progress: "Progress") -> None:
 
 
 def _print_result(result: "TuningResult") -> None:
-    from autotune.report.script_lines import paste_lines
+    from autotune.report.snippets import script_lines
     from autotune.report.summary import answer_lines
 
     folder = shown(result.folder)
     print("\n".join(["", *answer_lines(result), "\nPaste this:\n"]))
-    print("\n".join(f"    {line}" for line in paste_lines(folder, result)))
+    print("\n".join(f"    {line}" for line in script_lines(folder, result)))
     print(f"\nReport: {folder}/{PAGE} (in short: summary.md)")

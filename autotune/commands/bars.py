@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core.interval import Interval
 from autotune.core.units import three_digits
-from autotune.report.figures.canvas import INK, MUTED, Drawing, file_svg, legend_below, manner, new_figure
+from autotune.report.figures.canvas import INK, MUTED, Drawing, figure_style, file_svg, legend_below, new_figure
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Side:
 
 def bars_svg(name: str, title: str, rows: Sequence[str], sides: Sequence[Side], row_height: float) -> str:
     """An SVG file: the first row on top. row_height: inches."""
-    with manner():
+    with figure_style():
         figure = new_figure(1.8 + row_height * max(1, len(rows)), 8.5)
         every_axes = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
         for axes, side in zip(every_axes, sides, strict=True):

@@ -1,19 +1,8 @@
-"""Text, tables and intervals as all commands write them."""
+"""Aligned tables and ratios as all commands write them."""
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from autotune.core.interval import Interval
-from autotune.core.units import finite
-from autotune.report.markdown import markdown_text, one_line
-
-WIDTH = 80
-"""Columns of a terminal that every text fits."""
-
-
-def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
-    """The text as lines of a terminal; first, further: indentation of the first and of all other lines."""
-    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=further)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
@@ -29,20 +18,6 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
         ]
         lines.append("  " + "  ".join(cells).rstrip())
     return lines
-
-
-def markdown_table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first row is the head, the first column words, all others numbers."""
-    head, *body = ([markdown_text(cell) for cell in row] for row in rows)
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)]
-
-
-def interval_fields(name: str, value: Interval | None) -> dict[str, float | None]:
-    """`name`, `name_low` and `name_high` for JSON: None where unknown, or for an upper end without bound."""
-    if value is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    return {name: value.value, f"{name}_low": value.low, f"{name}_high": finite(value.high)}
 
 
 def ratio_text(ratio: Interval | None) -> str:

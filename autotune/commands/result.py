@@ -15,8 +15,8 @@ from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
-from autotune.report.plain import launch_lines, plain_trial, speedup_fields
-from autotune.report.summary import headline, speed_line, warnings
+from autotune.report.snippets import launch_lines
+from autotune.report.summary import headline, plain_trial, speed_line, speedup_fields, warnings
 from autotune.study.objective import best_trial
 from autotune.study.result import SearchResult
 

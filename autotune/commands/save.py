@@ -14,7 +14,8 @@ from autotune.core.request import TuningRequest
 from autotune.core.sanity import SanityCheck
 from autotune.core.workload import Workload
 from autotune.probe.order import ORDER
-from autotune.report.plain import launch_lines, speedup_fields
+from autotune.report.snippets import launch_lines
+from autotune.report.summary import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
 from autotune.study.result import SearchResult

@@ -1,6 +1,6 @@
-"""The columns of the tables that programs read: name, dtype, unit and meaning, in one place.
+"""Columns of the tables that programs read: name, dtype, unit and meaning, in one place.
 
-Later work adds columns and renames none. The tables of docs/columns.md are made from this file.
+Columns are added and never taken away; renamed ones are in OLD_NAMES. The tables of docs/columns.md are made from this file.
 """
 
 from collections.abc import Iterable
@@ -11,18 +11,17 @@ from autotune.space.settings import SETTINGS
 
 @dataclass(frozen=True)
 class Column:
-    """One column. dtype: as pandas names it. unit: empty for words, counts and shares. may_miss: a text that is unknown in
-    some rows, which is not the same as an empty one."""
+    """One column of a table."""
 
     name: str
-    dtype: str
+    dtype: str  # as pandas names it
     meaning: str
-    unit: str = ""
-    may_miss: bool = False
+    unit: str = ""  # empty for words, counts and shares
+    may_miss: bool = False  # a text may be unknown in some rows, which is not the same as an empty one
 
 
 TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "float64", "bool"
-"""pandas' dtypes; of a setting that is yes or no it is `boolean`. What is missing is <NA>, of a float64 NaN."""
+"""pandas' dtypes; that of a boolean setting is `boolean`. A missing value is <NA>, of a float64 NaN."""
 
 FIRST = "it is the first"
 """Why the first of several studies is compared with no other."""
@@ -57,7 +56,11 @@ AFTER = (
     Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
     Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
     Column("warnings", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
-    Column("confirmed", TRUTH, "Whether it was measured again in rounds beside its rivals, and every round completed."),
+    Column(
+        "confirmed",
+        TRUTH,
+        "Whether it was measured again in rounds, in turns with its rivals, and every round completed.",
+    ),
     Column("non_padding_tokens_per_second", NUMBER, "Tokens that are no padding; missing without tokens.", TOKENS),
     Column("forward_time_s", NUMBER, "Mean time of a step's forward passes.", SECONDS),
     Column("backward_time_s", NUMBER, "Mean time of a step's backward passes.", SECONDS),
@@ -68,8 +71,8 @@ AFTER = (
     Column("allocator_retries", WHOLE, "Times the allocator emptied its cache and asked again; any: does not fit."),
     Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
     Column("rounds", WHOLE, "Rounds of its confirmation."),
-    Column("repeated_because", TEXT, "Warnings for which it was measured again, separated by semicolons."),
-    Column("barred", TEXT, "Why it cannot win although it fits; else empty."),
+    Column("remeasured_reason", TEXT, "Warnings for which it was measured again, separated by semicolons."),
+    Column("disqualified_reason", TEXT, "Why it cannot win although it fits; else empty."),
     Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS),
     Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
     Column(
@@ -79,13 +82,17 @@ AFTER = (
 )
 
 
+OLD_NAMES = {"barred": "disqualified_reason", "repeated_because": "remeasured_reason", "doubts": "warnings"}
+"""Columns of tables that earlier versions wrote -> their names now."""
+
+
 def trial_columns(settings: Iterable[str] = ()) -> list[Column]:
-    """Every column of the trials' table in its order: these settings' stand between sizes and speeds."""
+    """Every column of the trials' table in its order, those of these settings between sizes and speeds."""
     return [*BEFORE, *(setting_column(name) for name in settings), *AFTER]
 
 
 def setting_column(name: str) -> Column:
-    """The column of one setting; missing in trials of a space without it."""
+    """The column of one setting; its value is missing in trials of a space without it."""
     if name not in SETTINGS:
         return Column(name, TEXT, "A setting that this version does not know.", may_miss=True)
     kinds = {type(value) for value in SETTINGS[name].values}

@@ -1,4 +1,4 @@
-"""Device of a study, in words."""
+"""Device of a study in words."""
 
 from autotune.core.environment import Environment
 from autotune.core.paths import named, scrubbed
@@ -7,8 +7,8 @@ from autotune.space.variables import PRELOAD, settings_of
 
 
 def device_parts(environment: Environment) -> list[tuple[str, str]]:
-    """What is known of a device beside its name, as (label, text): memory at the start, cores, of a card its driver and
-    neighbours, and the caller's own variables that decide memory; no folder of the machine and no token.
+    """The device as (label, text): memory at the start, cores, of a GPU its driver and other processes, and the user's own
+    variables that affect memory; without folders of the machine and tokens.
     """
     free, total = format_bytes(environment.free_memory_bytes), format_bytes(environment.total_memory_bytes)
     parts = [
@@ -24,13 +24,10 @@ def device_parts(environment: Environment) -> list[tuple[str, str]]:
             ("topology", f"{environment.device_count} GPU(s) visible; {environment.topology or 'slot unknown'}"),
             ("others", ", ".join(environment.others) or "nobody else is on the device"),
         ]
-    if environment.variables:
-        parts.append(
-            ("variables", " ".join(f"{name}={_variable_text(name, v)}" for name, v in environment.variables.items()))
-        )
+    variables = {
+        name: ":".join(map(named, settings_of(name, value))) if name == PRELOAD else value
+        for name, value in environment.variables.items()
+    }
+    if variables:
+        parts.append(("variables", " ".join(f"{name}={value}" for name, value in variables.items())))
     return [(label, scrubbed(text)) for label, text in parts]
-
-
-def _variable_text(name: str, value: str) -> str:
-    """A variable's value; of libraries that are loaded first their names alone."""
-    return ":".join(map(named, settings_of(name, value))) if name == PRELOAD else value

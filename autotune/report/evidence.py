@@ -1,4 +1,4 @@
-"""What a trial's numbers stand on, in words: parts of a step, memory by stage, rounds, losses, evaluation, checkpoint."""
+"""Evidence behind a trial's numbers: parts of a step, memory by stage, rounds, losses, evaluation, checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,21 +12,34 @@ from autotune.space.utilization import Utilization
 
 
 def measurement_lines(trial: Trial) -> list[str]:
-    """How the trial was measured and what a step of it consists of; empty where no step was timed."""
+    """How the trial was measured and what its step consists of; empty where no step was timed."""
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []
-    lines = [_rounds(trial), f"a step of {format_duration(final.step_time_s)}: {_parts(final)}"]
+    rounds = f"{len(trial.confirmations)} rounds in turns with its rivals, every micro-step run"
+    parts = {
+        "forward": final.forward_time_s,
+        "backward": final.backward_time_s,
+        "clipping and optimizer": final.optimizer_step_time_s,
+        "waiting for data": final.data_wait_s,
+        "Trainer": final.overhead_time_s,
+    }
+    shares = ", ".join(f"{name} {(seconds or 0.0) / final.step_time_s:.0%}" for name, seconds in parts.items())
+    lines = [
+        f"{len(final.steps)} timed steps, {rounds if trial.confirmed else 'the probe alone'}; the data is repeated, so that "
+        "no timed step touches an epoch's end",
+        f"a step of {format_duration(final.step_time_s)}: {shares}",
+    ]
     if final.input_bound:
         lines.append(input_bound_text(final))
     if (tokens := final.tokens_per_second) is not None:
-        real = final.non_padding_tokens_per_second
-        lines.append(f"{tokens:,.0f} tokens/s{f', {real:,.0f} of them no padding' if real is not None else ''}")
-    probed = trial.measurement
-    if probed.stage_peak_bytes:
-        stages = ", ".join(f"{stage} {format_bytes(size)}" for stage, size in probed.stage_peak_bytes.items())
-        on = probed.worst_batch or "batches that are all alike"
-        lines.append(f"memory by stage: {stages} (read over two steps on {on})")
+        without_padding = final.non_padding_tokens_per_second
+        of_them = f", {without_padding:,.0f} of them no padding" if without_padding is not None else ""
+        lines.append(f"{tokens:,.0f} tokens/s{of_them}")
+    if stage_peaks := trial.measurement.stage_peak_bytes:
+        stages = ", ".join(f"{stage} {format_bytes(size)}" for stage, size in stage_peaks.items())
+        batches = trial.measurement.worst_batch or "batches that are all alike"
+        lines.append(f"memory by stage: {stages} (read over two steps on {batches})")
     if final.joules_per_sample is not None:
         lines.append(f"{final.joules_per_sample:.3g} J a sample")
     if final.skipped_steps:
@@ -60,53 +73,34 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     if reason := numerics.why_unchecked(trial.number):
         return [f"not compared with fp32's: {reason}"]
     level = numerics.curves[trial.number].level
-    said = (
+    text = (
         f"as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
         f"± {numerics.deviation:.2g} over the seeds ({numerics.weights})"
     )
     if flag := numerics.flag(trial.number):
-        said = f"differ from fp32's: {flag} ({numerics.weights})"
-    return [said, *([numerics.note] if numerics.note else [])]
+        text = f"differ from fp32's: {flag} ({numerics.weights})"
+    return [text, *([numerics.note] if numerics.note else [])]
 
 
 def loss_warning(numerics: Numerics | None, best: Trial | None, why_none: str = "") -> str:
-    """That the best trial does not learn as float32 does, or that its losses were not compared; else empty.
+    """The warning that the best trial does not learn as float32 does, or that its losses were not compared; else empty.
 
-    Of the baseline, which is what the user has, only the first. why_none: why there is no `numerics`, where that is a warning.
+    The baseline, which is what the user has, is never warned of as not compared. why_none: why there is no `numerics`,
+    where that is a warning.
     """
     if best is None:
         return ""
     if numerics is None:
         return f"losses not compared with fp32's: {why_none}" if why_none and best.number else ""
-    warned = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
-    return f"losses {numerics_lines(numerics, best)[0]}" if warned else ""
+    problem = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
+    return f"losses {numerics_lines(numerics, best)[0]}" if problem else ""
 
 
 def rehearsal_lines(rehearsal: SanityCheck | None) -> list[str]:
-    """What one evaluation batch and one checkpoint came to."""
+    """Results of one evaluation batch and one checkpoint."""
     return rehearsal.lines() if rehearsal else []
 
 
 def verification_lines(verification: Mapping[str, Any] | None) -> list[str]:
-    """What a real training got against what was promised, where one was run."""
+    """The speed of a real training against the promised one, where it was measured."""
     return [f"verified: {verification['sentence']}"] if verification and verification.get("sentence") else []
-
-
-def _rounds(trial: Trial) -> str:
-    steps = len(trial.final.steps)
-    how = "the probe alone"
-    if trial.confirmed:
-        how = f"{len(trial.confirmations)} rounds in turns with its rivals, every micro-step run"
-    return f"{steps} timed steps, {how}; the data is repeated, so that no timed step touches an epoch's end"
-
-
-def _parts(measurement: Measurement) -> str:
-    whole = measurement.step_time_s or 1.0
-    named = {
-        "forward": measurement.forward_time_s,
-        "backward": measurement.backward_time_s,
-        "clipping and optimizer": measurement.optimizer_step_time_s,
-        "waiting for data": measurement.data_wait_s,
-        "Trainer": measurement.overhead_time_s,
-    }
-    return ", ".join(f"{name} {(seconds or 0.0) / whole:.0%}" for name, seconds in named.items())

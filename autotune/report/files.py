@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,9 @@ import pandas as pd
 
 from autotune.core.errors import StorageFailed
 from autotune.core.io import write_json
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Trial
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import EXPORTS, answer_of, exports
-from autotune.report.formats import format_of, made
+from autotune.report.formats import format_of, formatted
 from autotune.report.html import page
 from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
@@ -36,29 +34,30 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
 
     ended: what result.json holds. Raises StorageFailed.
     """
+    setup, table = result.best_setup, frame(result.trials, result.utilizations)
+    answers = {
+        "training_arguments": setup.training_arguments,
+        "model_arguments": setup.model_arguments,
+        "environment_variables": setup.variables,
+        "data_arguments": setup.data_arguments,
+        "adapter": setup.adapter,
+    }
+    texts = {"summary.md": summary(result), "report.html": page(result)}
     with storage_errors(folder):
         write_json(folder / "result.json", ended)
-        answers = {
-            "training_arguments": result.best_setup.training_arguments,
-            "model_arguments": result.best_setup.model_arguments,
-        }
-        answers |= {
-            "environment_variables": result.best_setup.variables,
-            "data_arguments": result.best_setup.data_arguments,
-        }
-        for name, answer in (answers | {"adapter": result.best_setup.adapter}).items():
+        for name, answer in answers.items():
             path = folder / f"best_{name}.json"
             if result.best_trial is not None:
                 write_json(path, answer)
             else:
-                path.unlink(missing_ok=True)  # an answer that was none
-        _write_texts(folder, dict.fromkeys(EXPORTS) | exports(answer_of(result)))
-        table = frame(result.trials, result.utilizations)
+                path.unlink(missing_ok=True)  # of an earlier answer
         for name in ("trials.csv", "trials.parquet"):
             write_table(folder / name, table)
-        write_whole(folder / "summary.md", lambda path: path.write_text(summary(result), encoding="utf-8"))
-        write_whole(folder / "report.html", lambda path: path.write_text(page(result), encoding="utf-8"))
-        _write_texts(folder, picture_files(result))
+        for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | picture_files(result)).items():
+            if text is not None:
+                write_text(folder / name, text)
+            else:
+                (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
     return folder
 
@@ -68,8 +67,8 @@ def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> P
 
     Raises StorageFailed, and InvalidRequest for an unknown format or where Excel's library is missing.
     """
-    whole = made(table, format or format_of(path))
-    return write_file(path, whole if isinstance(whole, bytes) else whole.encode())
+    content = formatted(table, format or format_of(path))
+    return write_file(path, content if isinstance(content, bytes) else content.encode())
 
 
 def write_file(path: Path, content: bytes) -> Path:
@@ -77,7 +76,7 @@ def write_file(path: Path, content: bytes) -> Path:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        write_whole(path, lambda beside: beside.write_bytes(content))
+        write_whole(path, lambda temporary: temporary.write_bytes(content))
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
@@ -87,27 +86,20 @@ def write_file(path: Path, content: bytes) -> Path:
 def storage_errors(
     folder: Path,
     what: str = "report",
-    advice: str = "Free space or name another --output-dir; the same command writes it again.",
+    advice: str = "Free space or name another --output-dir, and run the same command again.",
 ) -> Iterator[None]:
+    """Inside, an OSError is raised as StorageFailed."""
     try:
         yield
     except OSError as error:
         raise StorageFailed(f"The {what} in {folder} cannot be written: {error.strerror or error}.", advice) from error
 
 
-def _write_texts(folder: Path, texts: Mapping[str, str | None]) -> None:
-    """Files of text; those of an earlier report that this one has no text for are taken away."""
-    for name, text in texts.items():
-        if text is not None:
-            write_whole(folder / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
-        else:
-            (folder / name).unlink(missing_ok=True)
-
-
 def _write_probes(folder: Path, result: SearchResult) -> None:
-    """Orders, measurements, estimated peaks and what was still to win, where the search did not leave them here itself."""
+    """Orders, measurements, estimated peaks and optimality gaps, where the search did not write them here itself."""
     for trial in result.trials:
-        for place, measurement in _measurements(folder, trial):
+        for confirmation, measurement in enumerate((trial.measurement, *trial.confirmations)):
+            place = probe_folder(folder, trial.number, confirmation)
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
@@ -118,17 +110,16 @@ def _write_probes(folder: Path, result: SearchResult) -> None:
             keep_prospect(folder, number, prospect)
 
 
-def _measurements(folder: Path, trial: Trial) -> list[tuple[Path, Measurement]]:
-    place = folder / "probes" / f"{trial.number:04d}"
-    rounds = enumerate(trial.confirmations, start=1)
-    return [(place, trial.measurement), *((place / f"confirmation-{number}", one) for number, one in rounds)]
+def write_text(path: Path, text: str) -> None:
+    """Write a text as UTF-8, whole or not at all."""
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_whole(path: Path, write: Any) -> None:
-    """Write beside the file, then rename."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write to a temporary file in the same folder, then rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(beside)
-        beside.replace(path)
+        write(temporary)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

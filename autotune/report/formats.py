@@ -1,4 +1,4 @@
-"""A table in the formats of other programs, and back from those that lose nothing.
+"""Tables in the formats of other programs, and read back from those that lose nothing.
 
 format    read back                                        made for
 parquet   equal, by any reader                             programs
@@ -22,11 +22,11 @@ from typing import Any
 import pandas as pd
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.report.columns import TEXT, Column, dtypes
+from autotune.report.columns import OLD_NAMES, TEXT, Column, dtypes
 from autotune.report.markdown import markdown_text, one_line
 
 RUN = "=+\\-@\t\r\n"
-"""What a spreadsheet may take for a formula where a text begins with it (OWASP, CSV Injection)."""
+"""First characters of a text that a spreadsheet may take for a formula (OWASP, CSV Injection)."""
 NO_EXCEL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 """Characters that XML, and so Excel, cannot hold."""
 LONGEST_CELL = 32_767
@@ -43,13 +43,13 @@ READ: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Format:
-    """suffix: of its files. make: the whole file, as text or bytes."""
+    """One of FORMATS."""
 
-    suffix: str
-    make: Callable[[pd.DataFrame], str | bytes]
+    suffix: str  # of its files
+    make: Callable[[pd.DataFrame], str | bytes]  # the whole file
 
 
-def made(table: pd.DataFrame, format: str) -> str | bytes:
+def formatted(table: pd.DataFrame, format: str) -> str | bytes:
     """The whole file in one of FORMATS. Raises InvalidRequest for another, and for Excel where openpyxl is missing."""
     if format not in FORMATS:
         raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, FORMATS))
@@ -57,15 +57,15 @@ def made(table: pd.DataFrame, format: str) -> str | bytes:
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name asks for; raises InvalidRequest."""
-    names = {one.suffix: name for name, one in FORMATS.items()}
+    """The format of a file's suffix; raises InvalidRequest."""
+    names = {format.suffix: name for name, format in FORMATS.items()}
     if path.suffix.lower() not in names:
-        raise InvalidRequest(f"{path.name!r} does not say in which format.", f"End it in {', '.join(names)}.")
+        raise InvalidRequest(f"The format of {path.name!r} is unknown.", f"End the name in {', '.join(names)}.")
     return names[path.suffix.lower()]
 
 
 def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with these columns alone, in this order; raises InvalidRequest where it has no such one."""
+    """The table with these columns alone, in this order; raises InvalidRequest for a column that it has not."""
     names = list(names)
     if unknown := [name for name in names if name not in table.columns]:
         raise InvalidRequest(f"There is no column {unknown[0]!r}.", did_you_mean(unknown[0], table.columns))
@@ -75,32 +75,35 @@ def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
     """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
 
-    columns: all that the file may hold. Raises InvalidRequest for another format, and for a column that is not among them.
+    columns: all that the file may hold; columns of earlier versions get their names of now. Raises InvalidRequest for
+    another format, and for a column that is not among them.
     """
-    path, known = Path(path), {column.name: column for column in columns}
-    kind = format_of(path)
-    if kind == "parquet":
-        return pd.read_parquet(path)
-    if kind == "jsonl":
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        names = list(rows[0]) if rows else list(known)
-    elif kind == "csv":
+    path, by_name = Path(path), {column.name: column for column in columns}
+    format = format_of(path)
+    if format == "parquet":
+        return pd.read_parquet(path).rename(columns=OLD_NAMES)
+    if format == "jsonl":
+        objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        names = list(objects[0]) if objects else list(by_name)
+        rows = [list(row.values()) for row in objects]
+    elif format == "csv":
         with path.open(newline="", encoding="utf-8") as file:
-            names, *cells = csv.reader(file)
-        rows = [dict(zip(names, row, strict=True)) for row in cells]
+            names, *rows = csv.reader(file)
     else:
         raise InvalidRequest(f"{path.name} does not hold all that was measured.", "Read CSV, JSON lines or Parquet.")
-    if unknown := [name for name in names if name not in known]:
+    names = [OLD_NAMES.get(name, name) for name in names]
+    if unknown := [name for name in names if name not in by_name]:
         raise InvalidRequest(f"{path.name} holds a column {unknown[0]!r}.", "Name it among the columns.")
-    if kind == "csv":
-        rows = [{name: _read(known[name], cell) for name, cell in row.items()} for row in rows]
-    return pd.DataFrame(rows, columns=names).astype(dtypes(known[name] for name in names))
+    used = [by_name[name] for name in names]
+    if format == "csv":
+        rows = [[_read(column, cell) for column, cell in zip(used, row, strict=True)] for row in rows]
+    return pd.DataFrame(rows, columns=names).astype(dtypes(used))
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Each row as Python's own values; None where one is missing."""
-    whole = table.astype(object).where(table.notna(), None)
-    return [dict(zip(table.columns, row, strict=True)) for row in whole.itertuples(index=False, name=None)]
+    objects = table.astype(object).where(table.notna(), None)
+    return [dict(zip(table.columns, row, strict=True)) for row in objects.itertuples(index=False, name=None)]
 
 
 # Formats ----------------------------------------------------------------------------------------------------------
@@ -118,8 +121,8 @@ def _cell(value: Any) -> str:
 
 
 def _parquet(table: pd.DataFrame) -> bytes:
-    whole: bytes = table.to_parquet(None, index=False)
-    return whole
+    content: bytes = table.to_parquet(None, index=False)
+    return content
 
 
 def _json_lines(table: pd.DataFrame) -> str:
@@ -129,13 +132,13 @@ def _json_lines(table: pd.DataFrame) -> str:
 
 def _json(value: Any) -> Any:
     """JSON has no infinity: the text for it is that of protobuf's JSON mapping."""
-    endless = isinstance(value, float) and math.isinf(value)
-    return ("Infinity" if value > 0 else "-Infinity") if endless else value
+    is_infinite = isinstance(value, float) and math.isinf(value)
+    return ("Infinity" if value > 0 else "-Infinity") if is_infinite else value
 
 
 def _markdown(table: pd.DataFrame) -> str:
     cells = table.astype(object).map(lambda value: markdown_text(_short(value)))
-    sides = ["left" if _is_text(table, name) else "right" for name in table.columns]
+    sides = ["left" if dtype == TEXT else "right" for dtype in table.dtypes.astype(str)]
     cells.columns = [markdown_text(name) for name in table.columns]
     return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides if len(cells) else None)) + "\n"
 
@@ -144,7 +147,7 @@ def _latex(table: pd.DataFrame) -> str:
     """Rules are those of the package booktabs."""
     cells = table.astype(object).map(lambda value: latex_text(_short(value)))
     cells.columns = [latex_text(name) for name in table.columns]
-    sides = "".join("l" if _is_text(table, name) else "r" for name in table.columns)
+    sides = "".join("l" if dtype == TEXT else "r" for dtype in table.dtypes.astype(str))
     return str(cells.style.hide(axis="index").to_latex(column_format=sides, hrules=True))
 
 
@@ -158,22 +161,22 @@ def _excel(table: pd.DataFrame) -> bytes:
         ) from None
     book = Workbook()
     sheet = book.active
+    sheet.append(list(table.columns))
     for column, name in enumerate(table.columns, start=1):
-        sheet.cell(1, column, name)
         sheet.column_dimensions[get_column_letter(column)].width = min(40, len(name) + 2)
     for number, row in enumerate(plain_rows(table), start=2):
-        for column, value in enumerate(row.values(), start=1):
-            told = _json(value)
-            if isinstance(told, str):
-                cell = sheet.cell(number, column, NO_EXCEL.sub("\ufffd", quoted(told))[:LONGEST_CELL])
+        for column, value in enumerate(map(_json, row.values()), start=1):
+            cell = sheet.cell(number, column)
+            if isinstance(value, str):
+                cell.value = NO_EXCEL.sub("\ufffd", quoted(value))[:LONGEST_CELL]
                 cell.data_type = "s"  # openpyxl takes = for a formula and #REF! for an error
             else:
-                sheet.cell(number, column, told)
+                cell.value = value
     sheet.freeze_panes = "B2"
     sheet.auto_filter.ref = sheet.dimensions
-    whole = io.BytesIO()
-    book.save(whole)
-    return whole.getvalue()
+    content = io.BytesIO()
+    book.save(content)
+    return content.getvalue()
 
 
 FORMATS = {
@@ -190,7 +193,7 @@ FORMATS = {
 
 
 def quoted(text: str) -> str:
-    """With an apostrophe before what a spreadsheet would run; one more where apostrophes stood before it already."""
+    """With an apostrophe before what a spreadsheet would run, and one more before apostrophes in front of that."""
     return re.sub(rf"\A(?='*[{RUN}])", "'", text)
 
 
@@ -204,10 +207,6 @@ def _read(column: Column, cell: str) -> Any:
     return READ[column.dtype](cell) if cell else None
 
 
-def _is_text(table: pd.DataFrame, name: str) -> bool:
-    return str(table[name].dtype) == TEXT
-
-
 def _short(value: Any) -> str:
     """One line for people: six digits of a number; nothing where it is missing."""
     if value is None or value is pd.NA or value != value:
@@ -215,12 +214,14 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
 
 
-LATEX = {character: f"\\{character}" for character in "&%$#_{}"}
-LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-LATEX |= {"[": "{[}"}  # at the beginning of a row it would be an argument of the \\ before it
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {"[": "{[}"}  # at the beginning of a row it would be an argument of the \\ before it
+)
 
 
 def latex_text(text: str) -> str:
     """The text as LaTeX prints it."""
-    return "".join(LATEX.get(character, character) for character in text)
+    return text.translate(LATEX)

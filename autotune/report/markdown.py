@@ -1,17 +1,39 @@
-"""Any text as Markdown shows it, letter by letter."""
+"""Plain text for Markdown and for a terminal."""
 
 import re
+import textwrap
+from collections.abc import Iterable, Sequence
+
+WIDTH = 80
+"""Columns of a terminal that every text fits."""
 
 
 def one_line(text: str) -> str:
-    """The text on a single line without control codes, which may stand in what a library says."""
+    """The text on a single line, without control codes, which a library's message may contain."""
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
-def markdown_text(text: str) -> str:
-    """The text as Markdown shows it, in one line: in a table's cell and behind a list's dash too.
+def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
+    """The text as lines of a terminal; first, further: indentation of the first and of all other lines."""
+    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=further)
 
-    A lone underscore inside a word means nothing there.
+
+def markdown_text(text: str) -> str:
+    """The text on one line, escaped for Markdown: for table cells and list items too.
+
+    A single underscore inside a word has no meaning there and stays.
     """
     text = re.sub(r"[\\`*\[\]|~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#+-]+(?=\s)", r"\\\g<0>", one_line(text))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown_list(texts: Iterable[str]) -> list[str]:
+    """An escaped list item of each text."""
+    return [f"- {markdown_text(text)}" for text in texts]
+
+
+def markdown_table(rows: Iterable[Sequence[str]], numeric: bool = True) -> list[str]:
+    """Lines of a table, the first row its head, its cells escaped. numeric: all columns but the first are numbers."""
+    head, *body = ([markdown_text(cell) for cell in row] for row in rows)
+    rule = ["---", *["---:" if numeric else "---"] * (len(head) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)]

@@ -1,18 +1,19 @@
-"""The section of a Hub model card that says how its training configuration was found, and where it goes in a card."""
+"""Section of a Hub model card on how the training configuration was found."""
 
 import re
 
+from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.evidence import numerics_lines
-from autotune.report.markdown import markdown_text
-from autotune.report.summary import changed_learning, headline, speed_text, warnings
+from autotune.report.markdown import markdown_list, markdown_text
+from autotune.report.summary import changed_learning, headline, is_same, speed_text, warnings
 from autotune.study.result import SearchResult
 
 BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"
-"""Marks around the section: what stands between them is replaced, everything else is left as it is."""
+"""Marks around the section: what is between them is replaced, everything else is left as it is."""
 
 TITLE = "## How the training configuration was found"
-SAID = (
+INTRODUCTION = (
     "Found by measurement with `autotune`: each configuration that was tried trained for a few steps on the device, "
     "the best ones again in turns."
 )
@@ -20,23 +21,19 @@ SAID = (
 
 def model_card_section(result: SearchResult) -> str:
     """The section in Markdown, between its marks, without a newline at the end; every name and text is escaped."""
-    lines = [BEGIN, TITLE, "", SAID, "", markdown_text(headline(result))]
+    lines = [BEGIN, TITLE, "", INTRODUCTION, "", markdown_text(headline(result))]
     if result.best_trial is not None:
-        lines += [
-            "",
-            "| | |",
-            "|---|---|",
-            *(f"| {name} | {markdown_text(value)} |" for name, value in _table(result).items()),
-        ]
-    if told := warnings(result):
-        lines += ["", *(f"- Warning: {markdown_text(warning)}" for warning in told)]
+        rows = _rows(result, result.best_trial)
+        lines += ["", "| | |", "|---|---|", *(f"| {name} | {markdown_text(text)} |" for name, text in rows.items())]
+    if problems := warnings(result):
+        lines += ["", *markdown_list(f"Warning: {problem}" for problem in problems)]
     return "\n".join([*lines, END])
 
 
 def with_section(card: str, section: str) -> str:
-    """The card's text with this section in place of an earlier one, else at its end; all other characters stay.
+    """The card's text with this section in place of an earlier one, else at the end; all other characters stay.
 
-    card: the text of a README.md, front matter and all; its own line endings are kept and used.
+    card: the text of a README.md with its front matter; its line endings are kept and used.
     """
     newline = "\r\n" if "\r\n" in card else "\n"
     section = newline.join(section.splitlines())
@@ -47,12 +44,11 @@ def with_section(card: str, section: str) -> str:
     return f"{card}{gap}{section}{newline}"
 
 
-def _table(result: SearchResult) -> dict[str, str]:
-    """What a reader of the card asks, by name."""
-    best, baseline = result.best_trial, result.baseline_trial
-    assert best is not None
+def _rows(result: SearchResult, best: Trial) -> dict[str, str]:
+    """The table of the section: name -> text."""
+    baseline = result.baseline_trial
     versions = ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())
-    told = {
+    rows = {
         "Model": f"{result.model_text}, {result.workload.task}",
         "Data": result.data_text,
         "Device": result.device_text,
@@ -61,14 +57,14 @@ def _table(result: SearchResult) -> dict[str, str]:
         "Speed": f"{speed_text(best)} samples/s{'' if best.confirmed else ' (not confirmed)'}",
         "Peak memory": f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed",
     }
-    if baseline is not None and baseline.number != best.number:
-        told["Before"] = (
+    if baseline is not None and not is_same(baseline, best):
+        rows["Before"] = (
             f"{baseline.configuration}: {speed_text(baseline)} samples/s, {format_bytes(baseline.peak_bytes)}"
         )
     if (speedup := result.measured_speedup) is not None:
-        told["Speed-up"] = f"{speedup:.2f}x (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
+        rows["Speed-up"] = f"{speedup:.2f}x (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
     if learned := changed_learning(result):
-        told["Learns differently"] = learned
+        rows["Learns differently"] = learned
     if losses := numerics_lines(result.numerics, best):
-        told["Losses"] = "; ".join(losses)
-    return told | {"Search": f"{len(result.trials)} trials; {result.stop_reason}", "Versions": versions}
+        rows["Losses"] = "; ".join(losses)
+    return rows | {"Search": f"{len(result.trials)} trials; {result.stop_reason}", "Versions": versions}

@@ -1,4 +1,4 @@
-"""Every figure of a report as text that goes into a page."""
+"""Figures of a report as SVG: for its page, and as files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from autotune.report.figures import (
     speed_against_memory,
     step_time,
 )
-from autotune.report.figures.canvas import Drawing, file_svg, manner, page_svg
+from autotune.report.figures.canvas import Drawing, figure_style, file_svg, page_svg
 from autotune.study.result import SearchResult
 
 Draw = Callable[[SearchResult], Drawing | None]
 
-IN_TURN: tuple[Draw, ...] = (
+FIGURES: tuple[Draw, ...] = (
     speed_against_memory.draw,
     bars.draw,
     heat_map.draw,
@@ -28,7 +28,7 @@ IN_TURN: tuple[Draw, ...] = (
     importance.draw,
     loss_curves.draw,
 )
-"""As they are read."""
+"""In the order of the page."""
 
 FILES: dict[str, Draw] = {
     "speed_against_memory.svg": speed_against_memory.draw,
@@ -39,26 +39,23 @@ FILES: dict[str, Draw] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: name: short, for links and file names; title and caption: plain text; svg: an `<svg>` element with a viewBox.
+    """One figure. Colours are CSS variables of the page (`var(--ink)`, ...), so that it is readable in light and dark."""
 
-    Colours are CSS variables of the page (`var(--ink)`, `var(--accent)`, ...), so that it is read in light and dark.
-    """
-
-    name: str
+    name: str  # short, for links and file names
     title: str
     caption: str
-    svg: str
+    svg: str  # an `<svg>` element with a viewBox
 
 
 def pictures(result: SearchResult) -> list[Picture]:
-    """The figures that these facts allow, in the order in which they are read."""
-    with manner():
-        drawn = [draw(result) for draw in IN_TURN]
-        return [Picture(one.name, one.title, one.caption, page_svg(one)) for one in drawn if one is not None]
+    """The figures that this result has the numbers for, in the order of the page."""
+    with figure_style():
+        drawings = [drawing for draw in FIGURES if (drawing := draw(result)) is not None]
+        return [Picture(drawing.name, drawing.title, drawing.caption, page_svg(drawing)) for drawing in drawings]
 
 
 def picture_files(result: SearchResult) -> dict[str, str | None]:
-    """File name -> a whole SVG file with the study's name above it; None where the facts do not allow it."""
-    with manner():
-        drawn = {name: draw(result) for name, draw in FILES.items()}
-        return {name: None if one is None else file_svg(one, result.name) for name, one in drawn.items()}
+    """File name -> an SVG file with the study's name above the figure; None where the result has not the numbers for it."""
+    with figure_style():
+        drawings = {name: draw(result) for name, draw in FILES.items()}
+        return {name: file_svg(drawing, result.name) if drawing else None for name, drawing in drawings.items()}

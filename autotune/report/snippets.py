@@ -1,16 +1,42 @@
-"""The answer in every form that people paste: Python, a command line, JSON, YAML."""
+"""The answer to paste: lines of a training script, a command line, JSON, YAML."""
 
 import json
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
-from autotune.report.plain import launch_lines
-from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, model_lines
+from autotune.space.launch import accelerate_line, launch_line
+from autotune.space.settings import attention_mask
 from autotune.study.result import SearchResult
+
+WIDTH = 76
+"""Characters of a line: indented, it fits a terminal's 80."""
+
+PLAIN_MODEL = {"dtype": "float32"}
+"""Model arguments that a config alone already implies."""
+
+COLLATORS = {
+    "masked-lm": "DataCollatorForLanguageModeling(tokenizer, {})",
+    "causal-lm": "DataCollatorForLanguageModeling(tokenizer, mlm=False, {})",
+    "seq2seq-lm": "DataCollatorForSeq2Seq(tokenizer, {})",
+    "token-classification": "DataCollatorForTokenClassification(tokenizer, {})",
+}
+"""The usual collator of a task; of any other one `DataCollatorWithPadding`."""
+
+WITHOUT_MASK = "without an attention_mask that hides nothing"
+
+MASK_LINES = [
+    "from transformers import default_data_collator",
+    "def data_collator(samples, collate=default_data_collator):  # or yours",
+    "    batch = collate(samples)",
+    '    if "attention_mask" in batch and (batch["attention_mask"] == 1).all():',
+    '        del batch["attention_mask"]  # it hides nothing',
+    "    return batch",
+]
 
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
@@ -20,63 +46,136 @@ AS_JSON = (
 
 
 @dataclass(frozen=True)
-class Paste:
-    """One form. name: short, for links; title, note: plain text for people; text: what goes to the clipboard."""
+class Snippet:
+    """One form of the answer; title and note are plain text."""
 
-    name: str
+    name: str  # short, for links
     title: str
-    text: str
+    text: str  # what goes to the clipboard
     note: str = ""
 
 
-def pastes(result: SearchResult) -> list[Paste]:
+def snippets(result: SearchResult) -> list[Snippet]:
     """The answer in every form, the usual one first; empty where nothing fits.
 
     JSON and YAML hold the fields of `TrainingArguments` alone, as `HfArgumentParser` reads them from a file.
     """
     if result.best_trial is None:
         return []
-    fields, besides = dict(result.best_setup.training_arguments), _besides(result)
-    note = _note([*besides, *_start(result)])
-    unmade = [] if _has_name(result) else _model_text(result)
-    flags, unsaid = _flags(fields)
-    left_out = f" No flag takes {', '.join(unsaid)}: set it in the script." if unsaid else ""
+    setup, starts = result.best_setup, launch_lines(result)
+    start = starts[:1] if setup.variables or setup.processes > 1 else []
+    others, model = _others(result), _model_text(result)
+    note = _note([*model, *others, *start])
+    flags, without_flag = _flags(setup.training_arguments)
+    by_hand = f" No flag takes {', '.join(without_flag)}: set it in the script." if without_flag else ""
+    fields = [f"    {name}={value!r}," for name, value in setup.training_arguments.items()]
+    python = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
+    python += ["    output_dir='output',", *fields, ")"]
+    for group in _groups(result, _from_pretrained(result) or [], adapter_text(setup.adapter)):
+        python += ["", *group]
     return [
-        Paste("python", "Python", _python(result), _note([*unmade, *_start(result)])),
-        Paste(
+        Snippet("python", "Python", "\n".join(python), _note([*([] if _has_name(result) else model), *start])),
+        Snippet(
             "command",
             "Command line",
-            "\n\n".join(_command(line, flags) for line in launch_lines(result)),
-            f"For a script that reads TrainingArguments with HfArgumentParser.{left_out} {_note(besides)}".strip(),
+            "\n\n".join(" \\\n    ".join([f"{line} --output_dir output", *flags]) for line in starts),
+            f"For a script that reads TrainingArguments with HfArgumentParser.{by_hand} {_note([*model, *others])}".strip(),
         ),
-        Paste("json", "JSON", json.dumps(fields, indent=1), f"best_training_arguments.json. {note}".strip()),
-        Paste("yaml", "YAML", _yaml(fields), f"{YAML_FILE}. {note}".strip()),
+        Snippet(
+            "json",
+            "JSON",
+            json.dumps(dict(setup.training_arguments), indent=1),
+            f"best_training_arguments.json. {note}".strip(),
+        ),
+        Snippet(
+            "yaml", "YAML", commented_yaml([], setup.training_arguments).rstrip("\n"), f"{YAML_FILE}. {note}".strip()
+        ),
     ]
 
 
-def _python(result: SearchResult) -> str:
-    lines = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
-    lines += [
-        "    output_dir='output',",
-        *(f"    {name}={value!r}," for name, value in result.best_setup.training_arguments.items()),
-        ")",
+def script_lines(folder: str, result: SearchResult) -> list[str]:
+    """Lines for a training script that reads the answer from the files in this folder."""
+    lines = [
+        "import json",
+        "from transformers import TrainingArguments",
+        f'tuned = json.load(open("{folder}/best_training_arguments.json"))',
+        'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
-    if (answer := answer_of(result)) and answer.auto_class and answer.model_arguments:
-        lines += ["", *model_lines(answer.auto_class, answer.model, answer.model_arguments)]
-    if result.best_setup.adapter:
-        lines += ["", "from peft import LoraConfig, get_peft_model"]
-        lines += [f"model = get_peft_model(model, {adapter_text(result.best_setup.adapter)})"]
-    if collator := collator_text(result.workload.task, result.best_setup.data_arguments):
-        lines += ["", f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"]
-    if masked := mask_lines(result.best_setup.data_arguments):
-        lines += ["", *masked]
-    if result.best_setup.switches:
-        lines += ["", "import torch", *switch_lines(result.best_setup.switches)]
-    return "\n".join(lines)
+    model = _from_pretrained(result)
+    arguments = {name: value for name, value in result.best_setup.model_arguments.items() if value is not None}
+    if model is None and arguments not in ({}, PLAIN_MODEL):
+        comment = f"# your model, made with {', '.join(f'{name}={value!r}' for name, value in arguments.items())}"
+        model = textwrap.wrap(comment, WIDTH, subsequent_indent="# ", break_long_words=False)
+    adapter = f'LoraConfig(**json.load(open("{folder}/best_adapter.json")))'
+    return [*lines, *(line for group in _groups(result, model or [], adapter) for line in group)]
 
 
-def _note(said: list[str]) -> str:
-    return f"What no training argument holds: {'; '.join(said)}." if said else ""
+def launch_lines(result: SearchResult) -> list[str]:
+    """Commands that each start the training as it was measured; empty where there is no answer."""
+    if result.best_trial is None:
+        return []
+    ranks, variables = result.best_setup.processes, result.best_setup.variables
+    return [line for line in (launch_line(ranks, variables), accelerate_line(ranks, variables)) if line]
+
+
+def collator_text(task: str, data_arguments: Mapping[str, Any]) -> str:
+    """The collator that makes batches as they were measured; empty where it is the usual one."""
+    if data_arguments.get("packing"):
+        return "DataCollatorWithFlattening()"
+    multiple = data_arguments.get("pad_to_multiple_of")
+    if not multiple:
+        return ""
+    return COLLATORS.get(task, "DataCollatorWithPadding(tokenizer, {})").format(f"pad_to_multiple_of={multiple}")
+
+
+def mask_lines(data_arguments: Mapping[str, Any]) -> list[str]:
+    """A collator that leaves out a mask that hides nothing, as it was measured; empty where every batch has its mask."""
+    return MASK_LINES if data_arguments.get(attention_mask.FIELD) else []
+
+
+def adapter_text(adapter: Mapping[str, Any]) -> str:
+    """The adapter as PEFT writes it: `LoraConfig(r=8, ...)`."""
+    return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in adapter.items())})"
+
+
+def _groups(result: SearchResult, model: list[str], adapter: str) -> list[list[str]]:
+    """Lines of Python for what no training argument holds, a group each: model, adapter, collator, switches."""
+    setup = result.best_setup
+    groups = [model]
+    if setup.adapter:
+        groups.append(["from peft import LoraConfig, get_peft_model", f"model = get_peft_model(model, {adapter})"])
+    if collator := collator_text(result.workload.task, setup.data_arguments):
+        groups.append([f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"])
+    groups.append(mask_lines(setup.data_arguments))
+    if setup.switches:
+        groups.append(["import torch", *switch_lines(setup.switches)])
+    return [group for group in groups if group]
+
+
+def _from_pretrained(result: SearchResult) -> list[str] | None:
+    """`from_pretrained` with the answer's keywords, four bits as their class; None for a model that no name loads."""
+    answer = answer_of(result)
+    if not answer or not answer.auto_class or not answer.setup.model_arguments:
+        return None
+    keywords = {name: repr(value) for name, value in answer.setup.model_arguments.items() if value is not None}
+    lines = [f"from transformers import {answer.auto_class}"]
+    if quantization := answer.quantization:
+        keywords["quantization_config"] = "quantization"
+        lines.append("from transformers import BitsAndBytesConfig")
+        fields = [f"{name}={value!r}" for name, value in quantization.items()]
+        lines += _call("quantization = BitsAndBytesConfig", fields)
+    arguments = [repr(answer.model), *(f"{name}={value}" for name, value in keywords.items())]
+    return [*lines, *_call(f"model = {answer.auto_class}.from_pretrained", arguments)]
+
+
+def _call(function: str, arguments: Sequence[str]) -> list[str]:
+    """A call on one line, or with a line for each argument."""
+    line = f"{function}({', '.join(arguments)})"
+    return [line] if len(line) <= WIDTH else [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+def _note(texts: list[str]) -> str:
+    return f"What no training argument holds: {'; '.join(texts)}." if texts else ""
 
 
 def _has_name(result: SearchResult) -> bool:
@@ -86,45 +185,32 @@ def _has_name(result: SearchResult) -> bool:
 
 def _model_text(result: SearchResult) -> list[str]:
     """What the model is made with."""
-    told = ", ".join(f"{name}={value!r}" for name, value in result.best_setup.model_arguments.items())
-    return [f"from_pretrained(name, {told})" if _has_name(result) else f"your model with {told}"] if told else []
+    arguments = ", ".join(f"{name}={value!r}" for name, value in result.best_setup.model_arguments.items())
+    if not arguments:
+        return []
+    return [f"from_pretrained(name, {arguments})" if _has_name(result) else f"your model with {arguments}"]
 
 
-def _start(result: SearchResult) -> list[str]:
-    """How it is started, where that is not with Python alone."""
-    return launch_lines(result)[:1] if result.best_setup.variables or result.best_setup.processes > 1 else []
-
-
-def _besides(result: SearchResult) -> list[str]:
-    """What the answer holds beside training arguments, each in a few words."""
-    collator = collator_text(result.workload.task, result.best_setup.data_arguments)
+def _others(result: SearchResult) -> list[str]:
+    """What the answer holds besides training and model arguments, each in a few words."""
+    setup = result.best_setup
+    collator = collator_text(result.workload.task, setup.data_arguments)
     return [
-        *_model_text(result),
-        *([f"get_peft_model(model, {adapter_text(result.best_setup.adapter)})"] if result.best_setup.adapter else []),
+        *([f"get_peft_model(model, {adapter_text(setup.adapter)})"] if setup.adapter else []),
         *([f"data_collator={collator}"] if collator else []),
-        *([f"batches {WITHOUT_MASK}"] if mask_lines(result.best_setup.data_arguments) else []),
-        *switch_lines(result.best_setup.switches),
+        *([f"batches {WITHOUT_MASK}"] if mask_lines(setup.data_arguments) else []),
+        *switch_lines(setup.switches),
     ]
 
 
 def _flags(fields: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """`--name value` of each field that says something, and the names of those that no flag can say."""
-    flags, unsaid = [], []
+    """`--name value` of each field that has a value, and the names of those that no flag can set."""
+    flags, without_flag = [], []
     for name, value in fields.items():
-        if value is None:
-            continue
         if isinstance(value, Mapping) and name in AS_JSON:
             flags.append(f"--{name} {shlex.quote(json.dumps(value))}")
         elif isinstance(value, Mapping | list | tuple):
-            unsaid.append(name)
-        else:
+            without_flag.append(name)
+        elif value is not None:
             flags.append(f"--{name} {shlex.quote(str(value))}")
-    return flags, unsaid
-
-
-def _command(line: str, flags: list[str]) -> str:
-    return " \\\n    ".join([f"{line} --output_dir output", *flags])
-
-
-def _yaml(fields: Mapping[str, Any]) -> str:
-    return commented_yaml([], fields).rstrip("\n")
+    return flags, without_flag

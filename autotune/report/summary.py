@@ -1,14 +1,15 @@
-"""The answer in words: a few lines for the terminal, a page for summary.md."""
+"""The answer in words and as plain data: lines for a terminal, summary.md, what `--json` prints."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from autotune.core.errors import NothingFits
 from autotune.core.interval import Interval
 from autotune.core.measurement import Outcome
 from autotune.core.no_answer import why_no_answer
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes, format_interval, format_seconds, in_ranges, without_numbers
+from autotune.core.units import finite, format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 from autotune.report.device import device_parts
 from autotune.report.evidence import (
     input_bound_text,
@@ -19,80 +20,30 @@ from autotune.report.evidence import (
     verification_lines,
 )
 from autotune.report.exports import YAML_FILE, answer_of, exports, switch_lines
-from autotune.report.markdown import markdown_text, one_line
-from autotune.report.script_lines import WITHOUT_MASK, adapter_text, collator_text, mask_lines, paste_lines
+from autotune.report.markdown import markdown_list, markdown_table, markdown_text, one_line
+from autotune.report.snippets import WITHOUT_MASK, adapter_text, collator_text, mask_lines, script_lines
 from autotune.space.launch import accelerate_line, launch_line
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import is_open, pays_from, speed_up
 from autotune.study.result import SearchResult
 
 SHORT = 8
-"""Settings that one line can tell."""
+"""Settings up to which a configuration is written in full on one line."""
+
+LONGEST_CELL = 200
+"""Characters of a cell in summary.md."""
 
 
-def headline(result: SearchResult) -> str:
-    """One sentence: the answer against the baseline."""
-    if result.best_trial is None:
-        error = why_no_answer(result.trials, result.allowed_bytes)
-        if not isinstance(error, NothingFits):
-            return error.message
-        return (
-            f"Nothing fits: none of {len(result.trials)} trial(s) stayed within {format_bytes(result.allowed_bytes)}."
-        )
-    if result.measured_speedup is None:
-        return f"Your own settings cannot be compared: {result.speedup_reason}."
-    if result.baseline_trial is not None and result.best_trial.number == result.baseline_trial.number:
-        if not result.disqualified:
-            return "Your own settings are the best that was found."
-        if any(trial.disqualified_reason for trial, _ in result.disqualified):
-            return "Your own settings are kept: what beats them does not learn as fp32 does."
-        return "Your own settings are kept: cannot tell whether another configuration is faster."
-    if result.request.objective == "memory":
-        before = format_bytes(result.baseline_trial.peak_bytes if result.baseline_trial else None)
-        now = format_bytes(result.best_trial.peak_bytes)
-        return f"{now} instead of {before}, {result.measured_speedup:.2f}x the speed of your settings."
-    if is_open(result.measured_speedup):
-        return f"Cannot tell whether this is faster than your settings ({gain_range(result.measured_speedup)})."
-    if result.measured_speedup.low <= 1:
-        return f"As fast as your settings ({gain_range(result.measured_speedup)})."
-    digits = 1 if result.measured_speedup >= 1.1 else 2
-    return f"{result.measured_speedup:.{digits}f}x faster than your settings (95 % interval {_range(result.measured_speedup)})."
+# Numbers --------------------------------------------------------------------------------------------------------------
 
 
-def _best_text(best: Trial, baseline: Trial | None) -> str:
-    """The answer by what differs from the baseline."""
-    if baseline is None or best.number == baseline.number:
-        return str(best.configuration)
-    return f"{best.configuration.unlike(baseline.configuration)}; else as the baseline"
-
-
-def _baseline_text(best: Trial | None, baseline: Trial) -> str:
-    """The baseline, whole as far as that is a line to read; of more settings those that the answer has otherwise."""
-    if best is None or len(baseline.configuration.settings) <= SHORT or best.number == baseline.number:
-        return str(baseline.configuration)
-    return f"{baseline.configuration.unlike(best.configuration)}; its other settings: see the report"
+def interval_text(interval: Interval) -> str:
+    """`1.23x, 95 % interval 0.44 to 3.41`."""
+    return f"{interval:.2f}x, 95 % interval {_range(interval)}"
 
 
 def _range(interval: Interval) -> str:
     return f"{interval.low:.2f} to {interval.high:.2f}"
-
-
-def gain_range(gain: Interval) -> str:
-    """`1.23x, 95 % interval 0.44 to 3.41`."""
-    return f"{gain:.2f}x, 95 % interval {_range(gain)}"
-
-
-def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
-    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95 % interval 2.30 to 2.52)`; the peak too where memory is the objective."""
-    told = f"{speed_text(best)} samples/s"
-    if objective == "memory":
-        told = f"{format_bytes(best.peak_bytes)}, {told}"
-    if baseline is None or baseline.number == best.number:
-        return f"{told}, the baseline itself" if baseline else told
-    speedup, reason = speed_up(best, baseline, objective)
-    if speedup is None:
-        return f"{told}, no speed-up: {reason}"
-    return f"{told}, {speedup:.2f}x the baseline (95 % interval {_range(speedup)})"
 
 
 def speed_text(trial: Trial) -> str:
@@ -101,60 +52,132 @@ def speed_text(trial: Trial) -> str:
     return format_interval(speed, speed.low, speed.high) if speed is not None else "-"
 
 
+def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
+    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95 % interval 2.30 to 2.52)`; the peak too where memory is the objective."""
+    text = f"{speed_text(best)} samples/s"
+    if objective == "memory":
+        text = f"{format_bytes(best.peak_bytes)}, {text}"
+    if baseline is None or is_same(baseline, best):
+        return f"{text}, the baseline itself" if baseline else text
+    speedup, reason = speed_up(best, baseline, objective)
+    if speedup is None:
+        return f"{text}, no speed-up: {reason}"
+    return f"{text}, {speedup:.2f}x the baseline (95 % interval {_range(speedup)})"
+
+
+def is_same(trial: Trial, other: Trial | None) -> bool:
+    """Whether both are the same trial of a study."""
+    return other is not None and trial.number == other.number
+
+
+def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
+    """A trial for JSON: configuration, outcome, speed (samples / second) and peak (bytes)."""
+    if trial is None:
+        return None
+    speed, final = trial.samples_per_second, trial.final
+    return trial.configuration.to_dict() | {
+        "number": trial.number,
+        "outcome": final.outcome.value,
+        **interval_fields("samples_per_second", speed),
+        "peak_bytes": trial.peak_bytes,
+        "data_wait_share": final.data_wait_share,
+        "input_bound": final.input_bound,
+        "joules_per_sample": final.joules_per_sample,
+        "confirmed": trial.confirmed,
+        "warnings": list(final.warnings),
+    }
+
+
+def speedup_fields(result: SearchResult) -> dict[str, Any]:
+    """The speed-up with its interval for JSON, or why there is none."""
+    return interval_fields("speedup", result.measured_speedup) | {"speedup_reason": result.speedup_reason}
+
+
+def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """`name`, `name_low` and `name_high` for JSON: None where unknown, or for an upper end without bound."""
+    if interval is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: finite(interval), f"{name}_low": interval.low, f"{name}_high": finite(interval.high)}
+
+
+# The answer -----------------------------------------------------------------------------------------------------------
+
+
+def headline(result: SearchResult) -> str:
+    """One sentence: the answer against the baseline."""
+    best, baseline, speedup = result.best_trial, result.baseline_trial, result.measured_speedup
+    if best is None:
+        error = why_no_answer(result.trials, result.allowed_bytes)
+        if not isinstance(error, NothingFits):
+            return error.message
+        return (
+            f"Nothing fits: none of {len(result.trials)} trial(s) stayed within {format_bytes(result.allowed_bytes)}."
+        )
+    if speedup is None:
+        return f"Your own settings cannot be compared: {result.speedup_reason}."
+    if is_same(best, baseline):
+        if not result.disqualified:
+            return "Your own settings are the best that was found."
+        if any(trial.disqualified_reason for trial, _ in result.disqualified):
+            return "Your own settings are kept: what beats them does not learn as fp32 does."
+        return "Your own settings are kept: cannot tell whether another configuration is faster."
+    if result.request.objective == "memory":
+        before = format_bytes(baseline.peak_bytes if baseline else None)
+        return f"{format_bytes(best.peak_bytes)} instead of {before}, {speedup:.2f}x the speed of your settings."
+    if is_open(speedup):
+        return f"Cannot tell whether this is faster than your settings ({interval_text(speedup)})."
+    if speedup.low <= 1:
+        return f"As fast as your settings ({interval_text(speedup)})."
+    digits = 1 if speedup >= 1.1 else 2
+    return f"{speedup:.{digits}f}x faster than your settings (95 % interval {_range(speedup)})."
+
+
 def answer_lines(result: SearchResult) -> list[str]:
     """The end of a search for a terminal: headline, both configurations, warnings."""
-    told = [f"  {label:<10}{text}" for label, text in answer_parts(result)]
-    return [headline(result), *told, f"Why it ended: {result.stop_reason}."]
+    parts = [f"  {label:<10}{text}" for label, text in answer_parts(result)]
+    return [headline(result), *parts, f"Why it ended: {result.stop_reason}."]
 
 
 def answer_parts(result: SearchResult) -> list[tuple[str, str]]:
-    """What is said under the headline, as (label, text); without a label it goes on from the one before."""
+    """The lines below the headline, as (label, text); a line without a label continues the one before."""
+    best, baseline, setup = result.best_trial, result.baseline_trial, result.best_setup
     parts: list[tuple[str, str]] = []
-    if result.best_trial is not None:
-        parts += [
-            ("best", _best_text(result.best_trial, result.baseline_trial)),
-            (
-                "",
-                f"{speed_text(result.best_trial)} samples/s, peak {format_bytes(result.best_trial.peak_bytes)} "
-                f"of {format_bytes(result.allowed_bytes)} allowed{'' if result.best_trial.confirmed else '; not confirmed'}",
-            ),
-        ]
-    if (
-        result.best_trial is not None
-        and (use := result.utilizations.get(result.best_trial.number))
-        and use.mfu is not None
-    ):
-        parts.append(("uses", use.text))
-    if result.baseline_trial is not None:
-        how = f"{speed_text(result.baseline_trial)} samples/s, peak {format_bytes(result.baseline_trial.peak_bytes)}"
-        if not result.baseline_trial.feasible:
-            how = f"{result.baseline_trial.final.outcome}: {result.baseline_trial.final.reason}"
-        parts += [("baseline", _baseline_text(result.best_trial, result.baseline_trial)), ("", how)]
-    parts += [("not used", line) for line in disqualified_lines(result)]
+    if best is not None:
+        peak = f"peak {format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
+        parts.append(("best", _best_text(best, baseline)))
+        parts.append(("", f"{speed_text(best)} samples/s, {peak}{'' if best.confirmed else '; not confirmed'}"))
+        if (use := result.utilizations.get(best.number)) and use.mfu is not None:
+            parts.append(("uses", use.text))
+    if baseline is not None:
+        figures = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
+        failure = f"{baseline.final.outcome}: {baseline.final.reason}"
+        parts.append(("baseline", _baseline_text(best, baseline)))
+        parts.append(("", figures if baseline.feasible else failure))
+    parts += [("not used", line) for line in _disqualified_lines(result)]
     if result.measured_speedup is not None and result.speedup_reason:
         parts.append(("speed-up", result.speedup_reason))
-    if result.best_setup.variables or result.best_setup.processes > 1:
-        parts.append(("with", launch_line(result.best_setup.processes, result.best_setup.variables)))
-    if result.best_setup.processes > 1:
-        parts.append(("or with", accelerate_line(result.best_setup.processes, result.best_setup.variables)))
-    if result.best_trial is not None and result.best_trial.measurement.compile_s:
-        parts.append(("compiling", compiling_text(result.best_trial, result.trials)))
-    if collator := collator_text(result.workload.task, result.best_setup.data_arguments):
+    if setup.variables or setup.processes > 1:
+        parts.append(("with", launch_line(setup.processes, setup.variables)))
+    if setup.processes > 1:
+        parts.append(("or with", accelerate_line(setup.processes, setup.variables)))
+    if best is not None and best.measurement.compile_s:
+        parts.append(("compiling", compiling_text(best, result.trials)))
+    if collator := collator_text(result.workload.task, setup.data_arguments):
         parts.append(("batches", f"data_collator={collator}"))
-    if mask_lines(result.best_setup.data_arguments):
+    if mask_lines(setup.data_arguments):
         parts.append(("batches", WITHOUT_MASK))
-    if result.best_setup.switches:
-        parts.append(("switches", ", ".join(switch_lines(result.best_setup.switches))))
-    if result.best_setup.adapter:
-        parts.append(("adapter", adapter_text(result.best_setup.adapter)))
-    if result.best_trial is not None and result.best_trial.final.input_bound:
-        parts.append(("data", input_bound_text(result.best_trial.final)))
-    losses = numerics_lines(result.numerics, result.best_trial)
+    if setup.switches:
+        parts.append(("switches", ", ".join(switch_lines(setup.switches))))
+    if setup.adapter:
+        parts.append(("adapter", adapter_text(setup.adapter)))
+    if best is not None and best.final.input_bound:
+        parts.append(("data", input_bound_text(best.final)))
+    losses = numerics_lines(result.numerics, best)
     parts += [("losses", line) for line in losses if f"losses {line}" not in result.study_warnings]
     parts += [("also", line) for line in rehearsal_lines(result.rehearsal)]
     parts += [("warning", warning) for warning in warnings(result)]
     if result.left_out:
-        parts.append(("left out", f"{', '.join(result.left_out)}: no time left; the same command goes on with it"))
+        parts.append(("left out", f"{', '.join(result.left_out)}: no time left; run the same command again to do it"))
     if learned := changed_learning(result):
         parts.append(("note", f"learns differently from your settings: {learned}"))
     if result.device_note:
@@ -162,100 +185,102 @@ def answer_parts(result: SearchResult) -> list[tuple[str, str]]:
     return parts
 
 
-def disqualified_lines(result: SearchResult) -> list[str]:
+def _best_text(best: Trial, baseline: Trial | None) -> str:
+    """The answer by what differs from the baseline."""
+    if baseline is None or is_same(best, baseline):
+        return str(best.configuration)
+    return f"{best.configuration.unlike(baseline.configuration)}; else as the baseline"
+
+
+def _baseline_text(best: Trial | None, baseline: Trial) -> str:
+    """The baseline, in full as far as that fits a line; of more settings those that the answer changes."""
+    if best is None or len(baseline.configuration.settings) <= SHORT or is_same(best, baseline):
+        return str(baseline.configuration)
+    return f"{baseline.configuration.unlike(best.configuration)}; its other settings: see the report"
+
+
+def _disqualified_lines(result: SearchResult) -> list[str]:
     """The fastest trial that could not win although it was faster than the answer, why, and how many more there are."""
     if not result.disqualified:
         return []
-    (trial, reason), more = result.disqualified[0], len(result.disqualified) - 1
-    base = result.baseline_trial
-    gain = speed_up(trial, base, result.request.objective)[0] if base is not None else None
-    how_fast = f", {gain_range(gain)}" if gain is not None else ""
-    told = f"trial {trial.number} ({_told(trial, result)}){how_fast}: {reason}"
-    others = [f"{more} more that {'was' if more == 1 else 'were'} faster: see the trials"] if more else []
-    accept = ["--allow-loss-difference lets it win"] if trial.disqualified_reason else []
-    return [told, *accept, *others]
+    (trial, reason), others = result.disqualified[0], len(result.disqualified) - 1
+    baseline = result.baseline_trial
+    gain = speed_up(trial, baseline, result.request.objective)[0] if baseline is not None else None
+    lines = [
+        f"trial {trial.number} ({difference(trial, result)}){f', {interval_text(gain)}' if gain else ''}: {reason}"
+    ]
+    if trial.disqualified_reason:
+        lines.append("--allow-loss-difference lets it win")
+    if others:
+        lines.append(f"{others} more that {'was' if others == 1 else 'were'} faster: see the trials")
+    return lines
 
 
 def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
     """What compiling costs at a run's start, and from how many steps on it pays."""
-    said = f"takes {format_seconds(best.measurement.compile_s)} at the start"
+    text = f"takes {format_seconds(best.measurement.compile_s)} at the start"
     if best.final.training_steps:
-        share = best.final.after_compiling
-        said += f", {1 - share:.1%} of the time of your {best.final.training_steps} steps"
+        share = 1 - best.final.after_compiling
+        text += f", {share:.1%} of the time of your {best.final.training_steps} steps"
     steps = pays_from(best, trials)
-    return f"{said}; it pays from {steps} steps on" if steps else said
+    return f"{text}; it pays from {steps} steps on" if steps else text
 
 
 def warnings(result: SearchResult) -> list[str]:
-    """What speaks against trusting the result: the study's warnings, the best trial's, then the baseline's, each once.
+    """What speaks against trusting the result: warnings of the study, of the best trial, then of the baseline, each once.
 
-    What is said of both is said once, with the range of its numbers."""
-    told = [*result.study_warnings, *(result.best_trial.final.warnings if result.best_trial else ())]
-    if result.baseline_trial and result.best_trial and result.baseline_trial.number != result.best_trial.number:
-        known = set(map(without_numbers, told))
-        told += [
-            warning if without_numbers(warning) in known else f"baseline: {warning}"
-            for warning in result.baseline_trial.final.warnings
+    Those that differ in a number alone are one, with the range of the number."""
+    best, baseline = result.best_trial, result.baseline_trial
+    texts = [*result.study_warnings, *(best.final.warnings if best else ())]
+    if baseline and best and not is_same(baseline, best):
+        kinds = set(map(without_numbers, texts))
+        texts += [
+            warning if without_numbers(warning) in kinds else f"baseline: {warning}"
+            for warning in baseline.final.warnings
         ]
-    return list(in_ranges(told))
+    return list(in_ranges(texts))
 
 
 def changed_learning(result: SearchResult) -> str:
     """The settings that change numerics and differ between the answer and the baseline, and in what they learn differently."""
     if result.best_trial is None or result.baseline_trial is None:
         return ""
-    best, base = result.best_trial.configuration.values, result.baseline_trial.configuration.values
+    best, baseline = result.best_trial.configuration, result.baseline_trial.configuration
+    values, before = best.values, baseline.values
+    differences = {name: SETTINGS[name].differs(values[name]) for name in learning_differences(best, baseline)}
     return ", ".join(
-        f"{name} {best[name]} instead of {base[name]}"
-        + (f" ({how})" if (how := SETTINGS[name].differs(best[name])) else "")
-        for name in learning_differences(result.best_trial.configuration, result.baseline_trial.configuration)
+        f"{name} {values[name]} instead of {before[name]}{f' ({how})' if how else ''}"
+        for name, how in differences.items()
     )
+
+
+# summary.md -----------------------------------------------------------------------------------------------------------
 
 
 def summary(result: SearchResult) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
-    parts = [
-        f"# {markdown_text(result.name)}",
-        "",
-        markdown_text(headline(result)),
-        "",
-        "With pictures, for a browser: [report.html](report.html).",
-        "",
-    ]
-    if result.best_trial is not None:
-        told = [" ".join(line.splitlines()) for line in answer_lines(result)[1:]]
-        parts += ["```", *told, "```", "", "## What to paste", "", "```python"]
-        parts += [
-            *paste_lines(".", result),
-            "```",
-            "",
-            "```json",
-            json.dumps(dict(result.best_setup.training_arguments), indent=1),
-            "```",
-            "",
-        ]
-        parts += [
-            "Model: `from_pretrained(name, **arguments)` with",
-            "",
-            "```json",
-            json.dumps(dict(result.best_setup.model_arguments)),
-            "```",
-            "",
-        ]
+    best, setup = result.best_trial, result.best_setup
+    parts = [f"# {markdown_text(result.name)}", "", markdown_text(headline(result)), ""]
+    parts += ["With pictures, for a browser: [report.html](report.html).", ""]
+    if best is not None:
+        parts += _code("", *(" ".join(line.splitlines()) for line in answer_lines(result)[1:]))
+        parts += ["## What to paste", "", *_code("python", *script_lines(".", result))]
+        parts += _code("json", json.dumps(dict(setup.training_arguments), indent=1))
+        parts += ["Model: `from_pretrained(name, **arguments)` with", ""]
+        parts += _code("json", json.dumps(dict(setup.model_arguments)))
     if (answer := answer_of(result)) is not None:
         files = ", ".join(f"[{name}]({name})" for name in exports(answer) if name != YAML_FILE)
         parts += [f"For other tools: {files}.", ""]
-    if result.best_trial is not None:
-        parts += ["## How it was measured", "", *_list(evidence_lines(result, result.best_trial)), ""]
+    if best is not None:
+        parts += ["## How it was measured", "", *markdown_list(evidence_lines(result, best)), ""]
         if result.numerics and result.numerics.has_losses:
             parts += ["![Losses of the finalists and of fp32](loss_curves.svg)", ""]
-    parts += ["## Trials", "", *_trials_table(result), ""]
     ended = f"Why it ended: {result.stop_reason}. Proposals answered by earlier trials: {result.duplicate_proposals}."
-    parts += [markdown_text(ended), ""]
+    parts += ["## Trials", "", *_trials_table(result), "", markdown_text(ended), ""]
     if result.ruled_out:
-        parts += ["## Ruled out before the search", "", *_list(map(str, result.ruled_out)), ""]
+        parts += ["## Ruled out before the search", "", *markdown_list(map(str, result.ruled_out)), ""]
     if result.all_notes:
-        parts += ["## Notes", "", *_list(result.all_notes), ""]
+        parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
     where = [
         f"model: {result.model_text}, task {result.workload.task}",
         f"data: {result.data_text}",
@@ -264,15 +289,15 @@ def summary(result: SearchResult) -> str:
         *(f"{label}: {text}" for label, text in device_parts(result.environment)),
         f"versions: {', '.join(f'{name} {version}' for name, version in result.environment.versions.items())}",
     ]
-    return "\n".join([*parts, "## Where and what", "", *_list(where)]) + "\n"
+    return "\n".join([*parts, "## Where and what", "", *markdown_list(where)]) + "\n"
 
 
-def _list(texts: Iterable[str]) -> list[str]:
-    return [f"- {markdown_text(text)}" for text in texts]
+def _code(language: str, *lines: str) -> list[str]:
+    return [f"```{language}", *lines, "```", ""]
 
 
 def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
-    """What the best trial's numbers stand on: steps, memory, losses, evaluation, a verification."""
+    """What the best trial's numbers are based on: steps, memory, losses, evaluation, a verification."""
     return [
         *measurement_lines(best),
         *utilization_lines(result.utilizations.get(best.number)),
@@ -283,42 +308,42 @@ def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
 
 
 def _trials_table(result: SearchResult) -> list[str]:
-    known = any(use.mfu is not None for use in result.utilizations.values())
-    header = f"| trial | configuration | outcome | samples/s |{' MFU |' if known else ''} data wait | peak | probe | warnings |"
-    rows = [
-        f"| {trial.number}{' (best)' if result.best_trial and trial.number == result.best_trial.number else ''} "
-        f"| {_cell(_told(trial, result))} | {_cell(outcome_text(trial))} | {speed_text(trial)} "
-        f"{f'| {mfu_text(trial, result)} ' if known else ''}| {wait_text(trial)} | {format_bytes(trial.peak_bytes)} "
-        f"| {format_seconds(trial.probe_seconds)} | {_cell(warnings_text(trial))} |"
-        for trial in result.trials
-    ]
-    return [header, "|---" * (header.count("|") - 1) + "|", *rows]
+    shares = {number: use.mfu for number, use in result.utilizations.items() if use.mfu is not None}
+    head = ["trial", "configuration", "outcome", "samples/s", *(["MFU"] if shares else [])]
+    rows = []
+    for trial in result.trials:
+        final, mfu = trial.final, shares.get(trial.number)
+        wait = "-" if final.data_wait_share is None else f"{final.data_wait_share:.0%}"
+        rows.append(
+            [
+                f"{trial.number}{' (best)' if is_same(trial, result.best_trial) else ''}",
+                one_line(difference(trial, result))[:LONGEST_CELL],
+                one_line(outcome_text(trial))[:LONGEST_CELL],
+                speed_text(trial),
+                *([("-" if mfu is None else f"{mfu:.1%}")] if shares else []),
+                f"{wait}{' (input-bound)' if final.input_bound else ''}",
+                format_bytes(trial.peak_bytes),
+                format_seconds(trial.probe_seconds),
+                one_line(warnings_text(trial))[:LONGEST_CELL],
+            ]
+        )
+    return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
 
 
-def mfu_text(trial: Trial, result: SearchResult) -> str:
-    """`45.2%`, or a dash."""
-    use = result.utilizations.get(trial.number)
-    return "-" if use is None or use.mfu is None else f"{use.mfu:.1%}"
+# A trial --------------------------------------------------------------------------------------------------------------
 
 
-def _told(trial: Trial, result: SearchResult) -> str:
-    """The configuration: the baseline's whole, of the others what differs from it."""
-    base = result.baseline_trial
-    return trial.configuration.unlike(None if base is None or base.number == trial.number else base.configuration)
-
-
-def wait_text(trial: Trial) -> str:
-    """Share of a step spent waiting for data: `3 %`, `62 % (input-bound)`, or a dash."""
-    share = trial.final.data_wait_share
-    if share is None:
-        return "-"
-    return f"{share:.0%}{' (input-bound)' if trial.final.input_bound else ''}"
+def difference(trial: Trial, result: SearchResult) -> str:
+    """The configuration: the baseline's in full, of the others what differs from it."""
+    baseline = result.baseline_trial
+    is_whole = baseline is None or is_same(trial, baseline)
+    return trial.configuration.unlike(None if is_whole or baseline is None else baseline.configuration)
 
 
 def warnings_text(trial: Trial) -> str:
     """The warnings about a trial's numbers, and those for which it was measured again."""
-    again = [f"measured again because {warning}" for warning in trial.final.repeated_because]
-    return "; ".join([*trial.final.warnings, *again])
+    remeasured = [f"measured again because {warning}" for warning in trial.final.repeated_because]
+    return "; ".join([*trial.final.warnings, *remeasured])
 
 
 def outcome_text(trial: Trial) -> str:
@@ -326,7 +351,7 @@ def outcome_text(trial: Trial) -> str:
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
         if final.allocator_retries and not final.feasible:
-            return f"completed, but the allocator was at its end {final.allocator_retries} time(s)"
+            return f"completed, but the CUDA allocator had to retry {final.allocator_retries} time(s)"
         if not final.feasible:
             return f"completed, but {final.fits:.0%} above what is allowed"
         if trial.disqualified_reason:
@@ -338,7 +363,3 @@ def outcome_text(trial: Trial) -> str:
     if final.outcome is Outcome.OUT_OF_MEMORY and final.refused_bytes is not None:
         return f"out of memory{where}: {format_bytes(final.refused_bytes)} more were refused"
     return f"{final.outcome}{where}: {final.reason}"
-
-
-def _cell(text: str) -> str:
-    return markdown_text(one_line(text)[:200])

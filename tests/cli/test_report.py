@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.report.formats import made
+from autotune.report.formats import formatted
 from tests.makers import result
 
 
@@ -29,7 +29,7 @@ def report(*words: str) -> Result:
 
 def test_text_goes_to_standard_output_as_it_is(here: Path) -> None:
     done = report("--format", "csv")
-    assert (done.exit_code, done.stdout) == (0, made(result().to_frame(), "csv"))
+    assert (done.exit_code, done.stdout) == (0, formatted(result().to_frame(), "csv"))
 
 
 def test_bytes_go_to_a_file_that_is_named(here: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.report.logs import LETTERS, LINES, log_tails
+from autotune.report.logs import BYTES, LINES, log_tails
 from tests.makers import completed, configuration, ended, trial
 
 OF = configuration()
@@ -24,7 +24,7 @@ def test_only_trials_that_did_not_complete_have_one() -> None:
 def test_a_loaded_study_s_logs_are_read_from_its_folder(tmp_path: Path) -> None:
     place = tmp_path / "probes" / "0001"
     (place / "confirmation-2").mkdir(parents=True)
-    (place / "log.txt").write_text("x" * 10 * LETTERS + "\nthe probe's\n")
+    (place / "log.txt").write_text("x" * 10 * BYTES + "\nthe probe's\n")
     (place / "confirmation-2" / "log.txt").write_text("the second round's")
     late = Trial(1, OF, completed(OF), (completed(OF), ended(Outcome.CRASHED)))
     assert log_tails([crashed()], tmp_path) == {1: "the probe's"}

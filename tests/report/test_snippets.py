@@ -13,7 +13,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
-from autotune.report.snippets import Paste, pastes
+from autotune.report.snippets import Snippet, collator_text, script_lines, snippets
 from autotune.study.result import SearchResult
 from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import FULL, PLAIN
@@ -38,8 +38,8 @@ def facts_with(answer: dict[str, Any], **parts: Any) -> SearchResult:
     return with_setup(result(workload=NAMED), training_arguments=answer, **parts)
 
 
-def form(facts: SearchResult, name: str) -> Paste:
-    return next(one for one in pastes(facts) if one.name == name)
+def form(facts: SearchResult, name: str) -> Snippet:
+    return next(one for one in snippets(facts) if one.name == name)
 
 
 def parsed(words: list[str]) -> TrainingArguments:
@@ -88,25 +88,6 @@ def test_hf_argument_parser_reads_the_json_and_the_yaml(answer: dict[str, Any], 
         assert said_by(arguments, answer) == answer
 
 
-def test_what_no_training_argument_holds_is_told_beside_each_form() -> None:
-    slow = configuration(8, lora="none", padding="none", packing="none")
-    fast = configuration(16, lora="8", padding="64", packing="none")
-    facts = result([trial(0, 10.0, of=slow), trial(1, 20.0, of=fast)], workload=NAMED)
-    facts = with_setup(facts, switches={"enable_cudnn_sdp": False})
-    python = form(facts, "python").text
-    ast.parse(python)
-    for line in (
-        "model = AutoModelForCausalLM.from_pretrained('org/gpt2', dtype='float32')",
-        "model = get_peft_model(model, LoraConfig(",
-        "data_collator = DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=64)",
-        "torch.backends.cuda.enable_cudnn_sdp(False)",
-    ):
-        assert line in python
-    for name in ("command", "json", "yaml"):
-        assert "torch.backends.cuda.enable_cudnn_sdp(False)" in form(facts, name).note
-        assert "from_pretrained(name, dtype='float32')" in form(facts, name).note
-
-
 def test_four_bits_are_said_by_their_own_class() -> None:
     facts = facts_with(PLAIN, model_arguments={"quantization_config": {"load_in_4bit": True}})
     text = form(facts, "python").text
@@ -122,7 +103,7 @@ def test_four_bits_are_said_by_their_own_class() -> None:
 )
 def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> None:
     facts = result(workload=of)
-    for form_of_it in pastes(facts):
+    for form_of_it in snippets(facts):
         assert "from_pretrained" not in form_of_it.text + form_of_it.note
         assert "your model with dtype='float32'" in form_of_it.note
     ast.parse(form(facts, "python").text)
@@ -136,13 +117,53 @@ def test_variables_and_ranks_are_told_beside_what_holds_none() -> None:
     assert "python your_script.py" not in form(facts_with(PLAIN), "json").note
 
 
-def test_several_ranks_are_started_by_either_launcher() -> None:
-    text = form(facts_with(PLAIN, processes=2), "command").text
-    assert text.startswith("torchrun --nproc-per-node 2 your_script.py --output_dir output \\\n")
-    assert "\n\naccelerate launch --multi_gpu --num_processes 2 your_script.py --output_dir output \\\n" in text
-    assert text.count("--per_device_train_batch_size 4") == 2
-
-
 def test_without_an_answer_nothing_can_be_pasted() -> None:
     of = configuration()
-    assert pastes(result([Trial(0, of, out_of_memory(of))])) == []
+    assert snippets(result([Trial(0, of, out_of_memory(of))])) == []
+
+
+SETTINGS: list[dict[str, str]] = [
+    {},
+    {"attention": "flash_attention_2", "precision": "bf16_weights"},
+    {"quantization": "nf4"},
+]
+
+
+def script(of: Workload, **settings: str) -> list[str]:
+    """Lines for a script of an answer of these settings, without those that read the arguments."""
+    trials = [trial(0, 10.0), trial(1, 20.0, of=configuration(16, **settings))]
+    lines = script_lines("reports/one", result(trials, workload=of))
+    ast.parse("\n".join(lines))
+    return lines[4:]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_model_s_lines_fit_eighty_columns(settings: dict[str, str]) -> None:
+    long_name = workload(name="org/a-model-whose-name-is-long", source="org/a-model-whose-name-is-long")
+    named, built_in = script(long_name, **settings), script(workload(), **settings)
+    assert all(len(line) <= 76 for line in (*named, *built_in))
+    assert named[0] == "from transformers import AutoModelForCausalLM"
+    assert bool(built_in) is bool(settings), "a config alone makes the plain model"
+    assert all(line.startswith("# ") for line in built_in)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "text"),
+    [
+        ("causal-lm", {"packing": True}, "DataCollatorWithFlattening()"),
+        ("question-answering", {"pad_to_multiple_of": 8}, "DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)"),
+        ("masked-lm", {"pad_to_multiple_of": 8}, "DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)"),
+        ("causal-lm", {"packing": False, "pad_to_multiple_of": None}, ""),
+    ],
+)
+def test_the_collator_is_named_where_it_is_not_the_usual_one(task: str, arguments: dict[str, Any], text: str) -> None:
+    assert collator_text(task, arguments) == text
+
+
+def test_the_collator_of_the_script_leaves_out_a_mask_that_hides_nothing() -> None:
+    names: dict[str, Any] = {}
+    exec("\n".join(script(workload(), attention_mask="where_needed")), names)
+    row = {"input_ids": [1, 2], "attention_mask": [1, 1]}
+    assert names["data_collator"]([row]).keys() == {"input_ids"}
+    assert names["data_collator"]([row, {**row, "attention_mask": [1, 0]}]).keys() == row.keys()
+    assert script(workload(), attention_mask="always") == []

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.commands.layout import markdown_table, ratio_text
+from autotune.commands.layout import ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import format_bytes, format_interval, three_digits
 from autotune.report.columns import FIRST
-from autotune.report.markdown import markdown_text
+from autotune.report.markdown import markdown_table, markdown_text
 
 Row = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None where one is missing."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from autotune.commands.explain.explanation import ORDER, Explanation, ablation_change, step_sentence
 from autotune.commands.explain.reasons import changes, step_split, verdict
-from autotune.commands.layout import markdown_table, ratio_text, wrapped
+from autotune.commands.layout import ratio_text
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration
-from autotune.report.markdown import markdown_text
+from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.summary import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autotune.commands.layout import interval_fields
 from autotune.core.configuration import Configuration, Value
 from autotune.core.environment import Environment
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.workload import Workload
+from autotune.report.summary import interval_fields
 from autotune.space.settings import SETTINGS, Context
 
 SAMPLES = 512

@@ -14,10 +14,9 @@ from autotune.commands.guide.ladder import (
     Ladder,
     ratio,
 )
-from autotune.commands.layout import markdown_table, wrapped
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
-from autotune.report.markdown import markdown_text
+from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
 

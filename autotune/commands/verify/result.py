@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.commands.layout import interval_fields, wrapped
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration, format_interval
+from autotune.report.markdown import wrapped
+from autotune.report.summary import interval_fields
 
 DEVICE_FACTS = {
     "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.layout import wrapped
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core.environment import Environment
@@ -24,6 +23,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_device
 from autotune.probe.runner import LiveProbe
 from autotune.report.live.views import saying
+from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
 from autotune.study.result import SearchResult
 from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage

@@ -1,4 +1,4 @@
-"""The same answer for transformers' parser, accelerate, TRL, axolotl, LLaMA-Factory and DeepSpeed; pure functions to texts."""
+"""Files with the answer for transformers' parser, accelerate, TRL, axolotl, LLaMA-Factory and DeepSpeed."""
 
 import json
 
@@ -6,15 +6,17 @@ from autotune.report.exports.accelerate_config import accelerate_yaml
 from autotune.report.exports.accelerate_loop import accelerate_loop
 from autotune.report.exports.answer import Answer, answer_of, auto_class, switch_lines
 from autotune.report.exports.axolotl import axolotl_yaml
+from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.exports.llama_factory import llama_factory_yaml
-from autotune.report.exports.training_arguments_file import training_arguments_yaml
 from autotune.report.exports.trl_config import trl_yaml
 
 YAML_FILE = "best_training_arguments.yaml"
 """The answer alone, as HfArgumentParser.parse_yaml_file reads it."""
 
+PARSER_LINE = f"(arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file({YAML_FILE!r})"
+
 MAKERS = {
-    YAML_FILE: training_arguments_yaml,
+    YAML_FILE: lambda answer: commented_yaml([PARSER_LINE], answer.setup.training_arguments),
     "accelerate_config.yaml": accelerate_yaml,
     "accelerate_loop.py": accelerate_loop,
     "trl.yaml": trl_yaml,
@@ -28,13 +30,13 @@ EXPORTS = (*MAKERS, DEEPSPEED)
 
 
 def exports(answer: Answer | None) -> dict[str, str]:
-    """File name -> text, for every tool that this answer can be said to; empty where there is no answer."""
+    """File name -> text, for every tool; empty where there is no answer."""
     if answer is None:
         return {}
-    made = {name: make(answer) for name, make in MAKERS.items()}
+    files = {name: make(answer) for name, make in MAKERS.items()}
     if answer.deepspeed is not None:
-        made[DEEPSPEED] = json.dumps(answer.deepspeed, indent=1) + "\n"
-    return made
+        files[DEEPSPEED] = json.dumps(answer.deepspeed, indent=1) + "\n"
+    return files
 
 
 __all__ = ["EXPORTS", "YAML_FILE", "Answer", "answer_of", "auto_class", "exports", "switch_lines"]

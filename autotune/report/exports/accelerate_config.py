@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from autotune.report.exports.answer import Answer
+from autotune.report.exports.answer import Answer, joined
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.settings.compile import REGIONAL
+
+AFFINITY = "ACCELERATE_CPU_AFFINITY"
 
 FSDP_KEYS = (
     *("version", "reshard_after_forward", "min_num_params", "auto_wrap_policy", "transformer_layer_cls_to_wrap"),
@@ -17,7 +19,7 @@ FSDP_KEYS = (
 
 def accelerate_yaml(answer: Answer) -> str:
     """Processes, device, precision, compilation, and how ranks share the model."""
-    kind = distributed_type(answer)
+    kind, variables = distributed_type(answer), answer.setup.variables
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
@@ -25,26 +27,44 @@ def accelerate_yaml(answer: Answer) -> str:
         "main_training_function": "train",
         "machine_rank": 0,
         "num_machines": 1,
-        "num_processes": answer.data_parallel_size,
+        "num_processes": answer.ranks,
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": answer.is_cpu,
     }
-    if kind != "DEEPSPEED":  # its own file says the precision, and accelerate refuses to be told twice
+    if kind != "DEEPSPEED":  # its own file holds the precision, and accelerate refuses to read it twice
         values["mixed_precision"] = answer.mixed_precision
-    if "ACCELERATE_CPU_AFFINITY" in answer.variables:
-        values["enable_cpu_affinity"] = answer.variables["ACCELERATE_CPU_AFFINITY"] == "1"
+    if AFFINITY in variables:
+        values["enable_cpu_affinity"] = variables[AFFINITY] == "1"
     values |= _compilation(answer) | _sharding(answer, kind)
-    return commented_yaml(_head(answer), values, _missing(answer, kind), _notes(answer, kind))
+    head = [
+        start_line(answer),
+        f"No counterpart here, set in accelerate_loop.py: micro-batch {answer.micro_batch_size}, accumulation "
+        f"{answer.accumulation}, optimizer {answer.fields.get('optim', 'adamw_torch_fused')}, checkpointing "
+        f"{'on' if answer.checkpointing else 'off'}, attention, kernels, data loader.",
+    ]
+    missing = {
+        f"fsdp_config {name}": value
+        for name, value in (answer.fsdp_config if kind == "FSDP" else {}).items()
+        if name not in (*FSDP_KEYS, "cpu_offload") and not name.startswith("xla")
+    }
+    notes = [
+        f"set before the start: {name}={value}" for name, value in variables.items() if name not in (AFFINITY, REGIONAL)
+    ]
+    if kind == "MULTI_CPU":
+        notes.append("such a file starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")
+    if kind == "DEEPSPEED":
+        notes.append(f"precision, sizes and clipping are in {answer.deepspeed_file}; start from its folder")
+    return commented_yaml(head, values, missing, notes)
 
 
 def distributed_type(answer: Answer) -> str:
-    """accelerate's word for how ranks work together."""
+    """accelerate's name for how ranks work together."""
     if answer.deepspeed_file:
         return "DEEPSPEED"
     if answer.fields.get("fsdp"):
         return "FSDP"
-    if answer.data_parallel_size == 1:
+    if answer.ranks == 1:
         return "NO"
     return "MULTI_CPU" if answer.is_cpu else "MULTI_GPU"
 
@@ -53,9 +73,7 @@ def start_line(answer: Answer) -> str:
     """How to start the loop. A config file of accelerate starts ranks on CPUs through MPI only; torchrun needs nothing."""
     if distributed_type(answer) == "MULTI_CPU":
         precision = f"ACCELERATE_USE_CPU=true ACCELERATE_MIXED_PRECISION={answer.mixed_precision}"
-        return (
-            f"{answer.environment} {precision} torchrun --nproc-per-node {answer.data_parallel_size} accelerate_loop.py"
-        )
+        return f"{answer.environment} {precision} torchrun --nproc-per-node {answer.ranks} accelerate_loop.py"
     return f"{answer.environment} accelerate launch --config_file accelerate_config.yaml accelerate_loop.py"
 
 
@@ -69,7 +87,7 @@ def _compilation(answer: Answer) -> dict[str, Any]:
             "dynamo_mode": fields.get("torch_compile_mode") or "default",
             "dynamo_use_dynamic": False,
             "dynamo_use_fullgraph": False,
-            "dynamo_use_regional_compilation": answer.variables.get(REGIONAL) == "true",
+            "dynamo_use_regional_compilation": answer.setup.variables.get(REGIONAL) == "true",
         }
     }
 
@@ -81,39 +99,5 @@ def _sharding(answer: Answer, kind: str) -> dict[str, Any]:
     if kind != "FSDP":
         return {}
     config = answer.fsdp_config
-    made = {f"fsdp_{name}": _joined(config[name]) for name in FSDP_KEYS if name in config}
-    made["fsdp_offload_params"] = bool(config.get("cpu_offload", False))
-    return {"fsdp_config": {"fsdp_version": 2} | made}
-
-
-def _joined(value: Any) -> Any:
-    return ",".join(value) if isinstance(value, list) else value
-
-
-def _missing(answer: Answer, kind: str) -> dict[str, Any]:
-    if kind != "FSDP":
-        return {}
-    return {
-        f"fsdp_config {name}": value
-        for name, value in answer.fsdp_config.items()
-        if name not in (*FSDP_KEYS, "cpu_offload") and not name.startswith("xla")
-    }
-
-
-def _head(answer: Answer) -> list[str]:
-    return [
-        start_line(answer),
-        f"No counterpart here, said in accelerate_loop.py: micro-batch {answer.micro_batch_size}, accumulation "
-        f"{answer.accumulation}, optimizer {answer.fields.get('optim', 'adamw_torch_fused')}, checkpointing "
-        f"{'on' if answer.checkpointing else 'off'}, attention, kernels, data loader.",
-    ]
-
-
-def _notes(answer: Answer, kind: str) -> list[str]:
-    said = {"ACCELERATE_CPU_AFFINITY", REGIONAL}
-    told = [f"set before the start: {name}={value}" for name, value in answer.variables.items() if name not in said]
-    if kind == "MULTI_CPU":
-        told.append("such a file starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")
-    if kind == "DEEPSPEED":
-        told.append(f"precision, sizes and clipping stand in {answer.deepspeed_file}; start from the folder it lies in")
-    return told
+    fields = {f"fsdp_{name}": joined(config[name]) for name in FSDP_KEYS if name in config}
+    return {"fsdp_config": {"fsdp_version": 2} | fields | {"fsdp_offload_params": bool(config.get("cpu_offload"))}}

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from string import Template
 from typing import Any
 
 from autotune.report.exports.accelerate_config import start_line
-from autotune.report.exports.answer import CHECKPOINTING, Answer
+from autotune.report.exports.answer import CHECKPOINTING, CHECKPOINTING_FIELDS, Answer, switch_lines, without
+from autotune.report.templates import rendered
 
-LAUNCHED = ("deepspeed", "fsdp", "fsdp_config")
-"""What accelerate_config.yaml says: the loop must not say it again."""
+IN_CONFIG = ("deepspeed", "fsdp", "fsdp_config")
+"""Fields that accelerate_config.yaml sets: the loop must not set them again."""
 
 USED = (
     *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
@@ -19,240 +19,61 @@ USED = (
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_drop_last"),
     *("dataloader_persistent_workers", "accelerator_config", "use_liger_kernel", "liger_kernel_config"),
     *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-    *CHECKPOINTING,
-    *(f"{name}_kwargs" for name in CHECKPOINTING),
+    *CHECKPOINTING_FIELDS,
 )
 """Fields that the loop acts on; TrainingArguments itself acts on TF32 and compilation."""
 
-SCRIPT = Template('''\
-"""A plain training loop: the configuration that autotune found for $model.
-
-    $start
-
-Fill in your_model, your_dataset and your_collator; all else is the answer. A step is $sizes = $global_batch_size samples.
-The loss of a step is the mean over its micro-batches, each weighing the same; the Trainer weighs tokens.
-"""
-
-import math
-
-from accelerate import Accelerator
-from accelerate.utils import $helpers
-from torch.utils.data import DataLoader
-from transformers import ${loader}Trainer, TrainingArguments, default_data_collator, get_scheduler
-
-RANKS = $ranks
-MODEL_ARGUMENTS = $model_arguments
-TRAINING_ARGUMENTS = $training_arguments
-$adapter$unused
-
-def your_model():
-$own_model
-
-
-def your_dataset():
-    raise NotImplementedError("Return your dataset: each item a dict of what the model takes, labels included.")
-
-
-your_collator = default_data_collator
-
-
-def make_optimizer(model, arguments):
-$optimizer
-
-
-def make_loader(arguments):
-    workers = arguments.dataloader_num_workers
-    return DataLoader(
-        your_dataset(),
-        batch_size=arguments.per_device_train_batch_size,
-        shuffle=True,
-        collate_fn=your_collator,
-        num_workers=workers,
-        pin_memory=arguments.dataloader_pin_memory,
-        drop_last=arguments.dataloader_drop_last,
-        prefetch_factor=arguments.dataloader_prefetch_factor if workers else None,
-        persistent_workers=bool(workers) and arguments.dataloader_persistent_workers,
-    )
-
-
-def train():
-    # One source for optimizer, schedule, TF32 and compilation: the same arguments that the Trainer would get.
-    arguments = TrainingArguments(output_dir="output", **TRAINING_ARGUMENTS)
-    accelerator = Accelerator(
-$precision        gradient_accumulation_steps=arguments.gradient_accumulation_steps,
-        cpu=arguments.use_cpu,$copies
-    )
-    if accelerator.num_processes != RANKS:
-        raise SystemExit(f"{accelerator.num_processes} rank(s) instead of {RANKS}: the batch would not be $global_batch_size.")
-    set_seed(arguments.seed)
-    model = your_model()
-$adapting$checkpointing$liger    loader = make_loader(arguments)
-    optimizer = make_optimizer(model, arguments)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    in_epoch = math.ceil(len(loader) / arguments.gradient_accumulation_steps)
-    steps = arguments.max_steps if arguments.max_steps > 0 else math.ceil(in_epoch * arguments.num_train_epochs)
-$schedule
-    model.train()
-    done = 0
-    while done < steps:
-        for batch in loader:
-            with accelerator.accumulate(model):
-                loss = model(**batch).loss
-                accelerator.backward(loss)
-                if accelerator.sync_gradients and arguments.max_grad_norm:
-                    accelerator.clip_grad_norm_(model.parameters(), arguments.max_grad_norm)
-                optimizer.step()
-                if accelerator.sync_gradients:
-                    scheduler.step()
-                    done += 1
-                optimizer.zero_grad()
-            if done == steps:
-                break
-    accelerator.wait_for_everyone()
-    return accelerator.unwrap_model(model)
-
-
-if __name__ == "__main__":
-    train()
-''')
-
-OPTIMIZER = """\
-    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
-    learning = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    groups = [
-        {"params": [weight for _, weight in learning if weight.ndim > 1], "weight_decay": arguments.weight_decay},
-        {"params": [weight for _, weight in learning if weight.ndim <= 1], "weight_decay": 0.0},
-    ]
-    for own in ("params", "model", "optimizer_dict"):  # optimizers that choose their parameters themselves
-        groups = options.pop(own, groups)
-    return kind(groups, **options)"""
-
-EMBEDDINGS = """\
-    optimizer = kind(groups, **options)
-    # As the Trainer does: embeddings keep their states in 32 bits.
-    from bitsandbytes.optim import GlobalOptimManager
-    from torch.nn import Embedding
-
-    for module in model.modules():
-        if isinstance(module, Embedding):
-            GlobalOptimManager.get_instance().register_module_override(module, "weight", {"optim_bits": 32})
-    return optimizer"""
-
-DEEPSPEED_OPTIMIZER = (
-    "    return DummyOptim(model.parameters(), lr=arguments.learning_rate)  # ds_config.json names the real one"
-)
-
-SCHEDULE = """\
-    warmup = arguments.get_warmup_steps(steps)
-    kwargs = arguments.lr_scheduler_kwargs or {}
-    scheduler = get_scheduler(
-        arguments.lr_scheduler_type, optimizer, warmup, steps, scheduler_specific_kwargs=kwargs
-    )"""
-
-DEEPSPEED_SCHEDULE = """\
-    warmup = max(1, arguments.get_warmup_steps(steps))
-    # ds_config.json names the real one.
-    scheduler = accelerator.prepare(DummyScheduler(optimizer, total_num_steps=steps, warmup_num_steps=warmup))"""
-
-LIGER = """\
-    from transformers.integrations.liger import apply_liger_kernel
-
-    apply_liger_kernel(model, arguments.liger_kernel_config)
-"""
-
-
-ADAPTING = """\
-    from peft import LoraConfig, get_peft_model
-
-    model = get_peft_model(model, LoraConfig(**ADAPTER))
-"""
-
 
 def accelerate_loop(answer: Answer) -> str:
-    """The text of accelerate_loop.py; what the loop does not do stands in it as a comment."""
-    config = answer.deepspeed or {}
-    return SCRIPT.substitute(
+    """The text of accelerate_loop.py; what the loop does not do is a comment in it."""
+    setup, deepspeed = answer.setup, answer.deepspeed or {}
+    ranks = f" x {answer.ranks} ranks" if answer.ranks > 1 else ""
+    optimizer, config = str(answer.fields.get("optim", "")), answer.fields.get("accelerator_config")
+    helpers = {
+        "DataLoaderConfiguration": isinstance(config, Mapping) and config.get("non_blocking"),
+        "DummyOptim": "optimizer" in deepspeed,
+        "DummyScheduler": "scheduler" in deepspeed,
+        "set_seed": True,
+    }
+    text = rendered(
+        "accelerate_loop.py.jinja",
+        answer=answer,
         model=answer.model.replace("\\", "/").replace('"', "'"),
+        model_name=json.dumps(answer.model),
         start=start_line(answer).replace("\\", "\\\\"),
-        sizes=_sizes(answer),
-        global_batch_size=answer.global_batch_size,
-        loader=f"{answer.auto_class}, " if answer.auto_class else "",
-        own_model=_model(answer),
-        ranks=answer.data_parallel_size,
-        model_arguments=_literal({name: value for name, value in answer.model_arguments.items() if value is not None}),
-        adapter=f"ADAPTER = {_literal(answer.adapter)}\n" if answer.adapter else "",
-        adapting=ADAPTING if answer.adapter else "",
-        training_arguments=_literal(answer.without(LAUNCHED)),
+        sizes=f"{answer.micro_batch_size} x {answer.accumulation}{ranks}",
+        model_arguments=_literal({name: value for name, value in setup.model_arguments.items() if value is not None}),
+        training_arguments=_literal(without(answer.fields, IN_CONFIG)),
+        adapter=_literal(setup.adapter) if setup.adapter else "",
         unused=_unused(answer),
-        helpers=_helpers(answer, config),
-        optimizer=_optimizer(answer, config),
-        precision="" if answer.deepspeed_file else f'        mixed_precision="{answer.mixed_precision}",\n',
-        copies=_copies(answer),
+        helpers=[name for name, is_used in helpers.items() if is_used],
+        deepspeed=deepspeed,
+        is_8_bit="8bit" in optimizer and not optimizer.startswith("adamw_torch"),
         checkpointing=_checkpointing(answer),
-        liger=LIGER if answer.fields.get("use_liger_kernel") else "",
-        schedule=DEEPSPEED_SCHEDULE if "scheduler" in config else SCHEDULE,
     )
-
-
-def _model(answer: Answer) -> str:
-    """What your_model does: a model that no name loads is for the reader to make."""
-    if answer.auto_class:
-        return f"    return {answer.auto_class}.from_pretrained({json.dumps(answer.model)}, **MODEL_ARGUMENTS)"
-    return '    raise NotImplementedError("Return your model, as MODEL_ARGUMENTS say.")'
-
-
-def _sizes(answer: Answer) -> str:
-    ranks = f" x {answer.data_parallel_size} ranks" if answer.data_parallel_size > 1 else ""
-    return f"{answer.micro_batch_size} x {answer.accumulation}{ranks}"
+    return f"{text}\n"
 
 
 def _literal(values: Mapping[str, Any]) -> str:
-    """A dict as one would write it, one entry a line."""
-    return "{\n" + "".join(f"    {json.dumps(name)}: {_word(value)},\n" for name, value in values.items()) + "}"
+    """A dict in Python, one entry a line."""
+    texts = {name: json.dumps(value) if isinstance(value, str) else repr(value) for name, value in values.items()}
+    return "{\n" + "".join(f"    {json.dumps(name)}: {text},\n" for name, text in texts.items()) + "}"
 
 
-def _word(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _unused(answer: Answer) -> str:
-    left = answer.without((*LAUNCHED, *USED))
-    lines = [f"# Not done by this loop, as the Trainer would: {name} = {value!r}" for name, value in left.items()]
-    collating = {name: value for name, value in answer.data_arguments.items() if value}
+def _unused(answer: Answer) -> list[str]:
+    rest, setup = without(answer.fields, (*IN_CONFIG, *USED)), answer.setup
+    lines = [f"# Not done by this loop, as the Trainer would: {name} = {value!r}" for name, value in rest.items()]
+    collating = {name: value for name, value in setup.data_arguments.items() if value}
     lines += [f"# your_collator must do it: {name} = {value!r}" for name, value in collating.items()]
-    lines += ["import torch", *answer.switch_lines] if answer.switches else []
-    return "".join(f"{' '.join(line.split())}\n" for line in lines)
-
-
-def _helpers(answer: Answer, config: dict[str, Any]) -> str:
-    """What the script imports from accelerate.utils."""
-    names = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
-    used = [word for key, word in names.items() if key in config]
-    used += ["DataLoaderConfiguration"] if _copies(answer) else []
-    return ", ".join([*sorted(used), "set_seed"])
-
-
-def _optimizer(answer: Answer, config: dict[str, Any]) -> str:
-    if "optimizer" in config:
-        return DEEPSPEED_OPTIMIZER
-    name = str(answer.fields.get("optim", ""))
-    if "8bit" in name and not name.startswith("adamw_torch"):
-        return OPTIMIZER.replace("    return kind(groups, **options)", EMBEDDINGS)
-    return OPTIMIZER
-
-
-def _copies(answer: Answer) -> str:
-    config = answer.fields.get("accelerator_config")
-    blocking = not (isinstance(config, Mapping) and config.get("non_blocking"))
-    return "" if blocking else "\n        dataloader_config=DataLoaderConfiguration(non_blocking=True),"
+    lines += ["import torch", *switch_lines(setup.switches)] if setup.switches else []
+    return [" ".join(line.split()) for line in lines]
 
 
 def _checkpointing(answer: Answer) -> str:
-    """The call of this transformers; off is said too, because a model's config can switch it on."""
-    word = next((name for name in CHECKPOINTING if name in answer.training_arguments), CHECKPOINTING[1])
+    """The call of this transformers; switched off too, because a model's config can switch it on."""
+    method = next((name for name in CHECKPOINTING if name in answer.setup.training_arguments), CHECKPOINTING[1])
     if not answer.checkpointing:
-        return f"    model.{word}_disable()\n"
+        return f"{method}_disable()"
     kwargs = answer.checkpointing_kwargs
     own = [f"{name}={kwargs.pop(name)!r}" for name in ("every_n_layers", "offload") if name in kwargs]
-    told = [f"{word}_kwargs={kwargs!r}"] if kwargs else []
-    return f"    model.{word}_enable({', '.join(told + own)})\n"
+    return f"{method}_enable({', '.join(([f'{method}_kwargs={kwargs!r}'] if kwargs else []) + own)})"

@@ -1,9 +1,9 @@
-"""The answer for axolotl: a fragment of its YAML; every key stands in its schema."""
+"""The answer for axolotl: a fragment of its YAML; every key is in its schema."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.report.exports.answer import CHECKPOINTING, Answer
+from autotune.report.exports.answer import CHECKPOINTING_FIELDS, Answer, joined, renamed, without
 from autotune.report.exports.commented_yaml import commented_yaml
 
 SAME = (
@@ -42,7 +42,7 @@ LIGER_DEFAULTS = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
 """What `use_liger_kernel` switches on by itself (liger_kernel.transformers.monkey_patch)."""
 
 GROUPED = {"group_by_length": True, "train_sampling_strategy": "group_by_length"}
-"""The older and the newer field that put samples of like lengths together."""
+"""The older and the newer field that batch samples of similar length."""
 
 OLDER_ATTENTION = {
     "eager": "eager_attention",
@@ -50,7 +50,7 @@ OLDER_ATTENTION = {
     "flash_attention_2": "flash_attention",
     "flex_attention": "flex_attention",
 }
-"""A flag for each, from before `attn_implementation` was everyone's word (axolotl pull request 3602)."""
+"""A flag for each, from before axolotl had `attn_implementation` (its pull request 3602)."""
 
 NEWER_KWARGS = ("every_n_layers", "offload")
 """Keywords of `activation_checkpointing_kwargs` that torch's own checkpointing does not know."""
@@ -62,13 +62,8 @@ FSDP_KEYS = (
 """Keys of `fsdp_config` that both have (src/axolotl/utils/schemas/fsdp.py); `cpu_offload` is its `offload_params`."""
 
 HANDLED = (
-    *SAME,
-    *RENAMED,
-    *CHECKPOINTING,
-    *(f"{name}_kwargs" for name in CHECKPOINTING),
-    *("bf16", "fp16", "use_cpu", "use_liger_kernel", "liger_kernel_config", "deepspeed"),
-    *("fsdp", "fsdp_config"),
-    *GROUPED,
+    *(*SAME, *RENAMED, *CHECKPOINTING_FIELDS, *GROUPED, "bf16", "fp16", "use_cpu"),
+    *("use_liger_kernel", "liger_kernel_config", "deepspeed", "fsdp", "fsdp_config"),
 )
 ADAPTER_KEYS = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
 QUANTIZATION = ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
@@ -77,105 +72,89 @@ QUANTIZATION = ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 
 def axolotl_yaml(answer: Answer) -> str:
     """Sizes, precision, optimizer, checkpointing, attention, kernels, data loader and compilation."""
-    fields = answer.fields
-    values: dict[str, Any] = {RENAMED[name]: value for name, value in fields.items() if name in RENAMED}
-    values |= {name: fields[name] for name in SAME if name in fields}
-    values |= {"bf16": answer.mixed_precision == "bf16", "fp16": answer.mixed_precision == "fp16"}
-    if answer.mixed_precision == "no" and answer.model_arguments.get("dtype") == "bfloat16":
-        values["bfloat16"] = True  # without autocast
-    values |= _checkpointing(answer)
-    if answer.attention:
-        values["attn_implementation"] = answer.attention
-    if experts := answer.model_arguments.get("experts_implementation"):
-        values["experts_implementation"] = experts
-    if fields.get("use_liger_kernel"):
-        values |= _liger(fields.get("liger_kernel_config") or {})
-    if answer.deepspeed_file:
-        values["deepspeed"] = answer.deepspeed_file
-    if answer.flattening:
-        values["batch_flattening"] = True
-    if any(fields.get(name) == word for name, word in GROUPED.items()):
-        values["group_by_length"] = True
-    values |= _adapter(answer)
-    if fields.get("fsdp"):
-        values |= _fsdp(answer.fsdp_config)
-    if answer.sequence_length:
-        values["sequence_len"] = answer.sequence_length
+    fields, model = answer.fields, answer.setup.model_arguments
+    kwargs = without(answer.checkpointing_kwargs, NEWER_KWARGS) if answer.checkpointing else {}
+    values: dict[str, Any] = {
+        **renamed(fields, RENAMED),
+        **renamed(fields, dict(zip(SAME, SAME, strict=True))),
+        **answer.precision_flags,
+        "bfloat16": answer.has_16_bit_weights or None,
+        "gradient_checkpointing": answer.checkpointing,
+        "gradient_checkpointing_kwargs": kwargs or None,
+        "attn_implementation": answer.attention,
+        "experts_implementation": model.get("experts_implementation") or None,
+        **(_liger(fields.get("liger_kernel_config") or {}) if fields.get("use_liger_kernel") else {}),
+        "deepspeed": answer.deepspeed_file,
+        "batch_flattening": bool(answer.setup.data_arguments.get("packing")) or None,
+        "group_by_length": any(fields.get(name) == value for name, value in GROUPED.items()) or None,
+        **(_adapter(answer) if answer.setup.adapter else {}),
+        **(_fsdp(answer.fsdp_config) if fields.get("fsdp") else {}),
+        "sequence_len": answer.sequence_length,
+    }
+    values = {name: value for name, value in values.items() if value is not None}
     return commented_yaml(_head(answer), values, _missing(answer), _notes(answer))
 
 
-def _checkpointing(answer: Answer) -> dict[str, Any]:
-    kwargs = {name: value for name, value in answer.checkpointing_kwargs.items() if name not in NEWER_KWARGS}
-    kept = {"gradient_checkpointing_kwargs": kwargs} if kwargs and answer.checkpointing else {}
-    return {"gradient_checkpointing": answer.checkpointing, **kept}
-
-
 def _liger(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The kernels that are on by themselves, and what the answer says of each."""
+    """The kernels that are on by default, and those that the answer switches on or off."""
     kernels = dict.fromkeys(LIGER_DEFAULTS, True) | {name: config[name] for name in LIGER_KEYS if name in config}
     return {"plugins": [LIGER_PLUGIN], **{LIGER_KEYS[name]: bool(on) for name, on in kernels.items()}}
 
 
 def _fsdp(config: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {name: _joined(config[name]) for name in FSDP_KEYS if name in config}
+    fsdp: dict[str, Any] = {name: joined(config[name]) for name in FSDP_KEYS if name in config}
     if "cpu_offload" in config:
-        kept["offload_params"] = bool(config["cpu_offload"])
-    return {"fsdp_version": config.get("version", 2), "fsdp_config": kept}
-
-
-def _joined(value: Any) -> Any:
-    return ",".join(value) if isinstance(value, list) else value
+        fsdp["offload_params"] = bool(config["cpu_offload"])
+    return {"fsdp_version": config.get("version", 2), "fsdp_config": fsdp}
 
 
 def _adapter(answer: Answer) -> dict[str, Any]:
-    if not answer.adapter:
-        return {}
-    quantization, targets = answer.quantization, answer.adapter.get("target_modules")
-    four = bool(quantization.get("load_in_4bit"))
-    made: dict[str, Any] = {"adapter": "qlora" if four else "lora"}
-    made |= {new: answer.adapter[name] for name, new in ADAPTER_KEYS.items() if name in answer.adapter}
+    quantization, targets = answer.quantization, answer.setup.adapter.get("target_modules")
+    is_quantized = bool(quantization.get("load_in_4bit"))
+    values: dict[str, Any] = {"adapter": "qlora" if is_quantized else "lora"}
+    values |= renamed(answer.setup.adapter, ADAPTER_KEYS)
     if targets:
-        made |= {"lora_target_linear": True} if targets == "all-linear" else {"lora_target_modules": targets}
-    if four:
-        made["load_in_4bit"] = True
-        made["bnb_config_kwargs"] = {name: quantization[name] for name in QUANTIZATION if name in quantization}
-    return made
+        values |= {"lora_target_linear": True} if targets == "all-linear" else {"lora_target_modules": targets}
+    if is_quantized:
+        values["load_in_4bit"] = True
+        values["bnb_config_kwargs"] = {name: quantization[name] for name in QUANTIZATION if name in quantization}
+    return values
 
 
 def _missing(answer: Answer) -> dict[str, Any]:
-    kwargs = {f"checkpointing {name}": answer.checkpointing_kwargs.get(name) for name in NEWER_KWARGS}
-    said = ["dtype", "attn_implementation", "experts_implementation", "packing", "quantization load_in_4bit"]
-    said += [f"adapter {name}" for name in (*ADAPTER_KEYS, "target_modules", "task_type")]
-    rest = answer.others(*said, *(f"quantization {name}" for name in QUANTIZATION))
-    sharing = {
-        f"fsdp_config {name}": value
-        for name, value in answer.fsdp_config.items()
-        if name not in (*FSDP_KEYS, "version", "cpu_offload")
+    kernels = without(answer.fields.get("liger_kernel_config") or {}, LIGER_KEYS)
+    kwargs = {name: answer.checkpointing_kwargs.get(name) for name in NEWER_KWARGS}
+    return {
+        **without(answer.fields, HANDLED),
+        **answer.others(
+            ("dtype", "attn_implementation", "experts_implementation", "packing"),
+            (*ADAPTER_KEYS, "target_modules", "task_type"),
+            (*QUANTIZATION, "load_in_4bit"),
+        ),
+        **{
+            f"fsdp_config {name}": value
+            for name, value in without(answer.fsdp_config, (*FSDP_KEYS, "version", "cpu_offload")).items()
+        },
+        **{f"checkpointing {name}": value for name, value in kwargs.items() if value is not None},
+        **{f"liger_kernel_config {name}": value for name, value in kernels.items() if value is not None},
     }
-    kernels = answer.fields.get("liger_kernel_config") or {}
-    kwargs |= {f"liger_kernel_config {name}": value for name, value in kernels.items() if name not in LIGER_KEYS}
-    return (
-        answer.without(HANDLED) | rest | sharing | {name: value for name, value in kwargs.items() if value is not None}
-    )
 
 
 def _head(answer: Answer) -> list[str]:
-    ranks = answer.data_parallel_size
-    start = "axolotl train" if ranks == 1 else f"accelerate launch --num_processes {ranks} -m axolotl.cli.train"
+    launcher = f"accelerate launch --num_processes {answer.ranks} -m axolotl.cli.train"
     return [
         f"Lines for your axolotl YAML beside base_model ({answer.model_place}), datasets, learning_rate, output_dir.",
-        f"{answer.environment} {start} YOURS.yaml",
+        f"{answer.environment} {'axolotl train' if answer.ranks == 1 else launcher} YOURS.yaml",
     ]
 
 
 def _notes(answer: Answer) -> list[str]:
-    told = ["no counterpart here: a training on the CPU, as this was measured"] if answer.is_cpu else []
+    notes = ["no counterpart here: a training on the CPU, as this was measured"] if answer.is_cpu else []
     if answer.attention in OLDER_ATTENTION:
-        told.append(f"an older axolotl says {OLDER_ATTENTION[answer.attention]}: true instead of attn_implementation")
-    kept = answer.model_arguments.get("dtype", "float32")
-    if answer.mixed_precision != "no" and kept == "float32":
-        told.append(
+        notes.append(f"older versions of axolotl: {OLDER_ATTENTION[answer.attention]}: true, not attn_implementation")
+    if answer.mixed_precision != "no" and answer.setup.model_arguments.get("dtype", "float32") == "float32":
+        notes.append(
             "measured with float32 weights; axolotl loads them in 16 bits where bf16 or fp16 is true: less memory, "
             "other numerics"
         )
-    return told
+    return notes

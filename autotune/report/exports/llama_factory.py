@@ -1,8 +1,8 @@
-"""The answer for LLaMA-Factory: a fragment of its YAML; its training arguments are Hugging Face's, its model's its own."""
+"""The answer for LLaMA-Factory: a fragment of its YAML; the model's arguments have names of its own."""
 
 from typing import Any
 
-from autotune.report.exports.answer import CHECKPOINTING, Answer
+from autotune.report.exports.answer import CHECKPOINTING_FIELDS, Answer, renamed, without
 from autotune.report.exports.commented_yaml import commented_yaml
 
 ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2", "flash_attention_3": "fa3"}
@@ -13,83 +13,65 @@ QUANTIZATION_KEYS = {
     "bnb_4bit_quant_type": "quantization_type",
     "bnb_4bit_use_double_quant": "double_quantization",
 }
-"""Fields of LoraConfig and BitsAndBytesConfig in its words (src/llamafactory/hparams/finetuning_args.py, model_args.py)."""
+"""Fields of LoraConfig and BitsAndBytesConfig -> its own (src/llamafactory/hparams/finetuning_args.py, model_args.py)."""
 
 HANDLED = (
-    *CHECKPOINTING,
-    *(f"{name}_kwargs" for name in CHECKPOINTING),
+    *CHECKPOINTING_FIELDS,
     *("bf16", "fp16", "use_liger_kernel", "liger_kernel_config", "deepspeed", "remove_unused_columns"),
 )
-"""Said in its own words, or (remove_unused_columns) set by itself whatever one says."""
+"""Fields under its own names below; remove_unused_columns it always sets itself."""
 
 
 def llama_factory_yaml(answer: Answer) -> str:
     """Every other field of TrainingArguments under its own name.
 
-    Its parser refuses names that its transformers does not know, so the newer checkpointing is said in its own words:
+    Its parser refuses names that its transformers does not know, so the newer checkpointing is written as its own
     `disable_gradient_checkpointing`, which is false by default (src/llamafactory/hparams/model_args.py).
     """
+    kwargs, adapter, quantization = answer.checkpointing_kwargs, answer.setup.adapter, answer.quantization
+    targets = _targets(adapter.get("target_modules"))
+    is_quantized = bool(adapter and quantization.get("load_in_4bit"))
     values: dict[str, Any] = {
-        **answer.without(HANDLED),
-        "bf16": answer.mixed_precision == "bf16",
-        "fp16": answer.mixed_precision == "fp16",
+        **without(answer.fields, HANDLED),
+        **answer.precision_flags,
         "disable_gradient_checkpointing": not answer.checkpointing,
-        "finetuning_type": "lora" if answer.adapter else "full",  # its own default is lora
-        **_adapter(answer),
-    }
-    if answer.checkpointing:
+        "finetuning_type": "lora" if adapter else "full",  # its own default is lora
+        **renamed(adapter, ADAPTER_KEYS),
+        "lora_target": targets,
+        "quantization_bit": 4 if is_quantized else None,
+        **(renamed(quantization, QUANTIZATION_KEYS) if is_quantized else {}),
         # The Trainer's default is the non-reentrant kind, LLaMA-Factory's the other.
-        values["use_reentrant_gc"] = bool(answer.checkpointing_kwargs.get("use_reentrant", False))
-    if answer.mixed_precision == "no" and answer.model_arguments.get("dtype") == "bfloat16":
-        values["pure_bf16"] = True
-    if answer.attention in ATTENTION:
-        values["flash_attn"] = ATTENTION[answer.attention]
-    if answer.fields.get("use_liger_kernel"):
-        values["enable_liger_kernel"] = True
-    if answer.deepspeed_file:
-        values["deepspeed"] = answer.deepspeed_file
-    if answer.sequence_length:
-        values["cutoff_len"] = answer.sequence_length
-    return commented_yaml(_head(answer), values, _missing(answer))
-
-
-def _adapter(answer: Answer) -> dict[str, Any]:
-    adapter, quantization = answer.adapter, answer.quantization
-    made = {new: adapter[name] for name, new in ADAPTER_KEYS.items() if name in adapter}
-    if "lora_target" in (targets := _targets(answer)):
-        made |= targets
-    if adapter and quantization.get("load_in_4bit"):
-        made["quantization_bit"] = 4
-        made |= {new: quantization[name] for name, new in QUANTIZATION_KEYS.items() if name in quantization}
-    return made
-
-
-def _targets(answer: Answer) -> dict[str, str]:
-    """`all` or names; an expression cannot be said."""
-    targets = answer.adapter.get("target_modules")
-    if targets == "all-linear":
-        return {"lora_target": "all"}
-    return {"lora_target": ",".join(targets)} if isinstance(targets, list) else {}
-
-
-def _missing(answer: Answer) -> dict[str, Any]:
-    said = ["dtype", "quantization load_in_4bit", *(f"quantization {name}" for name in QUANTIZATION_KEYS)]
-    said += [f"adapter {name}" for name in (*ADAPTER_KEYS, "task_type")]
-    said += ["adapter target_modules"] if _targets(answer) else []
-    said += ["attn_implementation"] if answer.attention in ATTENTION else []
-    rest = answer.others(*said)
-    kwargs = {name: value for name, value in answer.checkpointing_kwargs.items() if name != "use_reentrant"}
-    config = {"liger_kernel_config": answer.fields.get("liger_kernel_config")}
-    told = {f"checkpointing {name}": value for name, value in kwargs.items()} | rest | config
-    return {name: value for name, value in told.items() if value is not None}
-
-
-def _head(answer: Answer) -> list[str]:
-    ranks = "FORCE_TORCHRUN=1 " + (
-        f"NPROC_PER_NODE={answer.data_parallel_size} " if answer.data_parallel_size > 1 else ""
-    )
-    return [
+        "use_reentrant_gc": bool(kwargs.get("use_reentrant", False)) if answer.checkpointing else None,
+        "pure_bf16": answer.has_16_bit_weights or None,
+        "flash_attn": ATTENTION.get(answer.attention or ""),
+        "enable_liger_kernel": bool(answer.fields.get("use_liger_kernel")) or None,
+        "deepspeed": answer.deepspeed_file,
+        "cutoff_len": answer.sequence_length or None,
+    }
+    missing = {
+        **{f"checkpointing {name}": value for name, value in without(kwargs, ["use_reentrant"]).items()},
+        **answer.others(
+            ("dtype", *(["attn_implementation"] if answer.attention in ATTENTION else [])),
+            (*ADAPTER_KEYS, "task_type", *(["target_modules"] if targets else [])),
+            ("load_in_4bit", *QUANTIZATION_KEYS),
+        ),
+        "liger_kernel_config": answer.fields.get("liger_kernel_config"),
+    }
+    ranks = f"NPROC_PER_NODE={answer.ranks} " if answer.ranks > 1 else ""
+    head = [
         f"Lines for your LLaMA-Factory YAML beside model_name_or_path ({answer.model_place}), stage, do_train, "
         "dataset, template, output_dir.",
-        f"{ranks}{answer.environment} llamafactory-cli train YOURS.yaml",
+        f"FORCE_TORCHRUN=1 {ranks}{answer.environment} llamafactory-cli train YOURS.yaml",
     ]
+    return commented_yaml(head, _known(values), _known(missing))
+
+
+def _targets(targets: Any) -> str | None:
+    """`all` or names; None for an expression, which it has no counterpart for."""
+    if targets == "all-linear":
+        return "all"
+    return ",".join(targets) if isinstance(targets, list) else None
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""How every figure is drawn: one manner, colours by what they mean, and matplotlib's SVG made fit for a page.
+"""Style of every figure: colours by what they mean, and matplotlib's SVG adapted to a page.
 
 draw(result) ──matplotlib, placeholder colours──> SVG ──┬──> page: colours are the page's CSS variables
                                                        └──> file of its own: real colours, its name above it
@@ -31,19 +31,19 @@ ROLES = {
     "c7": "#3a9ba8",
     "c8": "#8c8c8c",
 }
-"""What a colour says -> the real one, of a file that stands alone. On a page it is the CSS variable of that name."""
+"""What a colour means -> the colour itself, in a file of its own. On a page it is the CSS variable of that name."""
 
 _PLACEHOLDERS = {f"#0a0b{at:02x}": role for at, role in enumerate(ROLES)}
 INK, MUTED, GRID, PAPER, ACCENT, BEST, BASELINE, BAD, *PARTS = _PLACEHOLDERS
-"""Colours to draw with: none that anyone would choose, and each is replaced."""
+"""Colours to draw with: placeholders, each of which is replaced."""
 
 WIDTH, HEIGHT = 5.0, 3.4
-"""Inches: on a phone's width its text is as large as it says."""
+"""Inches: on a phone's width the text has its nominal size."""
 
 SMALL = 8.5
 """Points of the smaller text."""
 
-_MANNER = {
+_STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -73,33 +73,34 @@ _MANNER = {
 }
 _FONT = "font-family: system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; stroke-linejoin: round"
 _MEASURES = frozenset(("d", "x", "y", "width", "height", "transform"))
+_REFERENCE = re.compile(r"#([\w-]+)")
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One drawn figure. name: for links, ids and files; title and caption: plain sentences; figure: matplotlib's."""
+    """One drawn figure; title and caption are plain text."""
 
-    name: str
+    name: str  # for links, ids and files
     title: str
     caption: str
-    figure: Any
+    figure: Any  # matplotlib's
 
 
 @contextlib.contextmanager
-def manner() -> Iterator[None]:
-    """Draw, and write, every figure inside this: nobody's own matplotlib settings count, and all text is plain text."""
+def figure_style() -> Iterator[None]:
+    """Draw and write every figure inside this: the user's matplotlib settings do not count, and all text is plain text."""
     import matplotlib.style
 
-    with matplotlib.style.context(["default", _MANNER]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # it is drawn by the reader's own fonts
+    with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's own fonts have it
         yield
 
 
 def new_figure(
     height: float = HEIGHT, width: float = WIDTH, layout: Literal["constrained"] | None = "constrained"
 ) -> Any:
-    """An empty figure of this size in inches, which no window and no global state knows."""
+    """An empty figure of this size in inches, outside of pyplot's global state."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -115,27 +116,32 @@ def legend_below(figure: Any, columns: int, **more: Any) -> None:
 
 
 def page_svg(drawing: Drawing) -> str:
-    """An `<svg>` element for a page: it takes the page's colours and width, and no id of it is another figure's."""
-    return _svg(drawing, {role: f"var(--{role})" for role in ROLES}, alone=False)
+    """An `<svg>` element for a page: it takes the page's colours and width, and its ids begin with the figure's name."""
+    return _svg(drawing, {role: f"var(--{role})" for role in ROLES}, is_file=False)
 
 
 def file_svg(drawing: Drawing, title: str) -> str:
     """A whole SVG file: the same drawing in real colours on white, with this title above it."""
     drawing.figure.suptitle(title, fontsize="medium")
     drawing.figure.set_facecolor(PAPER)
-    return _svg(drawing, ROLES, alone=True)
+    return _svg(drawing, ROLES, is_file=True)
 
 
-def _svg(drawing: Drawing, colours: dict[str, str], alone: bool) -> str:
-    written = io.StringIO()
-    how = {"facecolor": PAPER if alone else "none", "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type"))}
-    drawing.figure.savefig(written, format="svg", **how)
-    root = ElementTree.fromstring(written.getvalue())
-    _without_waste(root)
-    referred = set(re.findall(r"#([\w-]+)", " ".join(value for one in root.iter() for value in one.attrib.values())))
+def _svg(drawing: Drawing, colours: dict[str, str], is_file: bool) -> str:
+    content = io.StringIO()
+    options = {
+        "facecolor": PAPER if is_file else "none",
+        "metadata": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    }
+    drawing.figure.savefig(content, format="svg", **options)
+    root = ElementTree.fromstring(content.getvalue())
+    _shrink(root)
+    references = {
+        name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)
+    }
     for element in root.iter():
-        _plain(element, drawing.name, referred, colours)
-    if not alone:
+        _adapt(element, drawing.name, references, colours)
+    if not is_file:
         del root.attrib["width"], root.attrib["height"]
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "style": _FONT}
     title = ElementTree.Element("title")
@@ -144,8 +150,8 @@ def _svg(drawing: Drawing, colours: dict[str, str], alone: bool) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _without_waste(root: Any) -> None:
-    """Leave out metadata and the style sheet (it would speak of the whole page), and say what all of a group share once."""
+def _shrink(root: Any) -> None:
+    """Remove metadata and the style sheet (it would apply to the whole page), and move a style that a group shares up."""
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.endswith(("}metadata", "}style")):
@@ -158,21 +164,21 @@ def _without_waste(root: Any) -> None:
                 del child.attrib["style"]
 
 
-def _plain(element: Any, name: str, referred: set[str], colours: dict[str, str]) -> None:
-    """Our names, colours and short numbers in one element; its text stays as it is."""
+def _adapt(element: Any, name: str, references: set[str], colours: dict[str, str]) -> None:
+    """Ids, colours and short numbers in one element; its text stays as it is."""
     element.tag = _local(element.tag)
-    said = {_local(key): value for key, value in element.attrib.items()}
-    if (own := said.pop("id", None)) in referred:
-        said["id"] = f"{name}-{own}"
-    for key, value in said.items():
+    attributes = {_local(key): value for key, value in element.attrib.items()}
+    if (id := attributes.pop("id", None)) in references:
+        attributes["id"] = f"{name}-{id}"
+    for key, value in attributes.items():
         value = re.sub(r"#([a-z][\w-]*)", rf"#{name}-\1", value)
         value = re.sub(r"#0a0b[0-9a-f]{2}", lambda match: colours[_PLACEHOLDERS[match[0]]], value)
         value = re.sub(r"font-family: [^;]*;? ?", "", value) if key == "style" else value
-        said[key] = " ".join(_NUMBER.sub(_shorter, value).split()) if key in _MEASURES else value
-    if said.get("transform", "").startswith("rotate(-0 "):
-        del said["transform"]
+        attributes[key] = " ".join(_NUMBER.sub(_shorter, value).split()) if key in _MEASURES else value
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
     element.attrib.clear()
-    element.attrib.update(said)
+    element.attrib.update(attributes)
     if element.tag not in ("text", "title"):
         element.text = None
     element.tail = None

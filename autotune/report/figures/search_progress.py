@@ -1,11 +1,11 @@
-"""The search as it went: each trial, the best so far, and what the untried could still win."""
+"""Progress of the search: each trial, the best so far, and the bound on what is untested."""
 
 import math
 from collections.abc import Sequence
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, INK, MUTED, Drawing, legend_below, new_figure
-from autotune.report.figures.words import NO_BASELINE, memory_unit
+from autotune.report.figures.canvas import ACCENT, BAD, INK, MUTED, Drawing, legend_below, new_figure
+from autotune.report.figures.rows import mark_special_trials, mark_unfit_baseline, memory_unit, special_trials
 from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
@@ -16,45 +16,38 @@ Point = tuple[int, float]
 
 def draw(result: SearchResult) -> Drawing | None:
     """The objective over the trials' numbers, as the probes measured it; None where none fits."""
-    unit_name, unit = memory_unit(one.measurement.peak_bytes for one in result.trials)
-    of_memory = result.request.objective == "memory"
-    points = [(one.number, _value(one, result.request.objective, unit)) for one in result.trials]
-    known = [(number, value) for number, value in points if value]
-    best = _best_so_far(result.trials, points, of_memory)
+    objective, baseline = result.request.objective, result.baseline_trial
+    unit_name, unit = memory_unit(trial.measurement.peak_bytes for trial in result.trials)
+    is_memory = objective == "memory"
+    values = {trial.number: _value(trial, objective, unit) for trial in result.trials}
+    points = {number: (number, value) for number, value in values.items() if value}
+    best = _best_so_far(result.trials, values, is_memory)
     if not best:
         return None
     figure = new_figure()
     axes = figure.add_subplot()
-    numbers = {one.number for one in (result.baseline_trial, result.best_trial) if one is not None}
-    others = [one for one in known if one[0] not in numbers]
-    if others:
+    special = {trial.number for trial in special_trials(result)}
+    if others := [point for number, point in points.items() if number not in special]:
         axes.scatter(*zip(*others, strict=True), 22, ACCENT, alpha=0.7, label="trial", zorder=3)
-    own = None if result.baseline_trial is None else result.baseline_trial.number
-    if lost := [number for number, value in points if not value and number != own]:
+    unfit_baseline = baseline is not None and baseline.number not in points
+    if lost := [number for number in values if number not in points and not (unfit_baseline and number == 0)]:
         axes.plot(lost, [0] * len(lost), "x", color=BAD, clip_on=False, markersize=5, label="does not fit, or failed")
-    for name, one, mark, size, colour in (
-        ("baseline", result.baseline_trial, "s", 50, BASELINE),
-        ("best", result.best_trial, "*", 170, BEST),
-    ):
-        if one is not None and one.number in dict(known):
-            axes.scatter([one.number], [dict(known)[one.number]], size, colour, marker=mark, label=name, zorder=4)
-    if own is not None and own not in dict(known):
-        axes.scatter(own, 0, 50, BAD, marker="s", label=NO_BASELINE, clip_on=False, zorder=4)
+    mark_special_trials(axes, result, points)
+    if unfit_baseline:
+        mark_unfit_baseline(axes, 0, 0)
     axes.step(*zip(*best, strict=True), where="post", color=INK, linewidth=1.5, label="best so far")
-    likely, every = _bounds(result, best, of_memory)
-    for bound, style, said in ((likely, "-", "what is likely to fit"), (every, "--", "any untried")):
+    likely, untested = _bounds(result, best, is_memory)
+    for bound, style, what in ((likely, "-", "what is likely to fit"), (untested, "--", "any untested")):
         if bound:
-            label = f"bound: {said}"
+            label = f"bound: {what}"
             axes.step(*zip(*bound, strict=True), where="post", color=MUTED, linestyle=style, linewidth=1.2, label=label)
-    label = f"peak memory, {unit_name}" if of_memory else LABELS[result.request.objective]
-    axes.set(xlabel="trial", ylabel=label)
-    top = max(value for _, value in known)
-    reach = max([value for _, value in (*likely, *every)], default=0.0)
+    axes.set(xlabel="trial", ylabel=f"peak memory, {unit_name}" if is_memory else LABELS[objective])
+    top, reach = max(values.values()), max([value for _, value in (*likely, *untested)], default=0.0)
     axes.set_ylim(0, min(max(1.08 * top, 1.05 * reach), 2 * top))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid()
     legend_below(figure, 3)
-    return Drawing("search-progress", "Progress of the search", _caption(result, bool(every)), figure)
+    return Drawing("search-progress", "Progress of the search", _caption(result, bool(untested)), figure)
 
 
 def _value(trial: Trial, objective: str, unit: int) -> float:
@@ -66,38 +59,39 @@ def _value(trial: Trial, objective: str, unit: int) -> float:
     return float(speed(trial.measurement, objective) or 0.0)
 
 
-def _best_so_far(trials: Sequence[Trial], points: Sequence[Point], of_memory: bool) -> list[Point]:
+def _best_so_far(trials: Sequence[Trial], values: dict[int, float], is_memory: bool) -> list[Point]:
     """After each trial from the first that fits on; a probe that ended early never counts."""
-    found: list[Point] = []
-    for trial, (number, value) in zip(trials, points, strict=True):
-        before = found[-1][1] if found else None
+    points: list[Point] = []
+    for trial in trials:
+        value, before = values[trial.number], points[-1][1] if points else None
         if not value or trial.measurement.ended_early:
             value = before or 0.0
         elif before is not None:
-            value = min(before, value) if of_memory else max(before, value)
+            value = min(before, value) if is_memory else max(before, value)
         if value:
-            found.append((number, value))
-    return found
+            points.append((trial.number, value))
+    return points
 
 
-def _bounds(result: SearchResult, best: Sequence[Point], of_memory: bool) -> tuple[list[Point], list[Point]]:
+def _bounds(result: SearchResult, best: Sequence[Point], is_memory: bool) -> tuple[list[Point], list[Point]]:
     """What those likely to fit, and any, could still reach after each trial of which that is known."""
     likely: list[Point] = []
-    every: list[Point] = []
+    untested: list[Point] = []
     for number, value in best:
-        if (prospect := result.prospects.get(number)) is not None:
-            for points, share in ((likely, prospect.max_gain_if_fits), (every, prospect.max_gain)):
+        if (gap := result.prospects.get(number)) is not None:
+            for points, share in ((likely, gap.max_gain_if_fits), (untested, gap.max_gain)):
                 if math.isfinite(share):
-                    points.append((number, value * (1 - share if of_memory else 1 + share)))
-    return likely, every
+                    points.append((number, value * (1 - share if is_memory else 1 + share)))
+    return likely, untested
 
 
-def _caption(result: SearchResult, bounded: bool) -> str:
-    said = "Each trial as its probe measured it, before finalists were measured again. "
-    if bounded:
-        side = "below" if result.request.objective == "memory" else "above"
-        said += (
-            f"With 95 % confidence nothing untried lies {side} the bounds: drawn through, of what is likely to fit; "
-        )
-        said += "dashed, of all, each as far as it may fit after all. Where they meet the best, the search is over. "
-    return f"{said}It ended: {result.stop_reason}."
+def _caption(result: SearchResult, has_bounds: bool) -> str:
+    side = "below" if result.request.objective == "memory" else "above"
+    bounds = (
+        f"With 95 % confidence nothing untested is {side} the bounds. The solid one is of what is likely to fit, the dashed "
+        "one of all. Where they meet the best, the search is over. "
+    )
+    return (
+        "Each trial as its probe measured it, before finalists were measured again. "
+        f"{bounds if has_bounds else ''}It ended: {result.stop_reason}."
+    )

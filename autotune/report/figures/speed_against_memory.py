@@ -6,8 +6,14 @@ from typing import Any
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
-from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, Drawing, legend_below, new_figure
-from autotune.report.figures.words import NO_BASELINE, memory_unit, wanted_bytes
+from autotune.report.figures.canvas import ACCENT, BAD, Drawing, legend_below, new_figure
+from autotune.report.figures.rows import (
+    mark_special_trials,
+    mark_unfit_baseline,
+    memory_unit,
+    requested_bytes,
+    special_trials,
+)
 from autotune.study.objective import pareto_front
 from autotune.study.result import SearchResult
 
@@ -18,87 +24,84 @@ MOST_INTERVALS = 40
 def draw(result: SearchResult) -> Drawing | None:
     """Samples / second over peak memory, one mark a trial; None where no trial has either.
 
-    Trials that ran out of memory stand at speed 0, where what they held and what was refused lies together; above what
-    was allowed. What wanted far more stands at the edge. A baseline among those that do not fit keeps its square.
+    Trials that ran out of memory are at speed 0, at the sum of what they held and were refused, or at the edge where that
+    is far more. A baseline among those that do not fit keeps its square.
     """
-    able = [trial for trial in result.trials if trial.feasible and trial.samples_per_second and trial.peak_bytes]
-    over = [trial for trial in result.trials if not trial.feasible and trial.samples_per_second and trial.peak_bytes]
-    lost = [one for one in result.trials if one.final.outcome is Outcome.OUT_OF_MEMORY and wanted_bytes(one)]
-    if not (able or over or lost):
+    measured = [trial for trial in result.trials if trial.samples_per_second and trial.peak_bytes]
+    fits = [trial for trial in measured if trial.feasible]
+    lost = [trial for trial in result.trials if trial.final.outcome is Outcome.OUT_OF_MEMORY and requested_bytes(trial)]
+    if not measured and not lost:
         return None
-    most = max([one.peak_bytes or 0 for one in (*able, *over)], default=0)
-    near = bool(lost) or result.memory_limit_bytes < 2 * most
-    edge = 1.25 * max(most, result.memory_limit_bytes if near else 0)
+    most = max([trial.peak_bytes or 0 for trial in measured], default=0)
+    is_near = bool(lost) or result.memory_limit_bytes < 2 * most
+    edge = 1.25 * max(most, result.memory_limit_bytes if is_near else 0)
     name, unit = memory_unit([edge / 1.25])
     figure = new_figure()
     axes = figure.add_subplot()
-    _trials(axes, result, able, unit)
-    beyond = {one.number: ((one.peak_bytes or 0) / unit, float(one.samples_per_second or 0)) for one in over}
-    crosses = {one.number: (min(wanted_bytes(one), edge) / unit, 0.0) for one in lost}
-    own = None if result.baseline_trial is None else result.baseline_trial.number
-    square = [places.pop(own) for places in (beyond, crosses) if own in places]
+    points = {
+        trial.number: ((trial.peak_bytes or 0) / unit, float(trial.samples_per_second or 0)) for trial in measured
+    }
+    _draw_fitting(axes, result, fits, {trial.number: points[trial.number] for trial in fits})
+    beyond = {trial.number: points[trial.number] for trial in measured if not trial.feasible}
+    crosses = {trial.number: (min(requested_bytes(trial), edge) / unit, 0.0) for trial in lost}
+    baseline = -1 if result.baseline_trial is None else result.baseline_trial.number
+    unfit_baseline = beyond.pop(baseline, None) or crosses.pop(baseline, None)
     if beyond:
         label = "ran, but not within what is allowed"
         axes.scatter(*zip(*beyond.values(), strict=True), 28, facecolors="none", edgecolors=BAD, label=label)
     if crosses:
-        what = {"color": BAD, "clip_on": False, "linestyle": "none", "label": "out of memory (held + refused)"}
-        axes.plot(*zip(*crosses.values(), strict=True), "x", markersize=6, markeredgewidth=1.5, zorder=5, **what)
-    if square:
-        axes.scatter(*square[-1], 55, BAD, marker="s", label=NO_BASELINE, clip_on=False, zorder=6)
-    if near:
-        for size, style, said in (
-            (result.allowed_bytes, "--", "allowed"),
-            (result.memory_limit_bytes, "-", "limit"),
-        ):
-            label = f"{said} {format_bytes(size)}"
-            axes.axvline(size / unit, color=BAD, linestyle=style, linewidth=1.2, label=label, zorder=1)
+        label = "out of memory (held + refused)"
+        style = {"color": BAD, "clip_on": False, "linestyle": "none", "markersize": 6, "markeredgewidth": 1.5}
+        axes.plot(*zip(*crosses.values(), strict=True), "x", zorder=5, label=label, **style)
+    if unfit_baseline:
+        mark_unfit_baseline(axes, *unfit_baseline)
+    if is_near:
+        for size, line, what in ((result.allowed_bytes, "--", "allowed"), (result.memory_limit_bytes, "-", "limit")):
+            label = f"{what} {format_bytes(size)}"
+            axes.axvline(size / unit, color=BAD, linestyle=line, linewidth=1.2, label=label, zorder=1)
         axes.axvspan(result.memory_limit_bytes / unit, 1.02 * edge / unit, color=BAD, alpha=0.08, linewidth=0)
     axes.set(xlabel=f"peak memory, {name}", ylabel="samples / second")
     axes.set_xlim(right=1.02 * edge / unit)
     axes.set_ylim(bottom=0)
     axes.grid()
     legend_below(figure, 2)
-    return Drawing("speed-against-memory", "Speed against peak memory", _caption(result, near, bool(crosses)), figure)
+    caption = _caption(result, is_near, bool(crosses))
+    return Drawing("speed-against-memory", "Speed against peak memory", caption, figure)
 
 
-def _trials(axes: Any, result: SearchResult, able: Sequence[Trial], unit: int) -> None:
-    roles = [("best", result.best_trial, "*", 190, BEST), ("baseline", result.baseline_trial, "s", 55, BASELINE)]
-    special = {one.number for _, one, *_ in roles if one is not None}
-    others = [one for one in able if one.number not in special]
-    if len(able) <= MOST_INTERVALS and able:
-        lows = [one.samples_per_second.low for one in able if one.samples_per_second]
-        highs = [min(one.samples_per_second.high, 2 * one.samples_per_second) for one in able if one.samples_per_second]
-        axes.vlines([(one.peak_bytes or 0) / unit for one in able], lows, highs, ACCENT, alpha=0.45, linewidth=1.2)
-    for early, label in ((False, "trials"), (True, "trials that ended early")):
-        some = [one for one in others if one.measurement.ended_early is early]
-        if some:
-            how = {"alpha": 0.35} if early else {}
-            axes.scatter([(one.peak_bytes or 0) / unit for one in some], _speeds(some), 24, ACCENT, label=label, **how)
-    front = pareto_front(result.trials)[::-1]
+def _draw_fitting(
+    axes: Any, result: SearchResult, trials: Sequence[Trial], points: dict[int, tuple[float, float]]
+) -> None:
+    """The trials that fit with their intervals, and the Pareto front. points: trial number -> its place."""
+    if trials and len(trials) <= MOST_INTERVALS:
+        speeds = [trial.samples_per_second for trial in trials if trial.samples_per_second]
+        lows, highs = [speed.low for speed in speeds], [min(speed.high, 2 * speed) for speed in speeds]
+        axes.vlines([x for x, _ in points.values()], lows, highs, ACCENT, alpha=0.45, linewidth=1.2)
+    special = {trial.number for trial in special_trials(result)}
+    for is_early, label, alpha in ((False, "trials", None), (True, "trials that ended early", 0.35)):
+        shown = [
+            points[trial.number]
+            for trial in trials
+            if trial.number not in special and trial.measurement.ended_early is is_early
+        ]
+        if shown:
+            axes.scatter(*zip(*shown, strict=True), 24, ACCENT, label=label, alpha=alpha)
+    front = [points[trial.number] for trial in pareto_front(result.trials)[::-1] if trial.number in points]
     if len(front) > 1:
-        memory = [(one.peak_bytes or 0) / unit for one in front]
-        axes.step(
-            memory, _speeds(front), where="post", color=ACCENT, linewidth=1.2, alpha=0.7, zorder=1, label="Pareto front"
-        )
-    for name, one, mark, size, colour in roles:
-        if one is not None and one.number in {trial.number for trial in able}:
-            axes.scatter(
-                [(one.peak_bytes or 0) / unit], _speeds([one]), size, colour, marker=mark, label=name, zorder=4
-            )
+        style = {"where": "post", "color": ACCENT, "linewidth": 1.2, "alpha": 0.7, "zorder": 1}
+        axes.step(*zip(*front, strict=True), label="Pareto front", **style)
+    mark_special_trials(axes, result, points)
 
 
-def _speeds(trials: Sequence[Trial]) -> list[float]:
-    return [float(one.samples_per_second or 0) for one in trials]
-
-
-def _caption(result: SearchResult, near: bool, lost: bool) -> str:
-    said = "Higher is faster, further left is leaner. "
-    if near:
-        said += "Right of the dashed line is the headroom, right of the solid line is more than the limit. "
-    else:
-        sizes = f"{format_bytes(result.allowed_bytes)} of {format_bytes(result.memory_limit_bytes)}"
-        said += f"Allowed are {sizes}, far right of the picture. "
-    if lost:
-        said += "A cross is a trial that ran out of memory, where what it held and what it was refused lie together; "
-        said += "one at the right edge wanted more than the picture shows. "
-    return said + "No trial beats one of the Pareto front in both speed and memory."
+def _caption(result: SearchResult, is_near: bool, has_crosses: bool) -> str:
+    sizes = f"{format_bytes(result.allowed_bytes)} of {format_bytes(result.memory_limit_bytes)}"
+    limit = "Right of the dashed line is the headroom, right of the solid line is more than the limit. "
+    crosses = (
+        "A cross is a trial that ran out of memory, at the sum of what it held and what it was refused; one at the right edge "
+        "requested more than the picture shows. "
+    )
+    return (
+        "Higher is faster, further left is leaner. "
+        f"{limit if is_near else f'Allowed are {sizes}, far right of the picture. '}{crosses if has_crosses else ''}"
+        "No trial beats one of the Pareto front in both speed and memory."
+    )

@@ -1,10 +1,9 @@
-"""How a step's time divides, for the best, the baseline and the other finalists."""
+"""Parts of a step's time, for the best, the baseline and the other finalists."""
 
 from autotune.core.trial import Trial
 from autotune.core.units import three_digits
 from autotune.report.figures.canvas import Drawing
-from autotune.report.figures.rows import stacked
-from autotune.report.figures.words import told
+from autotune.report.figures.rows import special_trials, stacked, trial_name
 from autotune.study.result import SearchResult
 
 PARTS = {
@@ -16,25 +15,27 @@ PARTS = {
 }
 
 LONG_S = 3.0
-"""Seconds of a step from which on they are told as such."""
+"""Seconds of a step from which on the unit is seconds."""
 
 
 def draw(result: SearchResult) -> Drawing | None:
     """Mean time of a step and its parts, a bar a trial; None where no trial's forward and backward were timed."""
-    first = [one for one in (result.baseline_trial, result.best_trial) if one is not None]
-    finalists = [one for one in result.trials if one.confirmed and one.feasible]
-    rows = [one for one in {one.number: one for one in (*first, *finalists)}.values() if one.feasible and _timed(one)]
-    if not rows:
+    finalists = [trial for trial in result.trials if trial.confirmed]
+    by_number = {trial.number: trial for trial in (*special_trials(result), *finalists)}
+    trials = [trial for trial in by_number.values() if trial.feasible and _is_timed(trial)]
+    if not trials:
         return None
-    steps = [one.final.step_time_s or 0.0 for one in rows]
+    steps = [trial.final.step_time_s or 0.0 for trial in trials]
     scale, unit, name = (1, "s", "seconds") if max(steps) >= LONG_S else (1000, "ms", "milliseconds")
-    parts = [{part: scale * (getattr(one.final, key) or 0.0) for part, key in PARTS.items()} for one in rows]
-    ends = [f"{three_digits(scale * one)} {unit}" for one in steps]
-    figure = stacked([told(result, one) for one in rows], parts, f"{name} of an optimizer step", ends)
-    said = "The mean of the timed steps. Data wait is time in which the training stands still for its next batch; overhead is "
-    said += "the Trainer's own work between the parts. Behind each bar stands the whole step."
-    return Drawing("step-time", "How a step's time divides", said, figure)
+    parts = [{part: scale * (getattr(trial.final, field) or 0.0) for part, field in PARTS.items()} for trial in trials]
+    ends = [f"{three_digits(scale * seconds)} {unit}" for seconds in steps]
+    figure = stacked([trial_name(result, trial) for trial in trials], parts, f"{name} of an optimizer step", ends)
+    caption = (
+        "The mean of the timed steps. Data wait is time in which the training waits for its next batch; overhead is the "
+        "Trainer's own work between the parts. Behind each bar is the whole step."
+    )
+    return Drawing("step-time", "How a step's time divides", caption, figure)
 
 
-def _timed(trial: Trial) -> bool:
+def _is_timed(trial: Trial) -> bool:
     return bool(trial.final.forward_time_s or trial.final.backward_time_s)

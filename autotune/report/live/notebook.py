@@ -1,18 +1,14 @@
 """A search in a notebook: one display that is updated in place."""
 
-import html
 import sys
-import time
-from collections.abc import Callable
+from html import escape
 from importlib import import_module
 from typing import Any
 
 from autotune.core.units import format_seconds
-from autotune.report.live.text import HEADER, best_text, bound_text, cells, doing_text, left_text
-from autotune.study.plan import Progress
-
-ROWS = 12
-"""Latest trials that are shown while the search runs; all of them once it is over."""
+from autotune.report.live.text import HEADER, ROWS, LiveView, best_text, cells, lines
+from autotune.report.notebook import html_table
+from autotune.study.plan import Progress, Watch
 
 
 def in_notebook() -> bool:
@@ -21,55 +17,34 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class NotebookTable:
-    """The search as an HTML table in the cell that runs it; a step forward, an update: no thread of its own."""
+class NotebookTable(LiveView):
+    """The search as an HTML table in the cell that runs it, updated at each event: no thread of its own."""
 
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._begun = time.monotonic()
-        self._last: Progress | None = None
-
-    def __enter__(self) -> Callable[[Progress], None]:
-        shown = import_module("IPython.display")
-        first = shown.HTML("<p>reading device, model and data ...</p>")
-        self._handle = shown.display(first, display_id=True)
-        return self._take
+    def __enter__(self) -> Watch:
+        display = import_module("IPython.display")
+        first = display.HTML("<p>reading device, model and data ...</p>")
+        self._handle: Any = display.display(first, display_id=True)
+        return self._show
 
     def __exit__(self, *_: object) -> None:
         if self._last is not None:
-            self._show(page(self._last, self._seconds(), len(self._last.trials), over=True))
+            self._update(page(self._last, self._elapsed(), len(self._last.trials), is_over=True))
 
-    def _take(self, progress: Progress) -> None:
-        if progress.kind != "stopping":
-            self._last = progress
-        said = progress.message.replace("press Ctrl-C", "interrupt") if progress.kind == "stopping" else ""
-        self._show(page(self._last or progress, self._seconds(), ROWS, said))
+    def _show(self, progress: Progress) -> None:
+        self._take(progress)
+        notice = self._notice.replace("press Ctrl-C", "interrupt") if progress.kind == "stopping" else ""
+        self._update(page(self._last or progress, self._elapsed(), ROWS, notice))
 
-    def _seconds(self) -> float:
-        return time.monotonic() - self._begun
-
-    def _show(self, text: str) -> None:
+    def _update(self, html: str) -> None:
         if self._handle is not None:  # None where the front end takes no displays
-            self._handle.update(import_module("IPython.display").HTML(text))
+            self._handle.update(import_module("IPython.display").HTML(html))
 
 
-def page(progress: Progress, seconds: float, rows: int, notice: str = "", over: bool = False) -> str:
-    """The HTML of where a search stands so many seconds after its begin, or ended; every text in it is escaped."""
-    trials = list(progress.trials)
-    shown = trials[-rows:] if rows else []
-    body = "".join(
-        f"<tr>{''.join(_cell('td', text) for text in cells(trial, progress.best, trials[0], over))}</tr>"
-        for trial in shown
-    )
-    head = "".join(_cell("th", name) for name in HEADER)
-    doing = doing_text(progress, 0.0).replace(" (0 s)", "")
-    elapsed = f"{format_seconds(seconds)} elapsed"
-    said = [doing, f"{elapsed}, {left_text(progress)}", best_text(progress), bound_text(progress), notice]
-    if over:
-        said = [elapsed, best_text(progress).replace("best so far", "best")]
-    lines = "<br>".join(html.escape(text) for text in said if text)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{lines}</p>"
-
-
-def _cell(kind: str, text: str) -> str:
-    return f'<{kind} style="text-align: left">{html.escape(text)}</{kind}>'
+def page(progress: Progress, seconds: float, rows: int, notice: str = "", is_over: bool = False) -> str:
+    """The HTML of a search so many seconds after its begin; every text in it is escaped. rows: the latest trials."""
+    shown = progress.trials[-rows:] if rows else ()
+    table = html_table(HEADER, [cells(trial, progress.best, progress.trials[0], is_over) for trial in shown])
+    below = [*lines(progress, seconds), notice]
+    if is_over:
+        below = [f"{format_seconds(seconds)} elapsed", best_text(progress).replace("best so far", "best")]
+    return f"{table}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"

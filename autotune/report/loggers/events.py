@@ -1,4 +1,4 @@
-"""What loggers are told of a study, as plain values: no variables of the process, no secrets, no folders."""
+"""Events of a study for loggers, as plain values: no variables of the process, no secrets, no folders."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,8 +9,7 @@ from autotune.core.configuration import Value
 from autotune.core.request import TuningRequest
 from autotune.core.trial import Trial
 from autotune.core.units import finite
-from autotune.report.plain import speedup_fields
-from autotune.report.summary import headline
+from autotune.report.summary import headline, speedup_fields
 from autotune.study.objective import best_trial, speed_up
 from autotune.study.result import SearchResult
 
@@ -21,68 +20,75 @@ PROJECT = "autotune"
 """Of the runs, where the tracker's own variable names no other."""
 
 FILES = ("summary.md", "report.html", "trials.csv", "best_*.json")
-"""Of a report folder, handed to trackers that keep files."""
+"""Of a report folder, uploaded to trackers that keep files."""
 
 
 @dataclass(frozen=True)
-class Study:
-    """What a run begins with. facts: what was asked, of what, and where; folder: the study's, for a logger's own files.
-
-    run: the run to go on with (resumed), else a new name for one.
-    """
+class StudyEvent:
+    """The beginning of a run."""
 
     name: str
-    folder: Path
-    facts: Mapping[str, Value]
-    run: str = ""
+    folder: Path  # the study's, for a logger's own files
+    facts: Mapping[str, Value]  # the request, model, data and device
+    run: str = ""  # the run to resume, or a new name for one
     resumed: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """One trial: `numbers` by name (unknown and endless ones left out), and the configuration's `values`."""
+    """One trial, as its own probe measured it."""
 
     number: int
-    numbers: dict[str, float]
-    values: dict[str, Value]
+    numbers: dict[str, float]  # unknown and infinite ones left out
+    values: dict[str, Value]  # sizes and settings
     outcome: str
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        values = {f"configuration/{name}": value for name, value in self.values.items()}
+        return {"trial": self.number, "outcome": self.outcome, **self.numbers, **values}
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What came of the study. numbers: speed-up and the best trial's, by name; words: headline, statement, configurations.
+    """The result of a study."""
 
-    table: one row a trial, confirmations counted; files: of the report; complete: whether the search came to its end.
-    """
+    numbers: dict[str, float]  # speed-up, and the best trial's
+    words: dict[str, str]  # headline, stop reason, configurations
+    values: dict[str, Value] = field(default_factory=dict)  # the best trial's sizes and settings
+    table: "pd.DataFrame | None" = None  # one row a trial, confirmations included
+    files: Sequence[Path] = ()  # of the report
+    complete: bool = True  # whether the search came to its end
 
-    numbers: dict[str, float]
-    words: dict[str, str]
-    values: dict[str, Value] = field(default_factory=dict)
-    table: "pd.DataFrame | None" = None
-    files: Sequence[Path] = ()
-    complete: bool = True
+    @property
+    def flat(self) -> dict[str, Any]:
+        answer = {f"answer/{name}": value for name, value in (self.words | self.numbers).items()}
+        return answer | {f"answer/configuration/{name}": value for name, value in self.values.items()}
+
+    @property
+    def table_arguments(self) -> dict[str, Any]:
+        """Columns and rows for a tracker's own table, whose values know nothing of pandas' <NA>."""
+        from autotune.report.formats import plain_rows
+
+        assert self.table is not None
+        return {"columns": list(self.table.columns), "data": [list(row.values()) for row in plain_rows(self.table)]}
 
 
 def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value]:
-    """What was asked, of what, and where."""
-    told: dict[str, Any] = {
+    """The request, model, data and device."""
+    names = ("global_batch_size", "sequence_length", "objective", "sampler", "n_trials", "seed", "training_steps")
+    facts: dict[str, Any] = {
         "model": result.model_text,
         "task": result.workload.task,
         "data": result.data_text,
         "device": result.device_text,
-        "global_batch_size": request.global_batch_size,
-        "sequence_length": request.sequence_length,
-        "objective": request.objective,
         "space": Path(request.space).name,
-        "sampler": request.sampler,
-        "n_trials": request.n_trials,
-        "seed": request.seed,
-        "training_steps": request.training_steps,
+        **{name: getattr(request, name) for name in names},
         "memory_limit_bytes": result.memory_limit_bytes,
         "allowed_bytes": result.allowed_bytes,
         **{f"version_{name}": version for name, version in result.environment.versions.items()},
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def rows(
@@ -90,8 +96,8 @@ def rows(
 ) -> Iterator[Row]:
     """A row for each trial whose number is above `after`, by what its own probe measured.
 
-    Confirmations come later and are in the ending's table: the rows of a study are the same, told while it runs or
-    afterwards. could_win: number -> share by which something untried could still beat the best before that probe.
+    Confirmations come later and are in the ending's table: the rows of a study are the same, logged while it runs or
+    afterwards. max_gain_if_fits: trial number -> share by which something untested could still beat the best before it.
     """
     probed = [replace(trial, confirmations=(), disqualified_reason="") for trial in trials]
     for count, trial in enumerate(probed, start=1):
@@ -100,26 +106,28 @@ def rows(
 
 
 def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain_if_fits: float | None) -> Row:
-    measured, speed = trial.measurement, trial.samples_per_second
-    best, first = best_trial(so_far, objective), so_far[0]
-    so_much = speed_up(best, first, objective)[0] if best is not None and first.number == 0 else None
+    measurement, best, first = trial.measurement, best_trial(so_far, objective), so_far[0]
+    speedup = speed_up(best, first, objective)[0] if best is not None and first.number == 0 else None
     numbers = {
-        "samples_per_second": speed,
-        "samples_per_second_low": speed and speed.low,
-        "samples_per_second_high": speed and speed.high,
-        "peak_bytes": measured.peak_bytes,
-        "feasible": measured.feasible,
-        "fits": measured.fits,
-        "probe_seconds": measured.probe_seconds,
+        **_speed_fields("", trial),
+        "peak_bytes": measurement.peak_bytes,
+        "feasible": measurement.feasible,
+        "fits": measurement.fits,
+        "probe_seconds": measurement.probe_seconds,
         "best_samples_per_second": best and best.samples_per_second,
         "best_peak_bytes": best and best.peak_bytes,
-        "speedup_so_far": so_much,
+        "speedup_so_far": speedup,
         "untried_could_win": max_gain_if_fits,
     }
-    return Row(trial.number, known(numbers), configured(trial), measured.outcome.value)
+    return Row(trial.number, _finite(numbers), sizes_and_settings(trial), measurement.outcome.value)
 
 
-def configured(trial: Trial) -> dict[str, Value]:
+def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
+    speed, name = trial.samples_per_second, f"{prefix}samples_per_second"
+    return {name: speed, f"{name}_low": speed and speed.low, f"{name}_high": speed and speed.high}
+
+
+def sizes_and_settings(trial: Trial) -> dict[str, Value]:
     """A trial's sizes and settings by name."""
     configuration = trial.configuration
     return {
@@ -129,13 +137,13 @@ def configured(trial: Trial) -> dict[str, Value]:
     }
 
 
-def known(numbers: Mapping[str, Any]) -> dict[str, float]:
+def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
     """Those that are numbers, and finite."""
     return {name: number for name, value in numbers.items() if (number := finite(value)) is not None}
 
 
 def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
-    """What came of a study whose report lies in this folder."""
+    """The ending of a study whose report is in this folder."""
     from autotune.report.table import frame
 
     best, words = result.best_trial, {"headline": headline(result), "statement": result.stop_reason}
@@ -144,18 +152,11 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_reason"}
     if best is not None:
         words["best"] = str(best.configuration)
-        speed = best.samples_per_second
-        numbers |= {
-            "best_trial": best.number,
-            "best_samples_per_second": speed,
-            "best_samples_per_second_low": speed and speed.low,
-            "best_samples_per_second_high": speed and speed.high,
-            "best_peak_bytes": best.peak_bytes,
-        }
+        numbers |= {"best_trial": best.number, **_speed_fields("best_", best), "best_peak_bytes": best.peak_bytes}
     return Ending(
-        numbers=known(numbers),
+        numbers=_finite(numbers),
         words=words,
-        values=configured(best) if best is not None else {},
+        values=sizes_and_settings(best) if best is not None else {},
         table=frame(result.trials, result.utilizations),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from autotune.report.loggers.events import PROJECT, Ending, Row, Study
+from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
 
 LONGEST = 5000
 """Characters of a parameter or tag: MLflow refuses 6001 of the one and 8001 of the other."""
 
 
-def start(study: Study) -> "Logger":
-    """Begin the run, or go on in it. Raises MLflow's errors where its store cannot be reached."""
+def start(study: StudyEvent) -> "Logger":
+    """Begin the run or resume it. Raises MLflow's errors where its store cannot be reached."""
     with _without_tables():
         client = MlflowClient()
         if study.resumed:
             client.update_run(study.run, status="RUNNING")
             return Logger(client, study.run)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        known = client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else client.create_experiment(name)
+        existing = client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else client.create_experiment(name)
         run: str = client.create_run(experiment, run_name=study.name).info.run_id
         client.log_batch(run, params=[Param(key, str(value)[:LONGEST]) for key, value in study.facts.items()])
         return Logger(client, run)
@@ -32,14 +32,14 @@ def start(study: Study) -> "Logger":
 
 @contextlib.contextmanager
 def _without_tables() -> Iterator[None]:
-    """Within, MLflow does not tell of every table that it makes."""
-    its = logging.getLogger("mlflow")
-    before = its.level
-    its.setLevel(logging.WARNING)
+    """Inside, MLflow does not log every table that it creates."""
+    logger = logging.getLogger("mlflow")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        its.setLevel(before)
+        logger.setLevel(before)
 
 
 class Logger:
@@ -50,7 +50,7 @@ class Logger:
         self._client = client
 
     def log(self, row: Row) -> None:
-        """Metrics; the trial's number is the step. Configurations stand in the table: a run's parameters are its own."""
+        """Metrics; the trial's number is the step. Configurations are in the table: parameters belong to a whole run."""
         self._client.log_batch(self.run, metrics=_metrics(row.numbers, row.number))
 
     def finish(self, ending: Ending) -> None:

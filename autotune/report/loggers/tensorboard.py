@@ -21,16 +21,16 @@ from tensorboard.plugins.text import metadata as texts
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from autotune.core.configuration import Value
-from autotune.report.formats import made
-from autotune.report.loggers.events import Ending, Row, Study
+from autotune.report.formats import formatted
+from autotune.report.loggers.events import Ending, Row, StudyEvent
 from autotune.study.store import TENSORBOARD
 
 METRICS = ("samples_per_second", "peak_bytes", "probe_seconds")
 """Columns of the HParams table beside the configuration."""
 
 
-def start(study: Study) -> "Logger":
-    """Begin or go on in the study's folder: TensorBoard reads several event files there as one run."""
+def start(study: StudyEvent) -> "Logger":
+    """Begin or resume in the study's folder: TensorBoard reads several event files there as one run."""
     logger = Logger(study.folder / TENSORBOARD, study.run)
     if not study.resumed:
         logger.begin(study)
@@ -45,11 +45,11 @@ class Logger:
         self._folder = folder
         self._events = _Events(folder)
 
-    def begin(self, study: Study) -> None:
-        """The study's facts as text, and what the columns of the HParams table are."""
+    def begin(self, study: StudyEvent) -> None:
+        """The study's facts as text, and the columns of the HParams table."""
         metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=name)) for name in METRICS]
-        told = api_pb2.Experiment(name=study.name, metric_infos=metrics, time_created_secs=time.time())
-        data = plugin_data_pb2.HParamsPluginData(experiment=told)
+        experiment = api_pb2.Experiment(name=study.name, metric_infos=metrics, time_created_secs=time.time())
+        data = plugin_data_pb2.HParamsPluginData(experiment=experiment)
         self._events.write(_hparams(hparams.EXPERIMENT_TAG, data))
         self._events.write(_text("study", table_of(study.facts)))
 
@@ -59,13 +59,13 @@ class Logger:
         session = plugin_data_pb2.SessionStartInfo(group_name=f"trial-{row.number:04d}", start_time_secs=time.time())
         for name, value in row.values.items():
             _set(session.hparams[name], value)
-        done = api_pb2.STATUS_SUCCESS if row.outcome == "completed" else api_pb2.STATUS_FAILURE
-        over = plugin_data_pb2.SessionEndInfo(status=done, end_time_secs=time.time())
+        status = api_pb2.STATUS_SUCCESS if row.outcome == "completed" else api_pb2.STATUS_FAILURE
+        end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
         own = _Events(self._folder / f"trial-{row.number:04d}")
         own.write(
             _hparams(hparams.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=session)),
             *(_scalar(name, row.numbers[name]) for name in METRICS if name in row.numbers),
-            _hparams(hparams.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=over)),
+            _hparams(hparams.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end)),
             step=row.number,
         )
 
@@ -75,7 +75,7 @@ class Logger:
         self._events.write(
             *(_scalar(f"answer/{name}", number) for name, number in ending.numbers.items()),
             _text("answer", table_of({**ending.words, **ending.values})),
-            *([] if ending.table is None else [_text("trials", str(made(ending.table, "markdown")))]),
+            *([] if ending.table is None else [_text("trials", str(formatted(ending.table, "markdown")))]),
             step=step,
         )
 
@@ -117,7 +117,7 @@ def _set(place: Mapping[str, object], value: Value) -> None:
     setattr(place, kind, value)
 
 
-def table_of(told: Mapping[str, Value]) -> str:
+def table_of(values: Mapping[str, Value]) -> str:
     """Names and values as a Markdown table."""
-    cells = {"name": list(told), "value": list(map(str, told.values()))}
-    return str(made(pd.DataFrame(cells, dtype="string"), "markdown"))
+    cells = {"name": list(values), "value": list(map(str, values.values()))}
+    return str(formatted(pd.DataFrame(cells, dtype="string"), "markdown"))

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from autotune.report.formats import plain_rows
-from autotune.report.loggers.events import PROJECT, Ending, Row, Study
+from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
 
 
-def start(study: Study) -> "Logger":
-    """Begin the run, or go on in it: trackio knows runs by their names."""
+def start(study: StudyEvent) -> "Logger":
+    """Begin the run or resume it: trackio knows runs by their names."""
     import trackio
 
     name = study.run if study.resumed else f"{study.name}-{study.run[:6]}"
@@ -32,21 +31,17 @@ class Logger:
 
     def log(self, row: Row) -> None:
         """The trial's number is the step."""
-        told = {"trial": row.number, "outcome": row.outcome, **row.numbers}
-        self._run.log(told | {f"configuration/{name}": value for name, value in row.values.items()}, step=row.number)
+        self._run.log(row.flat, step=row.number)
 
     def finish(self, ending: Ending) -> None:
         """The answer and a table of all trials at the last step, the report's files as an artifact."""
         import trackio
 
-        told: dict[str, Any] = {f"answer/{name}": value for name, value in (ending.words | ending.numbers).items()}
-        told |= {f"answer/configuration/{name}": value for name, value in ending.values.items()}
-        step = None
+        values, step = ending.flat, None
         if ending.table is not None:
-            rows = [list(row.values()) for row in plain_rows(ending.table)]
-            told["trials"] = trackio.Table(columns=list(ending.table.columns), data=rows)
+            values["trials"] = trackio.Table(**ending.table_arguments)
             step = int(ending.table["number"].max()) if len(ending.table) else None
-        self._run.log(told, step=step)
+        self._run.log(values, step=step)
         if ending.files:
             artifact = trackio.Artifact(f"report-{self.run}", "report")
             for path in ending.files:

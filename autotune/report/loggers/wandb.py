@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import wandb
 from wandb.sdk.wandb_run import Run
 
-from autotune.report.formats import plain_rows
-from autotune.report.loggers.events import PROJECT, Ending, Row, Study
+from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
 
 OWN = {
     "silent": True,
@@ -22,23 +21,23 @@ OWN = {
     "x_disable_machine_info": True,
     "x_save_requirements": False,
 }
-"""A study's facts are what is told: no terminal, repository, code, arguments, host, packages or hardware readings."""
+"""Only a study's facts are logged: no terminal, repository, code, arguments, host, packages or hardware readings."""
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Within, wandb neither writes to the terminal nor asks for a key there; afterwards it is as it was."""
-    spoke = wandb.Settings(silent=wandb.setup().settings.silent)
+    before = wandb.Settings(silent=wandb.setup().settings.silent)
     wandb.termsetup(wandb.setup(wandb.Settings(silent=True)).settings, None)
     try:
         yield
     finally:
-        wandb.termsetup(wandb.setup(spoke).settings, None)
+        wandb.termsetup(wandb.setup(before).settings, None)
 
 
 @_silent()
-def start(study: Study) -> "Logger":
-    """Begin the run, or go on in it. Raises wandb's errors where nobody is logged in or no server answers."""
+def start(study: StudyEvent) -> "Logger":
+    """Begin the run or resume it. Raises wandb's errors where nobody is logged in or no server answers."""
     settings = wandb.Settings(**OWN)
     run = wandb.init(
         project=settings.project or PROJECT,
@@ -62,21 +61,14 @@ class Logger:
     @_silent()
     def log(self, row: Row) -> None:
         """A row of the history; the trial's number is its step, so that two offline parts of a run fit together."""
-        told = {"trial": row.number, "outcome": row.outcome, **row.numbers}
-        self._run.log(
-            told | {f"configuration/{name}": value for name, value in row.values.items()}, step=row.number, commit=True
-        )
+        self._run.log(row.flat, step=row.number, commit=True)
 
     @_silent()
     def finish(self, ending: Ending) -> None:
         """The answer in the summary with a table of all trials, the report's files as an artifact."""
-        best = {f"answer/configuration/{name}": value for name, value in ending.values.items()}
-        self._run.summary.update(
-            {f"answer/{name}": value for name, value in (ending.words | ending.numbers).items()} | best
-        )
+        self._run.summary.update(ending.flat)
         if ending.table is not None:
-            rows = [list(row.values()) for row in plain_rows(ending.table)]  # wandb knows nothing of pandas' <NA>
-            self._run.summary["trials"] = wandb.Table(columns=list(ending.table.columns), data=rows)
+            self._run.summary["trials"] = wandb.Table(**ending.table_arguments)
         if ending.files:
             artifact = wandb.Artifact(f"report-{self.run}", type="report")
             for path in ending.files:

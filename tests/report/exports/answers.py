@@ -3,6 +3,7 @@
 from typing import Any
 
 from autotune.report.exports import Answer
+from autotune.space.setup import TrainingSetup
 
 PLAIN: dict[str, Any] = {
     "per_device_train_batch_size": 4,
@@ -32,19 +33,17 @@ FULL: dict[str, Any] = PLAIN | {
 }
 
 
-def answer(arguments: dict[str, Any] | None = None, **facts: Any) -> Answer:
-    """The answer of a search on a CPU; further training arguments replace or add to plain ones."""
-    return Answer(
-        **{
-            "training_arguments": PLAIN | (arguments or {}),
-            "model_arguments": {"dtype": "float32", "attn_implementation": "sdpa"},
-            "model": "gpt2-mini",
-            "auto_class": "AutoModelForCausalLM",
-            "sequence_length": 96,
-            "threads": 1,
-            **facts,
-        }
-    )
+def answer(
+    arguments: dict[str, Any] | None = None,
+    model: str = "gpt2-mini",
+    auto_class: str = "AutoModelForCausalLM",
+    hidden_size: int | None = None,
+    **setup: Any,
+) -> Answer:
+    """The answer of a search on a CPU; further training arguments replace or add to plain ones. setup: its other fields."""
+    parts = {"model_arguments": {"dtype": "float32", "attn_implementation": "sdpa"}} | setup
+    trained = TrainingSetup(training_arguments=PLAIN | (arguments or {}), **parts)
+    return Answer(trained, model, auto_class, sequence_length=96, hidden_size=hidden_size)
 
 
 ON_A_GPU: dict[str, Any] = {
@@ -62,8 +61,8 @@ EVERY = {
     "on a GPU": answer(
         FULL | ON_A_GPU, model_arguments={"dtype": "float32", "attn_implementation": "flash_attention_2"}
     ),
-    "two ranks": answer(FULL | ON_A_GPU, data_parallel_size=2, variables={"NCCL_P2P_DISABLE": "1"}),
-    "two ranks of a CPU": answer(FULL, data_parallel_size=2),
+    "two ranks": answer(FULL | ON_A_GPU, processes=2, process_environment={"NCCL_P2P_DISABLE": "1"}),
+    "two ranks of a CPU": answer(FULL, processes=2),
     "sharded": answer(
         FULL
         | ON_A_GPU
@@ -71,7 +70,7 @@ EVERY = {
             "fsdp": True,
             "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"], "limit_all_gathers": True},
         },
-        data_parallel_size=2,
+        processes=2,
     ),
     "adapter": answer(
         FULL | ON_A_GPU | {"train_sampling_strategy": "group_by_length", "accelerator_config": {"non_blocking": True}},
@@ -102,7 +101,7 @@ EVERY = {
                 "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"},
             }
         },
-        data_parallel_size=2,
+        processes=2,
         hidden_size=64,
     ),
 }

@@ -1,16 +1,15 @@
 """TRL's own parser reads trl.yaml into the values of the answer; transformers' reads the JSON file."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
-from transformers import HfArgumentParser, TrainingArguments
 from trl import ModelConfig, SFTConfig, TrlParser
 from trl.scripts.sft import make_parser
 
 from autotune.report.exports import Answer, exports
-from tests.makers import result
+from autotune.report.exports.answer import without
+from autotune.space.setup import TrainingSetup
 from tests.report.exports.answers import EVERY, FULL, answer
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
@@ -31,8 +30,8 @@ def read(folder: Path, of: Answer) -> tuple[SFTConfig, ModelConfig]:
 def test_trl_s_parser_reads_the_same_values(kind: str, tmp_path: Path) -> None:
     of = EVERY[kind]
     training, model = read(tmp_path, of)
-    said = of.without(("activation_checkpointing", "gradient_checkpointing"))
-    assert {name: getattr(training, name) for name in said} == said
+    fields = without(of.fields, ("activation_checkpointing", "gradient_checkpointing"))
+    assert {name: getattr(training, name) for name in fields} == fields
     assert training.gradient_checkpointing is of.checkpointing
     assert (training.gradient_checkpointing_kwargs or {}) == of.checkpointing_kwargs
     assert training.max_length == of.sequence_length
@@ -41,13 +40,15 @@ def test_trl_s_parser_reads_the_same_values(kind: str, tmp_path: Path) -> None:
 
 def test_what_trl_would_switch_on_by_itself_stays_off(tmp_path: Path) -> None:
     bare = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "use_cpu": True}
-    training, _ = read(tmp_path, Answer(bare))
+    training, _ = read(tmp_path, Answer(TrainingSetup(bare)))
     assert (training.bf16, training.fp16, training.gradient_checkpointing) == (False, False, False)
     assert training.per_device_train_batch_size * training.gradient_accumulation_steps == 12
 
 
 def test_an_adapter_in_four_bits_is_read_as_one(tmp_path: Path) -> None:
-    of = dataclasses.replace(EVERY["adapter"], training_arguments=FULL)
+    of = dataclasses.replace(
+        EVERY["adapter"], setup=dataclasses.replace(EVERY["adapter"].setup, training_arguments=FULL)
+    )
     training, model = read(tmp_path, of)
     assert (model.use_peft, model.lora_r, model.lora_alpha, model.lora_dropout) == (True, 16, 32, 0.0)
     assert model.lora_target_modules == "all-linear"
@@ -61,12 +62,3 @@ def test_the_parser_of_the_command_trl_sft_takes_the_file(tmp_path: Path) -> Non
     words = ["--config", str(tmp_path / "trl.yaml"), "--dataset_name", "any", "--output_dir", str(tmp_path)]
     _, training, model, _ = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
     assert (training.optim, training.bf16, model.dtype) == ("sgd", True, "float32")
-
-
-def test_transformers_parser_reads_the_answer_s_json(tmp_path: Path) -> None:
-    folder = result().save(tmp_path / "study")
-    tuned = json.loads((folder / "best_training_arguments.json").read_text())
-    (read_back,) = HfArgumentParser(TrainingArguments).parse_json_file(str(folder / "best_training_arguments.json"))
-    direct = TrainingArguments(**tuned)
-    assert {name: getattr(read_back, name) for name in tuned} == {name: getattr(direct, name) for name in tuned}
-    assert read_back.per_device_train_batch_size * read_back.gradient_accumulation_steps == 48

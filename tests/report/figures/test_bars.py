@@ -5,9 +5,8 @@ from dataclasses import replace
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.report.figures.bars import draw
-from autotune.report.figures.canvas import manner, page_svg
 from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
-from tests.report.figures.studies import many, texts
+from tests.report.figures.studies import drawn, drawn_texts, many
 
 
 def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
@@ -18,10 +17,8 @@ def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
         Trial(2, configuration(48), lost),
         Trial(3, configuration(4), ended(Outcome.NON_FINITE_LOSS)),
     ]
-    with manner():
-        made = draw(result(trials))
-        assert made
-        shown = texts(page_svg(made))
+    study = result(trials)
+    made, shown = drawn(draw, study), drawn_texts(draw, study)
     for words in (
         "1 (best): 16 x 3, precision bf16",
         "800",
@@ -40,9 +37,7 @@ def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
 
 
 def test_of_500_trials_ten_are_shown_and_the_caption_says_so() -> None:
-    with manner():
-        made = draw(many(120))
-    assert made
+    made = drawn(draw, many(120))
     assert len(made.figure.axes[0].patches) == 10
     assert made.caption.startswith("10 of 120 trials")
 

@@ -1,8 +1,8 @@
-"""The manner in which figures are drawn: text that is text, and SVG that says no more than it must."""
+"""Style in which figures are drawn: text that is text, and SVG that says no more than it must."""
 
 import re
 
-from autotune.report.figures.canvas import ACCENT, BAD, Drawing, file_svg, manner, new_figure, page_svg
+from autotune.report.figures.canvas import ACCENT, BAD, Drawing, figure_style, file_svg, new_figure, page_svg
 from tests.report.figures.studies import texts
 
 
@@ -16,7 +16,7 @@ def drawing() -> Drawing:
 
 
 def test_text_is_written_as_text_in_the_reader_s_own_font() -> None:
-    with manner():
+    with figure_style():
         svg = page_svg(drawing())
     assert "$x_1$ of <b> & 統計" in texts(svg)
     assert "DejaVu" not in svg
@@ -24,7 +24,7 @@ def test_text_is_written_as_text_in_the_reader_s_own_font() -> None:
 
 
 def test_many_marks_of_one_kind_say_their_colour_once() -> None:
-    with manner():
+    with figure_style():
         svg = page_svg(drawing())
     marks = re.findall(r"<use [^>]*>", svg)
     assert len(marks) >= 300
@@ -33,7 +33,7 @@ def test_many_marks_of_one_kind_say_their_colour_once() -> None:
 
 
 def test_hatches_and_marks_refer_to_what_is_there() -> None:
-    with manner():
+    with figure_style():
         svg = page_svg(drawing())
     referred = set(re.findall(r"#(some-name-[\w-]+)", svg))
     assert referred
@@ -41,7 +41,7 @@ def test_hatches_and_marks_refer_to_what_is_there() -> None:
 
 
 def test_a_file_of_its_own_carries_its_title_and_its_size() -> None:
-    with manner():
+    with figure_style():
         svg = file_svg(drawing(), "the study")
     assert "the study" in texts(svg)
     assert "var(" not in svg

@@ -3,7 +3,6 @@
 from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
 from autotune.report.figures.importance import draw
 from tests.makers import completed, configuration, ended, out_of_memory, result
 
@@ -25,11 +24,10 @@ def made_trials() -> list[Trial]:
 
 
 def shares(trials: list[Trial]) -> dict[str, float]:
-    with manner():
-        drawn = draw(result(trials))
-    if drawn is None:
+    drawing = draw(result(trials))
+    if drawing is None:
         return {}
-    axes = drawn.figure.axes[0]
+    axes = drawing.figure.axes[0]
     names = [label.get_text() for label in axes.get_yticklabels()]
     return dict(zip(names, [bar.get_width() for bar in axes.patches], strict=True))
 

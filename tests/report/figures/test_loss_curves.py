@@ -7,10 +7,9 @@ import pytest
 
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner, page_svg
 from autotune.report.figures.loss_curves import draw
 from tests.makers import configuration, result, trial
-from tests.report.figures.studies import texts
+from tests.report.figures.studies import drawn, drawn_texts
 
 
 def falling(to: float, steps: int = 30) -> Curve:
@@ -20,18 +19,15 @@ def falling(to: float, steps: int = 30) -> Curve:
 REFERENCES = (falling(8.0), falling(8.02), falling(8.04))
 
 
-def drawn(numerics: Numerics, trials: list[Trial]) -> list[str]:
+def shown(numerics: Numerics, trials: list[Trial]) -> list[str]:
     """The texts of the figure; none where there is no figure."""
-    facts = replace(result(trials), numerics=numerics)
-    with manner():
-        made = draw(facts)
-        return texts(page_svg(made)) if made else []
+    return drawn_texts(draw, replace(result(trials), numerics=numerics))
 
 
 def test_every_curve_and_the_band_have_their_name() -> None:
     numerics = Numerics(REFERENCES, {3: falling(8.01), 5: falling(8.6)})
     trials = [trial(0), trial(3, 20.0, of=configuration(precision="bf16")), trial(5, of=configuration(optimizer="sgd"))]
-    said = drawn(numerics, trials)
+    said = shown(numerics, trials)
     for words in (
         "fp32, 3 seeds",
         "mean of the last 10 losses: fp32's ± 3 standard deviations",
@@ -57,15 +53,13 @@ def test_every_curve_and_the_band_have_their_name() -> None:
     ],
 )
 def test_no_losses_are_too_strange_to_draw(numerics: Numerics) -> None:
-    said = drawn(numerics, [trial(0), trial(1)])
+    said = shown(numerics, [trial(0), trial(1)])
     assert bool(said) == any(one.losses for one in numerics.references)
 
 
 def test_one_that_runs_away_does_not_flatten_the_others() -> None:
     runs_away = Numerics(REFERENCES, {1: Curve(tuple(10.0**step for step in range(30)))})
-    with manner():
-        made = draw(replace(result(), numerics=runs_away))
-    assert made
+    made = drawn(draw, replace(result(), numerics=runs_away))
     low, high = made.figure.axes[0].get_ylim()
     assert 6.5 < low < 8.0
     assert 9.0 < high < 10.5

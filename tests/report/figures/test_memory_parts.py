@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner, page_svg
 from autotune.report.figures.memory_parts import draw
 from tests.makers import MIB, configuration, out_of_memory, result, trial
-from tests.report.figures.studies import peak, texts
+from tests.report.figures.studies import drawn, drawn_texts, peak
 
 
 def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> None:
@@ -16,10 +15,7 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
         result([trial(0, 10.0, 480 * MIB), trial(1, 20.0, 610 * MIB)]),
         estimated_peaks={0: peak(500), 1: peak(600)},
     )
-    with manner():
-        made = draw(facts)
-        assert made
-        shown = texts(page_svg(made))
+    made, shown = drawn(draw, facts), drawn_texts(draw, facts)
     bars = made.figure.axes[0].patches
     assert sum(bar.get_width() for bar in bars[0::2]) == pytest.approx(500)
     assert sum(bar.get_width() for bar in bars[1::2]) == pytest.approx(600)
@@ -34,9 +30,7 @@ def test_parts_are_those_of_the_estimate_and_the_measured_peak_is_marked() -> No
 def test_a_baseline_that_ran_out_of_memory_shows_what_it_would_need() -> None:
     lost = Trial(0, configuration(48), out_of_memory(configuration(48), peak_device_bytes=700 * MIB))
     facts = replace(result([lost, trial(1)]), estimated_peaks={0: peak(5000)})
-    with manner():
-        made = draw(facts)
-    assert made
+    made = drawn(draw, facts)
     assert made.caption.endswith("The baseline: estimated peak 4.88 GiB, it ran out of memory.")
     assert not made.figure.axes[0].collections, "what it had reached by then is no peak"
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
 from autotune.report.figures.speed_against_memory import draw
 from tests.makers import ALLOWED, GIB, MIB, completed, configuration, out_of_memory, result, trial
-from tests.report.figures.studies import drawn_points
+from tests.report.figures.studies import drawn, drawn_points
 
 
 def test_marks_stand_where_their_trials_were_measured() -> None:
@@ -22,9 +21,7 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
         Trial(4, configuration(48), lost),
         Trial(5, configuration(24), over),
     ]
-    with manner():
-        made = draw(result(trials))
-    assert made
+    made = drawn(draw, result(trials))
     points = {
         label: [(round(x, 3), pytest.approx(y)) for x, y in known] for label, known in drawn_points(made.figure).items()
     }
@@ -40,11 +37,8 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
 
 
 def test_allowed_and_limit_are_lines_where_they_are_near() -> None:
-    with manner():
-        made = draw(result())
-        far = draw(replace(result([trial(0, 10.0, 20 * MIB)]), memory_limit_bytes=GIB))
-    assert made
-    assert far
+    made = drawn(draw, result())
+    far = drawn(draw, replace(result([trial(0, 10.0, 20 * MIB)]), memory_limit_bytes=GIB))
     lines = {line.get_label(): line.get_xdata()[0] for line in made.figure.axes[0].lines}
     assert lines["allowed 1000 MiB"] == pytest.approx(1000 * MIB / GIB)
     assert lines["limit 1.07 GiB"] == pytest.approx(1100 * MIB / GIB)
@@ -57,9 +51,7 @@ def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     over = Trial(0, first, completed(first, 70.0, 1050 * MIB, allowed_bytes=ALLOWED))
     lost = Trial(0, first, out_of_memory(first, held_bytes=900 * MIB, refused_bytes=124 * MIB))
     for baseline, place in ((over, (1050 / 1024, 70.0)), (lost, (1.0, 0.0))):
-        with manner():
-            made = draw(result([baseline, other, trial(2, 10.0, 500 * MIB)]))
-        assert made
+        made = drawn(draw, result([baseline, other, trial(2, 10.0, 500 * MIB)]))
         points = drawn_points(made.figure)
         assert points["baseline: does not fit"] == [pytest.approx(place)]
         assert points["out of memory (held + refused)"] == [pytest.approx((1001 / 1024, 0.0))]
@@ -72,8 +64,6 @@ def test_what_wanted_far_more_stands_at_the_edge() -> None:
         trial(0, 10.0, 300 * MIB),
         Trial(1, configuration(48), out_of_memory(configuration(48), refused_bytes=2**44)),
     ]
-    with manner():
-        made = draw(result(trials))
-    assert made
+    made = drawn(draw, result(trials))
     [(x, _)] = drawn_points(made.figure)["out of memory (held + refused)"]
     assert x <= made.figure.axes[0].get_xlim()[1]

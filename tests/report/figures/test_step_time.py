@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.trial import Trial
-from autotune.report.figures.canvas import manner
 from autotune.report.figures.step_time import draw
 from tests.makers import result, trial
-from tests.report.figures.studies import divided
+from tests.report.figures.studies import divided, drawn
 
 
 def of(one: Trial) -> Trial:
@@ -22,9 +21,7 @@ def test_the_parts_of_baseline_best_and_finalists_make_up_the_step() -> None:
         of(trial(1, 40.0, confirmed=40.0)),
         of(trial(2, 39.0, confirmed=38.0)),
     ]
-    with manner():
-        made = draw(result([*trials, of(trial(3, 5.0))]))
-    assert made
+    made = drawn(draw, result([*trials, of(trial(3, 5.0))]))
     bars = made.figure.axes[0].patches
     assert len(bars) == 3 * 5, "five parts of three finalists; the fourth trial is none"
     for row, one in enumerate(trials):

@@ -9,7 +9,8 @@ from rich.console import Console
 from autotune.core.configuration import Configuration, Value
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.report.live.terminal import BESIDE, ROWS, LiveTable, trials_table
+from autotune.report.live.terminal import OTHER_LINES, LiveTable, trials_table
+from autotune.report.live.text import ROWS
 from autotune.report.summary import SHORT
 from autotune.space.file import read_space
 from autotune.space.settings import SETTINGS
@@ -95,19 +96,8 @@ def test_a_low_terminal_is_not_overfilled() -> None:
         table._take(Progress("stopping", (), message="stopping after the running probe"))
         out.print(table._render())
         shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        assert len(shown) == 1 + min(ROWS, height - BESIDE) + 6
+        assert len(shown) == 1 + min(ROWS, height - OTHER_LINES) + 6
         assert len(shown) < height
-
-
-def test_below_the_table_stand_what_is_probed_the_time_the_best_and_the_bound() -> None:
-    out = console(80)
-    with LiveTable(out) as watch:
-        watch(progress(many(3), speedup=1.625, max_gain_if_fits=0.44))
-    text = out.file.getvalue()  # type: ignore[attr-defined]
-    assert "probing 3 (0 s): 8 x 6" in text
-    assert "elapsed, 5 probe(s) left, 1 min 1 s left" in text
-    assert "(trial 2), 1.62x the baseline" in text
-    assert "what is untried could beat the best by at most 44%" in text
 
 
 def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.report.live.views import LiveTable, PlainLines, Silent, following, is_lively, saying, watcher
+from autotune.report.live.views import LiveTable, following, is_lively, saying, watcher
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial
 
@@ -50,7 +50,7 @@ def on_terminal() -> Iterator[Console]:
 
 def test_a_log_gets_one_line_for_each_event_however_narrow_it_is() -> None:
     out = piped(20)
-    with PlainLines(out) as watch:
+    with watcher(out, quiet=False) as watch:
         watch(Progress("preparing", (), message="estimating memory before any probe"))
         for number in range(3):
             watch(progress("probing", number))
@@ -76,14 +76,12 @@ def test_no_control_code_reaches_a_log_even_where_colours_are_forced(monkeypatch
     assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_terminal_gets_a_table_a_log_gets_lines_and_quiet_gets_nothing(
-    on_terminal: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_terminal_that_is_not_quiet_gets_a_table(on_terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(watcher(on_terminal, quiet=False), LiveTable)
-    assert isinstance(watcher(piped(), quiet=False), PlainLines)
-    assert isinstance(watcher(on_terminal, quiet=True), Silent)
+    assert not isinstance(watcher(piped(), quiet=False), LiveTable)
+    assert not isinstance(watcher(on_terminal, quiet=True), LiveTable)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_a_ci_and_a_dumb_terminal_get_plain_lines(
 
 
 def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
-    with Silent() as watch:
+    with watcher(piped(), quiet=True) as watch:
         watch(progress("trial", 0))
         watch(Progress("stopping", (), message="stopping after the running probe"))
     assert capsys.readouterr() == ("", "stopping after the running probe\n")

@@ -14,7 +14,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
-from autotune.report.loggers.events import Ending, Row, Study
+from autotune.report.loggers.events import Ending, Row, StudyEvent
 from autotune.study.plan import Progress
 from autotune.study.store import RUNS, remove_study
 from tests.report.loggers.studies import begun, result, told
@@ -31,7 +31,7 @@ class Kept:
         self.run, self.rows, self.endings = "a-run", list[Row](), list[Ending]()
         self.fails_at, self.error = fails_at, error
 
-    def start(self, study: Study) -> "Kept":
+    def start(self, study: StudyEvent) -> "Kept":
         self.study = study
         print("a library's greeting")
         return self
@@ -102,15 +102,6 @@ def test_what_was_told_before_is_not_told_again(tmp_path: Path, monkeypatch: pyt
     assert kept.study.run == "a-run"
 
 
-def test_trials_taken_over_from_an_earlier_search_are_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = use(monkeypatch, Kept())
-    told(result("wandb"), tmp_path / "study", already=2)
-    assert [row.number for row in kept.rows] == [0, 1, 2]
-    assert not kept.study.resumed
-
-
 def test_a_study_begun_again_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = use(monkeypatch, Kept())
     made = result("wandb", "tensorboard")
@@ -169,7 +160,7 @@ def test_no_password_or_place_of_an_error_is_handed_on(
     made = result("wandb")
     loggers = begun(made, tmp_path / "study")
     loggers.log(made.trials)
-    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not touched"]
+    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not affected"]
     shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
     assert shown in capsys.readouterr().err
 
@@ -186,7 +177,7 @@ def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Forgetful(Kept):
-        def start(self, study: Study) -> Kept:
+        def start(self, study: StudyEvent) -> Kept:
             if study.resumed:
                 raise ConnectionError(f"there is no run {study.run}")
             self.run = study.run
@@ -204,7 +195,7 @@ def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
 
 def test_a_logger_that_starts_too_late_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Kept):
-        def start(self, study: Study) -> Kept:
+        def start(self, study: StudyEvent) -> Kept:
             waited.wait()
             return super().start(study)
 

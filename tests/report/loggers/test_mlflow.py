@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from autotune.report.table import frame
-from tests.report.loggers.studies import SECRET, begun, holds, result, told
+from tests.report.loggers.studies import SECRET, holds, result, told
 
 pytestmark = [
     pytest.mark.filterwarnings(reason)
@@ -72,14 +72,6 @@ def test_a_resumed_study_goes_on_in_the_same_run_even_with_another_answer(tmp_pa
     assert run.info.status == "FINISHED"
     assert [step for step, _ in history(run, "feasible")] == [0, 1, 2]
     assert run.data.tags["answer.configuration.precision"] == "bf16"
-
-
-def test_a_search_that_was_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    made = result("mlflow")
-    begun(made, tmp_path / "study").log(made.trials[:2])
-    assert only_run().info.status == "RUNNING"
-    told(made, tmp_path / "study", already=2)
-    assert [step for step, _ in history(only_run(), "feasible")] == [0, 1, 2]
 
 
 def test_no_secret_is_told(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> N
     assert re.search(
         rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
     )
-    assert text(events, "trials") == formats.made(frame(made.trials), "markdown")
+    assert text(events, "trials") == formats.formatted(frame(made.trials), "markdown")
 
 
 def test_names_and_reasons_are_text(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Rendered reports and files for other tools, whole: `--update-golden` writes them again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.report.exports import exports
+from autotune.report.live.text import cells, lines
+from autotune.report.model_card import model_card_section
+from autotune.report.notebook import notebook_html
+from autotune.report.snippets import script_lines, snippets
+from autotune.report.summary import answer_lines, summary
+from autotune.study.plan import Progress
+from tests.makers import configuration, ended, gpu, out_of_memory, result, trial, with_setup, workload
+from tests.report.exports.answers import EVERY
+
+SLOW = configuration(8, lora="none", packing="none", padding="none")
+FAST = configuration(16, lora="8", packing="none", padding="64", attention_mask="where_needed")
+FALLING = Curve(tuple(9.0 - step / 10 for step in range(30)))
+RICH = result(
+    [
+        trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=("clocks fell to 1.7 GHz",)),
+        trial(1, 20.0, of=FAST, confirmed=20.0, observed_warnings=("clocks fell to 1.9 GHz",), repeated_because=("x",)),
+        replace(trial(2, 30.0, confirmed=30.0), disqualified_reason="its loss differs"),
+        Trial(3, SLOW, ended(Outcome.CRASHED, reason="a | b\nc\r\nd")),
+    ],
+    workload=workload(name="org/gpt2", source="org/gpt2"),
+    environment=gpu(
+        device_count=4, variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, others=("python (7)",)
+    ),
+    study_warnings=("another process is on the device",),
+    notes=("a *note*",),
+    left_out=("losses",),
+    verification={"sentence": "it held"},
+    numerics=Numerics((FALLING,) * 3, {0: FALLING, 1: FALLING}),
+)
+RICH_SETUP = {"switches": {"enable_cudnn_sdp": False}, "process_environment": {"NAME": "a value"}, "processes": 2}
+REPORTS = {
+    "plain": result(),
+    "rich": with_setup(RICH, **RICH_SETUP),
+    "nothing_fits": result([Trial(0, SLOW, out_of_memory(SLOW))]),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_result_is_rendered_as_before(name: str, golden: Callable[[str, str], None]) -> None:
+    study = REPORTS[name]
+    forms = [f"{form.title}\n{form.text}\n{form.note}" for form in snippets(study)]
+    script = script_lines("folder", study) if forms else []
+    golden(f"report/{name}.txt", "\n".join([*answer_lines(study), "", *script, "", *forms]) + "\n")
+    golden(f"report/{name}_summary.txt", summary(study))
+    golden(f"report/{name}_card.txt", model_card_section(study) + "\n")
+    golden(f"report/{name}.html", notebook_html(study).replace("<tr>", "\n<tr>").replace("<p>", "\n<p>") + "\n")
+
+
+@pytest.mark.parametrize("kind", ["plain", "adapter", "deepspeed", "sharded", "two ranks of a CPU"])
+def test_files_for_other_tools_are_as_before(kind: str, golden: Callable[[str, str], None]) -> None:
+    for name, text in exports(EVERY[kind]).items():
+        golden(f"exports/{kind.replace(' ', '_')}/{name}.txt", text)
+
+
+def test_a_running_search_is_shown_as_before(golden: Callable[[str, str], None]) -> None:
+    trials, best = tuple(RICH.trials), RICH.best_trial
+    kinds = {"speedup": 2.0, "probes_left": 3, "seconds_left": 61.0, "max_gain_if_fits": 0.44, "best": best}
+    events = [
+        Progress("probing", trials, number=4, configuration=FAST, **kinds),
+        Progress("confirming", trials, number=0, configuration=SLOW, **kinds),
+        Progress("finishing", trials, message="comparing losses"),
+    ]
+    text = [" | ".join(cells(trial, best, trials[0])) for trial in trials]
+    text += [line for event in events for line in ("", *lines(event, 75.0, 12.0))]
+    golden("report/live.txt", "\n".join(text) + "\n")
