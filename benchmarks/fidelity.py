@@ -163,7 +163,7 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
         str(configuration),
         (speed.value, speed.low, speed.high),
         None if composed_speed is None else composed_speed.value,
-        max(one.peak_bytes or 0 for one in full),
+        max(item.peak_bytes or 0 for item in full),
         plain.done,
     )
 
@@ -214,7 +214,7 @@ def table(every: list[Case]) -> list[str]:
         f"Speed within 3 %: {within} of {len(every)}; median error {bias:+.1%}; "
         f"the plain script agrees with itself (even slices against odd ones) within 3 % in {alone}. "
         f"What was got lies in the promised interval in {covered}. Peak within 3 %: {peaks} of {len(every)}. "
-        f"Composed from three micro-steps: within 2 % of the full accumulation in {sum(one <= 0.02 for one in parts)} "
+        f"Composed from three micro-steps: within 2 % of the full accumulation in {sum(part <= 0.02 for part in parts)} "
         f"of {len(parts)}, median {statistics.median(parts):.1%}.",
         "",
         f"Promised: up to {ROUNDS} rounds of {TIMING.timed_most} timed steps, each a process of its own, pooled. Got: one plain "

@@ -22,7 +22,7 @@ def main() -> None:
         whole = time.perf_counter(), time.process_time()
         made = pictures(facts)
         seconds, busy = time.perf_counter() - whole[0], time.process_time() - whole[1]
-        size = sum(len(one.svg.encode()) for one in made) / 1000
+        size = sum(len(item.svg.encode()) for item in made) / 1000
         print(f"{number} trials: {seconds:.2f} s ({busy:.2f} s of the processor), {size:.0f} kB")
         with figure_style():
             for draw in FIGURES:

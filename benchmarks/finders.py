@@ -284,7 +284,8 @@ def _tell_probe(task: Task, order: Path) -> None:
 
 
 FINDERS = {
-    one.__name__: one for one in (accelerate, auto_find_batch_size, lightning, hyperparameter_search, optuna, autotune)
+    item.__name__: item
+    for item in (accelerate, auto_find_batch_size, lightning, hyperparameter_search, optuna, autotune)
 }
 
 

@@ -74,7 +74,7 @@ def _fitted_memory(prior: Prior, tables: Sequence[Table], observations: list[lis
 
     def at(given: Sequence[float]) -> Prior:
         *deviations, offset = given
-        found = {name: float(np.exp(one)) for name, one in zip(names, deviations, strict=True)}
+        found = {name: float(np.exp(item)) for name, item in zip(names, deviations, strict=True)}
         found["mean_offset_bytes"] = float(offset) * 10 * 2.0**20
         return replace(prior, memory=replace(prior.memory, **found))
 
@@ -88,7 +88,7 @@ def _best(value: Callable[[Sequence[float]], float], first: Any) -> Any:
     def cost(given: Any) -> float:
         return -value(given) + 0.05 * float(((given - first) ** 2).sum())
 
-    bounds = [(one - WIDEST, one + WIDEST) for one in first]
+    bounds = [(item - WIDEST, item + WIDEST) for item in first]
     return minimize(cost, first, method="L-BFGS-B", bounds=bounds, options={"maxiter": 40}).x
 
 
@@ -126,7 +126,7 @@ def from_dict(data: Mapping[str, Any]) -> Prior:
 
 def read_priors() -> dict[str, Prior]:
     """`all`, and the name of each table: fitted without it."""
-    return {name: from_dict(one) for name, one in json.loads(PRIORS.read_text(encoding="utf-8")).items()}
+    return {name: from_dict(load) for name, load in json.loads(PRIORS.read_text(encoding="utf-8")).items()}
 
 
 def fitted_without(name: str) -> Prior:

@@ -228,7 +228,7 @@ class Killer:
         ):
             time.sleep(0.01)
         kill.seconds = time.monotonic() - begun
-        kill.left = {f"process {one.pid}" for one in ended if is_alive(one)}
+        kill.left = {f"process {item.pid}" for item in ended if is_alive(item)}
         self.kills.append(kill)
         self._say(f"{len(self.kills)}: {victim} during {phase}, all gone after {kill.seconds:.2f} s")
 

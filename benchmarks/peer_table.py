@@ -80,12 +80,12 @@ class Judged:
 
     @property
     def fits(self) -> bool:
-        return not any("said" in one for one in self.rounds)
+        return not any("said" in measurement for measurement in self.rounds)
 
     @property
     def speeds(self) -> list[float]:
         """Samples / second of each round that ended."""
-        return [one["samples_per_second"] for one in self.rounds if "said" not in one]
+        return [measurement["samples_per_second"] for measurement in self.rounds if "said" not in measurement]
 
     @property
     def speed(self) -> float | None:
@@ -93,7 +93,7 @@ class Judged:
 
     @property
     def peak_bytes(self) -> int:
-        return max((one["peak_bytes"] for one in self.rounds if "said" not in one), default=0)
+        return max((measurement["peak_bytes"] for measurement in self.rounds if "said" not in measurement), default=0)
 
 
 def section(title: str, size: int, findings: Sequence[Finding], judged: Mapping[str, Judged]) -> list[str]:
@@ -101,16 +101,16 @@ def section(title: str, size: int, findings: Sequence[Finding], judged: Mapping[
     lines = [f"## {title}", ""]
     lines += ["| found by | configuration | global batch | fits | samples/s afterwards | peak | trainings | seconds |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(row(one, size, judged.get(one.name), judged))} |" for one in findings]
-    said = [f"{PEERS[one.name]} ended with: {one.said}" for one in findings if one.said]
-    said += [f"What {PEERS[name]} found: {one['said']}" for name, got in judged.items() for one in refused(got)]
+    lines += [f"| {' | '.join(row(finding, size, judged.get(finding.name), judged))} |" for finding in findings]
+    said = [f"{PEERS[finding.name]} ended with: {finding.said}" for finding in findings if finding.said]
+    said += [f"What {PEERS[name]} found: {item['said']}" for name, got in judged.items() for item in refused(got)]
     lines += ["", *said]
     lines += ["", conclusion(size, findings, judged), "", *promises(findings, judged)]
     return lines
 
 
 def refused(got: Judged) -> list[Mapping[str, Any]]:
-    return [one for one in got.rounds if "said" in one][:1]
+    return [measurement for measurement in got.rounds if "said" in measurement][:1]
 
 
 def row(one: Finding, size: int, got: Judged | None, judged: Mapping[str, Judged]) -> list[str]:
@@ -130,7 +130,11 @@ def row(one: Finding, size: int, got: Judged | None, judged: Mapping[str, Judged
 
 def conclusion(size: int, findings: Sequence[Finding], judged: Mapping[str, Judged]) -> str:
     """Who is first of those that keep the global batch and fit, and who comes next with another configuration."""
-    kept = [one.name for one in findings if one.arguments and one.global_batch_size == size and judged[one.name].fits]
+    kept = [
+        finding.name
+        for finding in findings
+        if finding.arguments and finding.global_batch_size == size and judged[finding.name].fits
+    ]
     ranked = sorted(kept, key=lambda name: -(judged[name].speed or 0.0))
     if not ranked:
         return "None keeps the global batch and fits."
@@ -145,7 +149,7 @@ def conclusion(size: int, findings: Sequence[Finding], judged: Mapping[str, Judg
 
 def promises(findings: Sequence[Finding], judged: Mapping[str, Judged]) -> list[str]:
     """What ours said of its answer and of the baseline, held against the plain script."""
-    ours = next((one for one in findings if one.name == OURS and one.promised), None)
+    ours = next((finding for finding in findings if finding.name == OURS and finding.promised), None)
     if ours is None or ours.promised is None:
         return []
     lines = [

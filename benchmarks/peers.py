@@ -89,8 +89,8 @@ def texts(work: Work) -> dict[str, list[Any]]:
     every = paragraphs()
     kept = every[: len(every) // work.global_batch_size * work.global_batch_size]
     return {
-        "input_ids": [tokens(one)[: work.sequence_length] for one in kept],
-        "labels": [int(one[-1] == ".") for one in kept],
+        "input_ids": [tokens(trial)[: work.sequence_length] for trial in kept],
+        "labels": [int(trial[-1] == ".") for trial in kept],
     }
 
 
@@ -171,17 +171,19 @@ def read(path: Path) -> Any:
 
 def judge(work: Work, findings: list[Finding], folder: Path) -> dict[str, Judged]:
     """By the name of each peer that found something, what the plain script got; equal findings are trained once."""
-    asked = {one.name: json.dumps([one.arguments, one.model_arguments], sort_keys=True) for one in findings}
+    asked = {
+        finding.name: json.dumps([finding.arguments, finding.model_arguments], sort_keys=True) for finding in findings
+    }
     first = {fields: name for name, fields in reversed(asked.items())}
     names = [name for name in asked if first[asked[name]] == name]
-    names = [one.name for one in findings if one.arguments and one.name in names]
+    names = [finding.name for finding in findings if finding.arguments and finding.name in names]
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for at in range(work.rounds):
         turn = at % len(names)
         for name in names[turn:] + names[:turn]:
             place = folder / name / f"round-{at}.json"
             if not place.exists():
-                one = next(one for one in findings if one.name == name)
+                one = next(finding for finding in findings if finding.name == name)
                 write(folder / name / "best_training_arguments.json", one.arguments)
                 script = [str(ROOT / "benchmarks" / "plain_training.py"), str(folder / name)]
                 samples = len((read(folder / name / "texts.json") or {"labels": []})["labels"])
@@ -191,8 +193,8 @@ def judge(work: Work, findings: list[Finding], folder: Path) -> dict[str, Judged
                 write(place, {key: value for key, value in got.items() if key != "step_times_s"})
             rounds[name].append(json.loads(place.read_text()))
             print(f"round {at + 1}, {name}: {rounds[name][-1]}", flush=True)
-    assert not any(one.get("imports_autotune") for every in rounds.values() for one in every)
-    return {one.name: Judged(rounds[first[asked[one.name]]]) for one in findings if one.arguments}
+    assert not any(item.get("imports_autotune") for every in rounds.values() for item in every)
+    return {finding.name: Judged(rounds[first[asked[finding.name]]]) for finding in findings if finding.arguments}
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ POOL = 512
 
 
 def status(name: str) -> int:
-    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(f"{name}:"))
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024
 
 
@@ -74,10 +74,10 @@ class Texts(torch.utils.data.Dataset):
 
 def padded(samples: list[dict]) -> dict[str, torch.Tensor]:
     """A batch as long as its longest text; 0 pads."""
-    rows = [torch.tensor(one["input_ids"]) for one in samples]
+    rows = [torch.tensor(sample["input_ids"]) for sample in samples]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     masks = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    return {"input_ids": ids, "attention_mask": masks, "labels": torch.tensor([one["labels"] for one in samples])}
+    return {"input_ids": ids, "attention_mask": masks, "labels": torch.tensor([sample["labels"] for sample in samples])}
 
 
 def hold_to(limit_bytes: int) -> None:

@@ -91,7 +91,7 @@ def best_of_each_budget(rows: list[Row]) -> list[Configuration]:
     chosen: dict[Configuration, None] = {}
     for share in BUDGETS:
         budget = min(peaks) + share * (max(peaks) - min(peaks))
-        able = sorted((one for one in fitting if one[2] <= budget), key=lambda one: -one[1])
+        able = sorted((item for item in fitting if item[2] <= budget), key=lambda one: -one[1])
         chosen |= dict.fromkeys(row.configuration for row, _, _ in able[:BEST])
     return list(chosen)
 
@@ -101,7 +101,10 @@ def known_beforehand(
 ) -> dict[str, Any]:
     """As plain data: the estimated peak of each configuration, a micro-step's arithmetic, and the device's rates."""
     model = traced(host, workload, environment, configurations, {})
-    estimates = [{"configuration": one.to_dict(), "bytes": model.peak(one).device_bytes} for one in configurations]
+    estimates = [
+        {"configuration": configuration.to_dict(), "bytes": model.peak(configuration).device_bytes}
+        for configuration in configurations
+    ]
     rates = device_rates(host, environment)
     return {"rates": rates, "arithmetic": model.arithmetic, "estimates": estimates}
 
@@ -158,8 +161,8 @@ def record(name: str, seconds: float, path: Path) -> bool:
         if not all(probed(configuration, 0) for configuration in order):
             return False
         best = best_of_each_budget(rows)
-        turns = [(one, again) for again in range(1, ROUNDS + 1) for one in best[again:] + best[:again]]
-        return all(probed(one, again) for one, again in turns)
+        turns = [(item, again) for again in range(1, ROUNDS + 1) for item in best[again:] + best[:again]]
+        return all(probed(item, again) for item, again in turns)
 
 
 def main() -> None:

@@ -14,8 +14,7 @@ from typing import Any
 
 from fidelity import CONFIGURATIONS, GLOBAL_BATCH, LIMIT, MODELS, PLAIN, ROOT, asked, workload_of, write_answer
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment
 from autotune.probe.process.launcher import ProbeHost
 
 STEPS, SECONDS = 150, 20
@@ -48,8 +47,8 @@ def main() -> None:
                     path.write_text(json.dumps(one))
                 every.append(json.loads(path.read_text()))
     before = json.loads(RECORDED.read_text(encoding="utf-8"))
-    occasion = 1 + max((one["occasion"] for one in before), default=0)
-    lines = ",\n".join(json.dumps(one) for one in [*before, *({"occasion": occasion} | one for one in every)])
+    occasion = 1 + max((item["occasion"] for item in before), default=0)
+    lines = ",\n".join(json.dumps(item) for item in [*before, *({"occasion": occasion} | item for item in every)])
     RECORDED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 

@@ -105,8 +105,8 @@ def replayed(
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     tried = {trial.configuration for trial in trials}
-    again = [one for one, known in table.measured.items() if len(known) > 1 and table.peaks[one] <= budget]
-    untried = [table.speeds[one] for one in again if one not in tried]
+    again = [item for item, known in table.measured.items() if len(known) > 1 and table.peaks[item] <= budget]
+    untried = [table.speeds[item] for item in again if item not in tried]
 
     def probes_to(least: float) -> int:
         good = (
@@ -164,21 +164,21 @@ def _past(name: str) -> tuple[Calibration, ...]:
 
 def summary(found: Sequence[Found]) -> list[str]:
     """One line of the table: what these searches came to."""
-    regrets = [one.regret for one in found]
-    bounded = [one for one in found if one.bound is not None]
-    sharp = [one for one in bounded if (one.bound or 0.0) <= MARGIN]
+    regrets = [item.regret for item in found]
+    bounded = [item for item in found if item.bound is not None]
+    sharp = [item for item in bounded if (item.bound or 0.0) <= MARGIN]
     return [
         f"{len(found)}",
-        f"{fmean(one.regret <= 0.01 for one in found):.0%}",
+        f"{fmean(item.regret <= 0.01 for item in found):.0%}",
         f"{fmean(regrets):.2%}",
         f"{max(regrets):.1%}",
-        _quantiles([one.to_one for one in found]),
-        _quantiles([one.to_five for one in found]),
-        f"{median(one.probes for one in found):.0f}",
-        f"{fmean(one.out_of_memory == 0 for one in found):.1%}",
-        f"{sum(one.out_of_memory for one in found) / sum(one.probes for one in found):.1%}",
+        _quantiles([item.to_one for item in found]),
+        _quantiles([item.to_five for item in found]),
+        f"{median(item.probes for item in found):.0f}",
+        f"{fmean(item.out_of_memory == 0 for item in found):.1%}",
+        f"{sum(item.out_of_memory for item in found) / sum(item.probes for item in found):.1%}",
         *(
-            f"{fmean(one.open_share <= (one.bound or 0.0) for one in several):.0%} of {len(several)}"
+            f"{fmean(item.open_share <= (item.bound or 0.0) for item in several):.0%} of {len(several)}"
             if several
             else "–"
             for several in (sharp, bounded)
@@ -212,8 +212,8 @@ def _count(number: float) -> str:
 
 def rows(found: Iterable[Found], *names: str) -> Iterable[list[str]]:
     groups: dict[tuple[str, ...], list[Found]] = {}
-    for one in found:
-        groups.setdefault(tuple(str(getattr(one, name)) for name in names), []).append(one)
+    for item in found:
+        groups.setdefault(tuple(str(getattr(item, name)) for name in names), []).append(item)
     for key, several in groups.items():
         yield [*key, *summary(several)]
 
@@ -257,7 +257,7 @@ def main() -> None:
     ]
     with ProcessPoolExecutor(2) as workers:
         found = list(workers.map(one_search, wanted, chunksize=4))
-    ours = [one for one in found if one.sampler in (OURS, INFORMED)]
+    ours = [item for item in found if item.sampler in (OURS, INFORMED)]
     lines = [
         *markdown(["sampler", *HEAD], rows(found, "sampler")),
         "",

@@ -38,7 +38,7 @@ def main() -> None:
                 shot = Path(scratch) / f"{name}-{dark}.png"
                 picture(browser, shot)
                 shots.append(Image.open(shot).convert("RGB"))
-            beside = Image.new("RGB", (sum(one.width for one in shots), max(one.height for one in shots)))
+            beside = Image.new("RGB", (sum(shot.width for shot in shots), max(shot.height for shot in shots)))
             for place, one in enumerate(shots):
                 beside.paste(one, (place * width, 0))
             path = folder / f"report-{name}.png"

@@ -72,7 +72,7 @@ def probed(times: Sequence[float], best: Interval | None, timing: Timing) -> Sto
 
 def searches(recordings: Sequence[Recording], timing: Timing) -> Iterator[tuple[list[Stopped], Recording]]:
     """Simulated searches of one model's configurations: their probes, and the recording of the fastest."""
-    length = min(len(one.step_times_s) for one in recordings) - timing.untimed_most - timing.timed_most
+    length = min(len(recording.step_times_s) for recording in recordings) - timing.untimed_most - timing.timed_most
     for shift in range(0, max(1, length), EVERY):
         stopped: list[Stopped] = []
         best: tuple[Interval, Recording] | None = None
@@ -89,11 +89,11 @@ def searches(recordings: Sequence[Recording], timing: Timing) -> Iterator[tuple[
 def covered(recordings: Sequence[Recording], interval: Callable[[list[float]], Interval], steps: int) -> list[bool]:
     """Whether the interval of so many steps holds the long run's speed, from many starting points."""
     held = []
-    for one in recordings:
-        times = one.step_times_s[5:]
+    for recording in recordings:
+        times = recording.step_times_s[5:]
         for begin in range(0, len(times) - steps + 1, EVERY):
             speed = interval(list(times[begin : begin + steps]))
-            held.append(speed.low <= one.long_run <= speed.high)
+            held.append(speed.low <= recording.long_run <= speed.high)
     return held
 
 
@@ -107,8 +107,8 @@ def share(held: Sequence[bool]) -> str:
 
 def main() -> None:
     recordings = [
-        Recording(one["occasion"], one["model"], one["configuration"], tuple(one["step_times_s"]))
-        for one in json.loads(RECORDED.read_text(encoding="utf-8"))
+        Recording(load["occasion"], load["model"], load["configuration"], tuple(load["step_times_s"]))
+        for load in json.loads(RECORDED.read_text(encoding="utf-8"))
     ]
     recordings.sort(key=lambda one: (one.model, one.occasion))
     searched = groupby(recordings, key=lambda one: (one.model, one.occasion))
@@ -122,7 +122,7 @@ def main() -> None:
             print(f"memory {memory}: {found}")
         return
     rows = [*saved(models), "", *coverage(judged_on), ""]
-    counts = [len(one.step_times_s) for one in recordings]
+    counts = [len(recording.step_times_s) for recording in recordings]
     rows.append(
         f"{len(recordings)} recordings of {min(counts)} to {max(counts)} steps (tests/data/step_times.json). MEMORY = "
         f"{MEMORY} is fitted on every other recording, coverage is judged on the rest; the long run is the whole recording."
@@ -140,7 +140,7 @@ def saved(models: dict[str, list[Recording]]) -> list[str]:
     steps: list[int] = []
     same: list[bool] = []
     for model, group in models.items():
-        fastest = max(one.long_run for one in group)
+        fastest = max(item.long_run for item in group)
         pairs = list(zip(searches(group, Timing()), searches(group, fixed), strict=False))
         taken = [probe.steps for (stopped, _), _ in pairs for probe in stopped]
         given_up = [probe.hopeless for (stopped, _), _ in pairs for probe in stopped]
@@ -168,9 +168,9 @@ def coverage(recordings: Sequence[Recording]) -> list[str]:
         declared, textbook = (share(covered(recordings, with_memory(memory), count)) for memory in (MEMORY, 0.5))
         rows.append(f"| {count} | {declared} | {textbook} |")
     ended = [
-        (one.long_run, probed(one.step_times_s[begin:], None, Timing()).speed)
-        for one in recordings
-        for begin in range(0, len(one.step_times_s) - 40, EVERY)
+        (recording.long_run, probed(recording.step_times_s[begin:], None, Timing()).speed)
+        for recording in recordings
+        for begin in range(0, len(recording.step_times_s) - 40, EVERY)
     ]
     held = [speed.low <= truth <= speed.high for truth, speed in ended]
     width = median(speed.relative_width / 2 for _, speed in ended)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Measurement, Outcome, pooled
-from autotune.core.step import Step
+from autotune.core import Configuration, Measurement, Outcome, Step
+from autotune.core.measurement import pooled
 from autotune.probe import ProbeOptions
 from autotune.sampler.physics import expected_work
 from autotune.sampler.prior import Prior, roofline
@@ -82,7 +81,7 @@ class Table:
     @cached_property
     def space(self) -> SearchSpace:
         names = ["micro_batch_size", *dict(next(iter(self.measured)).settings)]
-        values = {name: tuple(dict.fromkeys(one.values[name] for one in self.measured)) for name in names}
+        values = {name: tuple(dict.fromkeys(item.values[name] for item in self.measured)) for name in names}
         for ordered in ("micro_batch_size", "workers"):
             values[ordered] = tuple(sorted(values[ordered]))
         size = next(iter(self.measured)).global_batch_size
@@ -93,13 +92,13 @@ class Table:
     def speeds(self) -> Mapping[Configuration, float]:
         """Samples / second: of the rounds together where it was measured again, else of the first measurement."""
         return {
-            one: float(pooled(known[1:] or known).samples_per_second or 0.0) for one, known in self.measured.items()
+            item: float(pooled(known[1:] or known).samples_per_second or 0.0) for item, known in self.measured.items()
         }
 
     @cached_property
     def peaks(self) -> Mapping[Configuration, int]:
         """Peak bytes of the first measurement."""
-        return {one: known[0].peak_bytes or 0 for one, known in self.measured.items()}
+        return {item: known[0].peak_bytes or 0 for item, known in self.measured.items()}
 
     def budget(self, share: float) -> int:
         low, high = min(self.peaks.values()), max(self.peaks.values())
@@ -108,7 +107,7 @@ class Table:
     def optimum(self, budget: int) -> float:
         """The highest speed that fits, of those that were measured again."""
         return max(
-            self.speeds[one] for one, known in self.measured.items() if len(known) > 1 and self.peaks[one] <= budget
+            self.speeds[item] for item, known in self.measured.items() if len(known) > 1 and self.peaks[item] <= budget
         )
 
 
@@ -152,7 +151,7 @@ def read_table(name: str) -> Table:
     measured: dict[Configuration, list[Measurement]] = {}
     for row in sorted(map(Row.read, lines[1:]), key=lambda row: row.again):
         measured.setdefault(row.configuration, []).append(row.measurement)
-    estimates = {Configuration.from_dict(one["configuration"]): one["bytes"] for one in known["estimates"]}
+    estimates = {Configuration.from_dict(item["configuration"]): item["bytes"] for item in known["estimates"]}
     return Table(name, measured, estimates, known["rates"], known["arithmetic"])
 
 

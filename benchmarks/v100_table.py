@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from machine import write_table
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Workload
 from autotune.core.request import tuning_request
-from autotune.core.workload import Workload
 from autotune.memory.estimate import MemoryModel, memory_model
 from autotune.memory.keys import Wanted, wanted_traces
 from autotune.probe.order import Order
@@ -178,7 +176,7 @@ def main() -> None:
         "",
         "What was assumed of 2022:",
         "",
-        *(f"- {one}" for one in ASSUMPTIONS),
+        *(f"- {item}" for item in ASSUMPTIONS),
         "",
         "## Seconds for llama-8b at 512 tokens, in a started host",
         "",

@@ -32,7 +32,7 @@ from autotune.study.result import SearchResult
 PACKAGE = Path(autotune.__file__).parent
 NOUNS = (SearchResult, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
-ERRORS = tuple(one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.AutotuneError))
+ERRORS = tuple(var for var in vars(errors).values() if inspect.isclass(var) and issubclass(var, errors.AutotuneError))
 WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning)
 
 
@@ -94,7 +94,7 @@ def cards() -> str:
 
 def columns(known: Iterable[Column]) -> str:
     """The columns of a table that programs read."""
-    rows = [(f"`{one.name}`", f"`{one.dtype}`", one.unit or "-", one.meaning) for one in known]
+    rows = [(f"`{item.name}`", f"`{item.dtype}`", item.unit or "-", item.meaning) for item in known]
     return table(("column", "dtype", "unit", "meaning"), rows)
 
 
@@ -119,19 +119,19 @@ def commands() -> dict[str, Any]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    arguments = [one for one in command.params if not one.opts[0].startswith("-")]
-    options = [one for one in command.params if one not in arguments]
-    called = " ".join(one.name.upper() + ("..." if one.nargs == -1 else "") for one in arguments)
+    arguments = [param for param in command.params if not param.opts[0].startswith("-")]
+    options = [param for param in command.params if param not in arguments]
+    called = " ".join(argument.name.upper() + ("..." if argument.nargs == -1 else "") for argument in arguments)
     yield from (f"## autotune {name}", "", " ".join(inspect.cleandoc(command.help or "").split()), "")
     yield from ("```text", f"autotune {name} {called} [OPTIONS]".replace("  ", " "), "```", "")
-    yield from (f"- `{one.name.upper()}`: {one.help}" for one in arguments)
+    yield from (f"- `{argument.name.upper()}`: {argument.help}" for argument in arguments)
     yield ""
-    rows = [(_spelling(one), one.help or "", _default(one)) for one in options if not one.hidden]
+    rows = [(_spelling(option), option.help or "", _default(option)) for option in options if not option.hidden]
     yield from (table(("option", "what it does", "default"), rows), "") if rows else ()
 
 
 def _spelling(option: Any) -> str:
-    return ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
+    return ", ".join(f"`{opt}`" for opt in (*option.opts, *option.secondary_opts))
 
 
 def _default(option: Any) -> str:
@@ -159,10 +159,10 @@ def messages() -> str:
 
 def raised() -> Iterator[tuple[str, str, str]]:
     """(error class, message, advice) of every place that makes one; `…` for what is filled in."""
-    names = {one.__name__ for one in ERRORS}
+    names = {item.__name__ for item in ERRORS}
     for node in (node for tree in _trees() for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
-            said, *advice = (_text(one) for one in node.args)
+            said, *advice = (_text(arg) for arg in node.args)
             yield node.func.id, said, advice[0] if advice else ""
 
 
@@ -182,7 +182,7 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return re.sub("…+", "…", "".join(_text(one) for one in node.values))
+        return re.sub("…+", "…", "".join(_text(value) for value in node.values))
     return "…"
 
 

@@ -599,11 +599,14 @@ def _write_tables(folder: Path) -> None:
     for name, row in tables.items():
         rows = [row(number) for number in range(1000 if name == "classes.csv" else 40)]
         if name.endswith(".jsonl"):
-            text = "".join(json.dumps(one) + "\n" for one in rows)
+            text = "".join(json.dumps(row) + "\n" for row in rows)
         else:
             lines = [
                 ",".join(rows[0]),
-                *(",".join(f'"{one}"' if isinstance(one, str) else str(one) for one in row.values()) for row in rows),
+                *(
+                    ",".join(f'"{item}"' if isinstance(item, str) else str(item) for item in row.values())
+                    for row in rows
+                ),
             ]
             text = "\n".join(lines) + "\n"
         (folder / name).write_text(text)

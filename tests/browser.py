@@ -45,9 +45,9 @@ def complaints(browser: WebDriver) -> list[str]:
 def requested(browser: WebDriver) -> list[str]:
     """The addresses that pages asked for since the last time, in their order."""
     told = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [one["params"] for one in told if one["method"] == "Network.requestWillBeSent"]
-    pages = [one for one in sent if not one["documentURL"].startswith("chrome")]  # not the browser's own first tab
-    return [url for one in pages if not (url := one["request"]["url"]).startswith("data:")]
+    sent = [item["params"] for item in told if item["method"] == "Network.requestWillBeSent"]
+    pages = [item for item in sent if not item["documentURL"].startswith("chrome")]  # not the browser's own first tab
+    return [url for page in pages if not (url := page["request"]["url"]).startswith("data:")]
 
 
 def look(browser: WebDriver, width: int, height: int = 900, dark: bool = False, scale: float = 1.0) -> None:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome
 from autotune.core.failures import Failure
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import ProbeOptions
 

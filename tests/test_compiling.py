@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Measurement, pooled
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Measurement, Trial
+from autotune.core.measurement import pooled
 from autotune.probe.replay import ReplayProbe
 from autotune.report.summary import compiling_text
 from autotune.report.table import frame
@@ -33,8 +32,8 @@ def world(of: Configuration) -> Measurement:
     if of.values["compile"] == "none" or not plain.steps:
         return plain
     steps = tuple(
-        replace(one, seconds=one.seconds / 1.5, last_s=one.last_s / 1.5, optimizer_s=one.optimizer_s / 1.5)
-        for one in plain.steps
+        replace(step, seconds=step.seconds / 1.5, last_s=step.last_s / 1.5, optimizer_s=step.optimizer_s / 1.5)
+        for step in plain.steps
     )
     return replace(plain, steps=steps, compile_s=COMPILE_S, probe_seconds=plain.probe_seconds + COMPILE_S)
 
@@ -87,7 +86,7 @@ def test_it_pays_from_the_step_on_at_which_it_has_saved_what_it_cost() -> None:
 def test_a_short_run_is_not_compiled_and_a_long_one_is(steps: int, wins: bool) -> None:
     first = SPACE.baseline
     other = SPACE.configuration({**first.values, "compile": "default"})
-    trials = [Trial(n, one, world(one)).with_training_steps(steps) for n, one in enumerate((first, other))]
+    trials = [Trial(n, item, world(item)).with_training_steps(steps) for n, item in enumerate((first, other))]
     best = best_trial(trials, SPEED)
     assert best is not None
     assert compiled(best) == wins
@@ -101,9 +100,9 @@ def test_compiling_is_tried_after_what_is_cheap_and_wins_a_long_run(tmp_path: Pa
     before = [one for one in study.trials if not any(map(compiled, study.trials[: one.number + 1]))]
     assert len(before) < len(study.trials)
     plain = max(
-        (one for one in SPACE if one.values["compile"] == "none"), key=lambda one: world(one).samples_per_second or 0
+        (item for item in SPACE if item.values["compile"] == "none"), key=lambda one: world(one).samples_per_second or 0
     )
-    assert plain in [one.configuration for one in before], "what is cheap to try is known by then"
+    assert plain in [item.configuration for item in before], "what is cheap to try is known by then"
     best = best_trial(study.trials, SPEED)
     assert best is not None
     assert compiled(best)

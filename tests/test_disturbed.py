@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
@@ -37,9 +34,9 @@ def competitor() -> Iterator[None]:
     try:
         yield
     finally:
-        for one in running:
-            one.kill()
-            one.wait()
+        for trial in running:
+            trial.kill()
+            trial.wait()
 
 
 def measured_beside(competing: int, live: LiveProbe, folder: Path) -> Measurement:

@@ -73,9 +73,9 @@ def test_extras_and_constraints_are_this_project_s() -> None:
 def test_every_package_that_is_asked_for_is_constrained_to_one_version() -> None:
     (extras,) = re.findall(r"/source\[([\w,]+)\]", TEXT)
     asked = [*PROJECT["project"]["dependencies"]]
-    asked += [one for extra in extras.split(",") for one in PROJECT["project"]["optional-dependencies"][extra]]
+    asked += [item for extra in extras.split(",") for item in PROJECT["project"]["optional-dependencies"][extra]]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(one.name): one for one in map(Requirement, lines[1:])}
+    pinned = {canonicalize_name(item.name): item for item in map(Requirement, lines[1:])}
     for one in map(Requirement, asked):
         (version,) = pinned[canonicalize_name(one.name)].specifier
         assert version.operator == "=="

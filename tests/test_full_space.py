@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.space.file import read_space
 from autotune.space.settings import SETTINGS
 from autotune.study import confirm

@@ -23,7 +23,7 @@ FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimi
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, str]:
     """The search of the command line, and what it printed."""
     folder = tmp_path_factory.mktemp("reports")
-    words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={one}" for one in FIXED)]
+    words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={item}" for item in FIXED)]
     with pytest.MonkeyPatch.context() as patch:
         hurry(patch)
         patch.setattr(finish, "NUMERICS_MOST_S", 300.0)  # losses of two ranks are compared here
@@ -87,7 +87,7 @@ def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResul
 
 def test_nothing_fits_on_two_ranks_where_each_has_too_little(tmp_path: Path) -> None:
     """The limit is each rank's own."""
-    fixed = dict(one.split("=") for one in FIXED)
+    fixed = dict(item.split("=") for item in FIXED)
     with pytest.raises(NothingFits):
         autotune.search(
             "bert-mini",

@@ -25,29 +25,29 @@ def ours() -> list[Found]:
 
 def test_ours_runs_out_of_memory_less_than_tpe_and_needs_fewer_probes(ours: list[Found]) -> None:
     tpe = searches("tpe")
-    assert sum(one.out_of_memory for one in ours) < sum(one.out_of_memory for one in tpe)
-    assert sum(one.probes for one in ours) < sum(one.probes for one in tpe)
+    assert sum(our.out_of_memory for our in ours) < sum(item.out_of_memory for item in tpe)
+    assert sum(our.probes for our in ours) < sum(item.probes for item in tpe)
 
 
 def test_ours_is_as_good_as_it_was(ours: list[Found]) -> None:
     """Bars a little above what these searches came to."""
-    assert fmean(one.regret for one in ours) <= 0.01
-    assert max(one.regret for one in ours) <= 0.03
-    assert not any(one.out_of_memory for one in ours)
-    assert median(one.to_one for one in ours) <= 8
-    assert all(one.probes <= 20 for one in ours)
+    assert fmean(our.regret for our in ours) <= 0.01
+    assert max(our.regret for our in ours) <= 0.03
+    assert not any(our.out_of_memory for our in ours)
+    assert median(our.to_one for our in ours) <= 8
+    assert all(our.probes <= 20 for our in ours)
 
 
 def test_what_the_end_says_is_true(ours: list[Found]) -> None:
-    for one in ours:
-        assert one.bound is not None, one.stop_reason
-        assert one.open_share <= one.bound, one.stop_reason
+    for our in ours:
+        assert our.bound is not None, our.stop_reason
+        assert our.open_share <= our.bound, our.stop_reason
 
 
 def test_a_summary_counts_what_was_found(ours: list[Found]) -> None:
     told = summary(ours)
     assert told[0] == "4"
-    assert told[1] == f"{fmean(one.regret <= 0.01 for one in ours):.0%}"
+    assert told[1] == f"{fmean(our.regret <= 0.01 for our in ours):.0%}"
 
 
 @pytest.mark.parametrize("name", recorded())
@@ -58,6 +58,6 @@ def test_a_table_holds_every_configuration_with_its_measurements(name: str) -> N
     assert all(len(known[0].steps) >= 8 for known in table.measured.values())
     for share in SHARES:
         budget = table.budget(share)
-        again = [one for one, known in table.measured.items() if len(known) >= 4 and table.peaks[one] <= budget]
+        again = [item for item, known in table.measured.items() if len(known) >= 4 and table.peaks[item] <= budget]
         assert len(again) >= 10
         assert table.optimum(budget) > 0

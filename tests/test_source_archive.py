@@ -20,7 +20,9 @@ def archived() -> set[str]:
     """Names of what hatchling would put in, as it reads pyproject.toml."""
     sdist = pytest.importorskip("hatchling.builders.sdist", reason="hatchling is not installed (of the extra dev)")
     builder = sdist.SdistBuilder(str(ROOT))
-    return {str(Path(one.relative_path)) for one in builder.recurse_included_files()}
+    return {
+        str(Path(recurse_included_file.relative_path)) for recurse_included_file in builder.recurse_included_files()
+    }
 
 
 def test_every_file_of_the_checkout_is_in_it() -> None:

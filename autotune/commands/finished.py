@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
+from autotune.core import InvalidRequest, TuningRequest, read_json
 from autotune.core.environment import installed_versions
-from autotune.core.errors import InvalidRequest
-from autotune.core.io import read_json
-from autotune.core.request import TuningRequest, tuning_request
+from autotune.core.request import tuning_request
 from autotune.probe.device import nvml
 from autotune.space.user_arguments import read_user_arguments
 from autotune.space.variables import READ

@@ -5,14 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest
-from autotune.core.io import read_json
+from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
 from autotune.core.loss_curves import Numerics
 from autotune.core.paths import named, scrubbed
-from autotune.core.request import TuningRequest
 from autotune.core.sanity import SanityCheck
-from autotune.core.workload import Workload
 from autotune.probe.order import ORDER
 from autotune.report.snippets import launch_lines
 from autotune.report.summary import speedup_fields
@@ -72,19 +68,21 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         record = read_json(folder / REQUEST)
         ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
         numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
-        known = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
+        trials = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
         request = TuningRequest.from_dict(record["request"])
-        known = [one and one.with_training_steps(request.training_steps) for one in known]
-        disqualified_reason = ended.get("barred", {})
+        reasons = ended.get("barred", {})
         numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
         return {
             "request": request,
             "workload": _with_its_code(Workload.from_dict(record["workload"]), folder),
             "environment": Environment.from_dict(read_json(folder / "environment.json")),
             "trials": [
-                replace(one, disqualified_reason=disqualified_reason.get(str(one.number), ""))
-                for one in known
-                if one is not None
+                replace(
+                    trial.with_training_steps(request.training_steps),
+                    disqualified_reason=reasons.get(str(trial.number), ""),
+                )
+                for trial in trials
+                if trial is not None
             ],
             "stop_reason": ended.get("statement", "the search was interrupted"),
             "complete": ended.get("complete", ended.get("numerics") is not None),

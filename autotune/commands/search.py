@@ -10,12 +10,11 @@ from typing import Any
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
-from autotune.core.environment import Environment
+from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, TuningRequest, tuning_request
+from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, tuning_request
 from autotune.core.time_limit import TimeLimit
-from autotune.core.workload import Workload
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload

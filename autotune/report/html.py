@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from autotune.core import Outcome, Trial
 from autotune.core.configuration import RANKS, word
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.device import device_parts
 from autotune.report.exports import YAML_FILE, answer_of, exports

@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome, Trial
 from autotune.core.paths import scrubbed
-from autotune.core.trial import Trial
 from autotune.probe.order import LOG
 from autotune.study.store import probe_folder
 

@@ -4,11 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.core import Interval, Outcome, Trial
 from autotune.core.errors import NothingFits
-from autotune.core.interval import Interval
-from autotune.core.measurement import Outcome
 from autotune.core.no_answer import why_no_answer
-from autotune.core.trial import Trial
 from autotune.core.units import finite, format_bytes, format_interval, format_seconds, in_ranges, without_numbers
 from autotune.report.device import device_parts
 from autotune.report.evidence import (

@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.core.interval import Interval
-from autotune.core.trial import Trial
+from autotune.core import Interval, Trial
 from autotune.report.columns import BEFORE, dtypes, trial_columns
 from autotune.space.utilization import Utilization
 

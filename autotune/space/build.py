@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from autotune.core.configuration import RANKS, Configuration, Value
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.core.request import TuningRequest
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
+from autotune.core.configuration import RANKS
+from autotune.core.errors import did_you_mean
 from autotune.space.file import SIZES, TILES, core_settings, read_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting

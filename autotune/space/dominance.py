@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.measurement import HOST_STAGES, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Outcome, Trial, Value
+from autotune.core.measurement import HOST_STAGES
 from autotune.space.settings import MICRO, SETTINGS
 
 NEVER_PROBED = "environment"

@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest
+from autotune.core import Configuration, Environment, InvalidRequest, Serializable, Trial, Workload
 from autotune.core.gpus import Card, card_of
-from autotune.core.io import Serializable
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import training_setup

@@ -5,9 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Trial
+from autotune.core import Interval, Measurement, Trial
 from autotune.study.objective import SPEED_UP_WIDTH, finalists, quotient, speed
 from autotune.study.pacing import LEAST_RIVALS, rounds_seconds
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.loss_curves import LOSSES, STEPS, Numerics
-from autotune.core.measurement import Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import too_late
-from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
 from autotune.probe import Probe
 from autotune.space.settings import learning_differences
@@ -158,10 +156,10 @@ def disqualify_flagged(trials: list[Trial], numerics: Numerics) -> None:
     def reason(trial: Trial) -> str:
         if numerics.is_checked(trial.number):
             return numerics.flag(trial.number)
-        alike = (one for one in otherwise if not learning_differences(trial.configuration, one.configuration))
-        return next(
-            (f"learns as trial {one.number}: {numerics.flag(one.number)}" for one in alike), trial.disqualified_reason
-        )
+        for other in otherwise:
+            if not learning_differences(trial.configuration, other.configuration):
+                return f"learns as trial {other.number}: {numerics.flag(other.number)}"
+        return trial.disqualified_reason
 
     trials[1:] = [replace(trial, disqualified_reason=reason(trial)) for trial in trials[1:]]
 

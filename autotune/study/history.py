@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Measurement
+from autotune.core import Configuration, Environment, Measurement, Trial, read_json, write_json
 from autotune.core.paths import cache_folder
-from autotune.core.trial import Trial
 from autotune.sampler.calibration import Calibration
 
 

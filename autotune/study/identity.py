@@ -4,9 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.core.environment import Environment
-from autotune.core.request import TuningRequest
-from autotune.core.workload import Workload
+from autotune.core import Environment, TuningRequest, Workload
 from autotune.space.search_space import SearchSpace
 
 NOT_THE_MODEL = frozenset(["_name_or_path", "transformers_version"])

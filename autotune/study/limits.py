@@ -4,14 +4,12 @@ import contextlib
 import os
 from pathlib import Path
 
+from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
 from autotune.core.configuration import RANKS
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, NothingFits, StorageFailed
-from autotune.core.io import read_json
+from autotune.core.errors import NothingFits, StorageFailed
 from autotune.core.paths import named
-from autotune.core.request import TASKS, TuningRequest, check_installed
+from autotune.core.request import TASKS, check_installed
 from autotune.core.units import format_bytes, format_parameters
-from autotune.core.workload import Workload
 from autotune.probe.device import nvml
 from autotune.probe.queries import device_name
 from autotune.space.build import parse_overrides

@@ -17,11 +17,8 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
 from autotune.probe import Probe
 from autotune.probe.order import LOG
 from autotune.sampler.optuna_samplers import make_sampler

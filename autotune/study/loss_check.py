@@ -11,12 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Outcome, Trial, read_json, write_json
 from autotune.core.failures import Failure
-from autotune.core.io import read_json, write_json
 from autotune.core.loss_curves import SEEDS, STEPS, Curve, Numerics
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
 from autotune.probe.order import CHILD_ANSWER
 
 KEPT = "losses.json"

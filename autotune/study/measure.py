@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
-from autotune.core.io import write_json
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.time_limit import too_late
-from autotune.core.trial import Trial
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
@@ -112,7 +109,7 @@ def _disturbed(measurement: Measurement) -> bool:
 
 def _stays_disturbed(trials: Sequence[Trial]) -> bool:
     last = [trial.measurement for trial in trials[-STAYS_DISTURBED:]]
-    return len(last) == STAYS_DISTURBED and all(one.observed_warnings for one in last)
+    return len(last) == STAYS_DISTURBED and all(measurement.observed_warnings for measurement in last)
 
 
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:

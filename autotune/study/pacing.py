@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from autotune.core import Measurement, Trial
 from autotune.core.loss_curves import SEEDS
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Trial
 from autotune.probe.order import timings
 from autotune.study.loss_check import predicted_seconds
 from autotune.study.objective import best_trial, finalists

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.core.configuration import Configuration
-from autotune.core.request import CONFIRMATION_ROUNDS, TuningRequest
+from autotune.core import Configuration, Trial, TuningRequest
+from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.core.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest
-from autotune.core.interval import Interval
+from autotune.core import Environment, Interval, InvalidRequest, Trial, TuningRequest, Workload
 from autotune.core.loss_curves import Numerics
 from autotune.core.no_answer import why_no_answer
 from autotune.core.paths import named, scrubbed
 from autotune.core.prospect import OptimalityGap
-from autotune.core.request import TuningRequest
 from autotune.core.sanity import SanityCheck
-from autotune.core.trial import Trial
 from autotune.core.units import format_parameters
-from autotune.core.workload import Workload
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, read_json, write_json
 from autotune.core.failures import Failure
-from autotune.core.io import read_json, write_json
 from autotune.core.sanity import Problem, SanityCheck
 from autotune.probe.order import CHILD_ANSWER
 

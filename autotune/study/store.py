@@ -15,12 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.core.configuration import Configuration
-from autotune.core.errors import InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Measurement
+from autotune.core import Configuration, InvalidRequest, Measurement, Trial, read_json, write_json
+from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.prospect import OptimalityGap
-from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
 

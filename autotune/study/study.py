@@ -7,11 +7,9 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interrupt import StopRequest
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.prospect import OptimalityGap
-from autotune.core.trial import Trial
 from autotune.core.units import finite
 from autotune.sampler.acquisition import Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler

@@ -7,12 +7,9 @@ from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Trial, Value, Workload
 from autotune.core.errors import TracingFailed
 from autotune.core.time_limit import TimeLimit
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.process.launcher import ProbeHost

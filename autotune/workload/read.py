@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from autotune.core.errors import InvalidRequest
+from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.paths import cache_folder, named
-from autotune.core.request import TuningRequest
-from autotune.core.workload import Workload
 from autotune.workload.arguments import check_arguments
 from autotune.workload.data.prepare import PreparedData, prepare_data
 from autotune.workload.data.sampling import collating

@@ -68,9 +68,9 @@ def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_
     order.write_text(json.dumps({"configuration": configuration(16, **setting).to_dict()}))
     code, known, err = told("studies")
     assert (code, err) == (0, "")
-    assert [one.get("trials") for one in known["studies"]] == [3, None, None]
+    assert [item.get("trials") for item in known["studies"]] == [3, None, None]
     told_of = f"knows no {' '.join(map(str, *setting.items()))}: the study was made by another version"
-    assert told_of in next(one["error"] for one in known["studies"] if one["name"] == "own")
+    assert told_of in next(item["error"] for item in known["studies"] if item["name"] == "own")
     listed = CliRunner().invoke(app, ["studies"])
     assert told_of in listed.stdout
     assert "second: " in listed.stdout

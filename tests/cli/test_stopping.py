@@ -12,10 +12,9 @@ import pytest
 
 from autotune.commands import search as workflow
 from autotune.commands.result import TuningResult
-from autotune.core.environment import Environment
+from autotune.core import Environment, Workload
 from autotune.core.interrupt import SAID, Terminated, ending_on_signals
 from autotune.core.request import tuning_request
-from autotune.core.workload import Workload
 from autotune.probe.recorded import RecordedHost
 from autotune.study.plan import Progress
 from tests.conftest import RECORDED

@@ -12,14 +12,12 @@ import pytest
 from transformers import TrainingArguments
 
 from autotune.commands.result import TuningResult
-from autotune.core.errors import InvalidRequest, LossWarning, NothingFits, SearchFailed
-from autotune.core.io import read_json, write_json
+from autotune.core import InvalidRequest, Outcome, Trial, read_json, write_json
+from autotune.core.errors import LossWarning, NothingFits, SearchFailed
 from autotune.core.loss_curves import SEEDS, Curve, Numerics
-from autotune.core.measurement import Outcome
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
-from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import answer_of
@@ -129,9 +127,9 @@ def disqualified_reason() -> list[Trial]:
 def test_what_was_faster_and_could_not_win_is_told_everywhere(tmp_path: Path) -> None:
     made = result(disqualified_reason())
     assert made.best.number == 0
-    for one in (made, TuningResult.load(made.save(tmp_path))):
-        assert [(trial.number, reason) for trial, reason in one.disqualified] == [(1, "its loss differs")]
-        told = one.to_dict()
+    for item in (made, TuningResult.load(made.save(tmp_path))):
+        assert [(trial.number, reason) for trial, reason in item.disqualified] == [(1, "its loss differs")]
+        told = item.to_dict()
         assert [(left["number"], left["reason"]) for left in told["disqualified"]] == [(1, "its loss differs")]
         assert told["headline"].startswith("Your own settings are kept")
     for name in ("summary.md", "report.html"):
@@ -144,7 +142,7 @@ def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
     rounds = {0: (10.0, 5.0, 8.0), 1: (6.0, 15.0, 10.0)}
     slow, fast = configuration(8), configuration(16, precision="bf16")
     trials = [
-        replace(trial(n, 10.0, of=of), confirmations=tuple(completed(of, one) for one in rounds[n]))
+        replace(trial(n, 10.0, of=of), confirmations=tuple(completed(of, item) for item in rounds[n]))
         for n, of in enumerate((slow, fast))
     ]
     for best, of in ((0, fast), (1, configuration(16))):
@@ -195,7 +193,9 @@ def test_the_training_arguments_are_the_user_s_own_but_for_what_was_tuned(tmp_pa
     found = result(user_arguments=own, rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
     made = found.training_arguments()
     assert type(made) is Mine
-    changed = {one.name for one in fields(made) if one.init and getattr(made, one.name) != getattr(own, one.name)}
+    changed = {
+        field.name for field in fields(made) if field.init and getattr(made, field.name) != getattr(own, field.name)
+    }
     assert changed == {
         *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16"),
         *("dataloader_pin_memory", "use_cpu"),
@@ -247,7 +247,7 @@ def test_the_frame_has_a_row_for_each_trial() -> None:
 
 
 def test_the_front_runs_from_fast_to_lean() -> None:
-    assert [one.number for one in result().pareto_front] == [1]
+    assert [item.number for item in result().pareto_front] == [1]
 
 
 def test_the_plain_answer_is_json(tmp_path: Path) -> None:

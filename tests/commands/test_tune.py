@@ -40,7 +40,7 @@ def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:
     model, counted = bert(), tmp_path / "counted"
     counted.mkdir()
-    weights = [one.detach().clone() for one in model.parameters()]
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
     groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     callbacks = [Counting(counted), EarlyStoppingCallback()]
@@ -61,7 +61,7 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     assert "Told (PicklingError: it holds the Trainer itself)" in notes
     assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
     assert callbacks[0].steps == 0  # which are none of the user's own training
-    assert all(torch.equal(one, before) for one, before in zip(model.parameters(), weights, strict=True))
+    assert all(torch.equal(item, before) for item, before in zip(model.parameters(), weights, strict=True))
     assert not torch.cuda.is_initialized()
 
     made = result.apply(trainer)
@@ -307,7 +307,7 @@ def test_a_tracker_of_the_user_s_own_hears_nothing_of_probes(asked: Asked, tmp_p
     assert left.count("(it would log every probe as a run)") == 2
     assert "MLflowCallback" in left
     assert "Quieter" in left
-    assert [type(one).__name__ for one in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
+    assert [type(callback).__name__ for callback in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
     assert extract.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 
 
@@ -347,7 +347,7 @@ def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_p
         workload = user_workload(request, asked[-1][0].pickled)
         known.append(study_identity(request, makers.cpu(), workload, makers.space()))
     assert known[0] == known[1]
-    assert [one["own_model"]["attention"] for one in known] == ["sdpa", "sdpa", "sdpa", "eager", "eager"]
+    assert [item["own_model"]["attention"] for item in known] == ["sdpa", "sdpa", "sdpa", "eager", "eager"]
     apart = known[1:]
-    assert all(one != other for place, one in enumerate(apart) for other in apart[:place])
-    assert len({str(one["model_config"]) for one in known[:4]}) == 1, "all that a config says"
+    assert all(item != other for place, item in enumerate(apart) for other in apart[:place])
+    assert len({str(item["model_config"]) for item in known[:4]}) == 1, "all that a config says"

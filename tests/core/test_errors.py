@@ -7,7 +7,7 @@ import pytest
 from autotune.core import errors
 from autotune.core.errors import AutotuneError, did_you_mean
 
-EVERY = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, AutotuneError)]
+EVERY = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, AutotuneError)]
 
 
 @pytest.mark.parametrize("kind", EVERY)

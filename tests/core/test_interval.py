@@ -163,7 +163,7 @@ def test_the_pairs_needed_are_the_first_whose_interval_holds_1_no_more(pairs: in
     quotient = quotient_interval(above, [1.0] * pairs)
     needed = pairs_needed(quotient, pairs, 100)
     assert needed is not None
-    deviation = stdev(math.log(one) for one in above)
+    deviation = stdev(math.log(item) for item in above)
     lows = {n: math.log(quotient) - student_t_975(n - 1) * deviation / math.sqrt(n) for n in (needed - 1, needed)}
     assert lows[needed] > 0
     assert lows[needed - 1] <= 0 or needed == pairs

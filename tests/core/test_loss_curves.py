@@ -50,7 +50,7 @@ def test_whatever_the_losses_a_flag_means_outside_the_band_and_nothing_else(seed
     flagged = bool(replace(numerics, curves={7: own}).flag(7))
     assert flagged == (abs(fmean(own.losses[-10:]) - mean) > max(3 * spread, LEAST_DIFFERENCE * mean))
     # A unit of the loss decides nothing: all curves twice as high are judged alike.
-    twice = [Curve(tuple(2 * loss for loss in one.losses)) for one in (*numerics.references, own)]
+    twice = [Curve(tuple(2 * loss for loss in reference.losses)) for reference in (*numerics.references, own)]
     assert bool(Numerics(tuple(twice[:-1]), {7: twice[-1]}).flag(7)) == flagged
     # Each of float32's own curves lies within its band: no mean of three is farther than 1.16 deviations from theirs.
     as_trials = replace(numerics, curves=dict(enumerate(numerics.references)))

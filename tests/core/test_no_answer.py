@@ -12,7 +12,7 @@ from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_m
 
 
 def error_of(*measurements: Measurement) -> AutotuneError:
-    trials = [Trial(number, configuration(8, workers=number), one) for number, one in enumerate(measurements)]
+    trials = [Trial(number, configuration(8, workers=number), item) for number, item in enumerate(measurements)]
     return why_no_answer(trials, ALLOWED)
 
 

@@ -44,12 +44,12 @@ def test_every_option_of_a_function_s_command_is_known_and_flags_are_flags() -> 
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     shared = [known[name] for name in ("search", "estimate", "guide", "verify", "explain", "compare")]
     options = {
-        text.removeprefix("--"): one
+        text.removeprefix("--"): param
         for command in shared
-        for one in command.params
-        for text in one.opts
+        for param in command.params
+        for text in param.opts
         if "--" in text
     }
     alone = {"json", "quiet"}
     assert set(options) - alone == set(OPTIONS)
-    assert {name for name, one in options.items() if one.is_flag} - alone == set(FLAGS)
+    assert {name for name, option in options.items() if option.is_flag} - alone == set(FLAGS)

@@ -202,5 +202,5 @@ def test_a_study_without_a_name_is_called_after_what_it_asks(model: str, name: s
 def test_local_models_are_called_by_their_last_name(tmp_path: Path) -> None:
     (tmp_path / "llama-3.1").mkdir()
     (tmp_path / "small.json").write_text("{}")
-    names = [request(model=str(tmp_path / one)).name_of_study("t", "cpu") for one in ("llama-3.1", "small.json")]
+    names = [request(model=str(tmp_path / item)).name_of_study("t", "cpu") for item in ("llama-3.1", "small.json")]
     assert names == ["llama-3.1-t-gb48-cpu", "small-t-gb48-cpu"]

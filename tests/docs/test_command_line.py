@@ -28,7 +28,7 @@ def parameters(command: str) -> dict[str, inspect.Parameter]:
 
 
 def options(command: str) -> dict[str, Any]:
-    return {one.name: one for one in generator().commands()[command].params}
+    return {param.name: param for param in generator().commands()[command].params}
 
 
 def test_every_command_is_spoken_of() -> None:
@@ -40,8 +40,10 @@ def test_every_command_is_spoken_of() -> None:
 @pytest.mark.parametrize("command", FUNCTIONS)
 def test_every_option_is_an_argument_that_a_signature_shows(command: str) -> None:
     arguments = parameters(command)
-    assert not [one for one in arguments.values() if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    assert not [name for name, one in arguments.items() if one.annotation is one.empty]
+    assert not [
+        argument for argument in arguments.values() if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL)
+    ]
+    assert not [name for name, argument in arguments.items() if argument.annotation is argument.empty]
     if command in BY_FOLDER:
         assert "folder" in arguments
         arguments |= {"study": arguments["folder"], "output_dir": arguments["folder"]}
@@ -55,8 +57,8 @@ def test_every_argument_that_is_no_object_is_an_option(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["search", "estimate", "guide"])
 def test_defaults_mean_the_same_in_both(command: str) -> None:
-    typed = {name: one.default for name, one in options(command).items()}
-    named = {name: one.default for name, one in parameters(command).items()}
+    typed = {name: option.default for name, option in options(command).items()}
+    named = {name: parameter.default for name, parameter in parameters(command).items()}
     asked = [name for name in REQUEST if name in typed and name in named]
     assert len(asked) > 5
     of_command, of_function = ({name: defaults[name] for name in asked} for defaults in (typed, named))
@@ -64,7 +66,7 @@ def test_defaults_mean_the_same_in_both(command: str) -> None:
 
 
 def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
-    tune, search = (inspect.signature(one).parameters for one in (autotune.tune, autotune.search))
+    tune, search = (inspect.signature(item).parameters for item in (autotune.tune, autotune.search))
     brought = {"model", "args", "train_dataset", "data_collator", "processing_class", "trainer_class"}
     brought |= FORMER | {"started", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
     assert tune.keys() - {"trainer"} == search.keys() - brought

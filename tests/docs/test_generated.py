@@ -27,10 +27,10 @@ def test_every_command_and_option_is_there_with_its_help() -> None:
     text = MADE.command_line()
     for name, command in commands.items():
         assert f"## autotune {name}\n" in text
-        for one in (one for one in command.params if not getattr(one, "hidden", False)):
-            assert one.help
-            assert " ".join(one.help.split()).replace("|", "\\|") in text
-            assert one.opts[0] in text or one.name.upper() in text
+        for item in (param for param in command.params if not getattr(param, "hidden", False)):
+            assert item.help
+            assert " ".join(item.help.split()).replace("|", "\\|") in text
+            assert item.opts[0] in text or item.name.upper() in text
 
 
 def test_every_public_name_is_in_the_api() -> None:

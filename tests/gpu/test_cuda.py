@@ -135,7 +135,7 @@ def test_every_precision_is_trained_in_as_asked(train: Train, cuda: Environment,
 )
 def test_every_optimizer_is_trained_with_as_asked(train: Train, cuda: Environment, optimizer: str) -> None:
     for library, known in (("bitsandbytes", ("bnb", "paged", "lion", "ademamix")), ("torchao", ("torch_8bit",))):
-        if any(one in optimizer for one in known) and importlib.util.find_spec(library) is None:
+        if any(item in optimizer for item in known) and importlib.util.find_spec(library) is None:
             pytest.skip(f"needs {library}, which is not installed")
     if reason := cuda.optimizers.get(optimizer):
         pytest.skip(reason)

@@ -19,5 +19,5 @@ def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path)
         assert one.trial is not None
         if one.speed:
             assert one.trial.measurement.settings["precision"] == one.rung.precision
-    assert next(one for one in done.climbed if one.rung.name == "fp16").speed
+    assert next(item for item in done.climbed if item.rung.name == "fp16").speed
     assert (Path(done.folder) / "guide.svg").exists()

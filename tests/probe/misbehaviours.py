@@ -238,7 +238,7 @@ def facts() -> None:
             "scrubbed": [name for name in names if name in os.environ],
             "matmul_precision": torch.get_float32_matmul_precision(),
             "threads": torch.get_num_threads(),
-            "blas_threads": [one["num_threads"] for one in threadpoolctl.threadpool_info()],
+            "blas_threads": [item["num_threads"] for item in threadpoolctl.threadpool_info()],
             "folder": os.getcwd(),
             "path": sys.path,
             "temporary": tempfile.gettempdir(),

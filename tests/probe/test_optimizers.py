@@ -26,7 +26,7 @@ SQUARE = {
 }
 """A Llama whose matrices have one shape, with as many numbers as an optimizer of 8 bits asks for before it uses them."""
 
-QUICK_ONES = [one.value for one in OptimizerNames if one.value not in COMPILED]
+QUICK_ONES = [OptimizerName.value for OptimizerName in OptimizerNames if OptimizerName.value not in COMPILED]
 LIBRARIES = {
     **dict.fromkeys(("galore_adamw", "galore_adamw_layerwise"), "galore_torch"),
     **dict.fromkeys(("apollo_adamw", "apollo_adamw_layerwise"), "apollo_torch"),

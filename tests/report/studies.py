@@ -3,9 +3,8 @@
 import itertools
 from dataclasses import replace
 
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome, Trial
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup
 from autotune.study.result import SearchResult

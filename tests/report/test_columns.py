@@ -55,8 +55,8 @@ def test_the_docs_hold_the_same_columns_in_their_order() -> None:
     rows = [line.split(" | ") for line in whole(DOCS / "columns.md").splitlines() if line.startswith("| `")]
     told = [(name.strip("| `"), dtype.strip("`"), unit, meaning) for name, dtype, unit, meaning in filter(full, rows)]
     known = [
-        (one.name, one.dtype, one.unit or "-", f"{one.meaning} |")
-        for one in (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
+        (item.name, item.dtype, item.unit or "-", f"{item.meaning} |")
+        for item in (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
     ]
     assert told == known
 

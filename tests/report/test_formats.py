@@ -13,10 +13,8 @@ import pytest
 
 from autotune.cli.report import TABLES
 from autotune.commands.result import TuningResult
-from autotune.core.configuration import Configuration
-from autotune.core.errors import InvalidRequest, StorageFailed
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, InvalidRequest, Outcome, Trial
+from autotune.core.errors import StorageFailed
 from autotune.report.columns import OLD_NAMES, trial_columns
 from autotune.report.formats import FORMATS, formatted, only, quoted, read_table
 from autotune.report.table import frame

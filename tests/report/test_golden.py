@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
 from autotune.report.exports import exports
 from autotune.report.live.text import cells, lines
 from autotune.report.model_card import model_card_section

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.measurement import Outcome
+from autotune.core import Outcome, Trial
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
 from autotune.report import html
 from autotune.report.html import page
 from autotune.report.pictures import Picture

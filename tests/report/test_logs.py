@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.report.logs import BYTES, LINES, log_tails
 from tests.makers import completed, configuration, ended, trial
 

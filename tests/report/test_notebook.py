@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.commands.result import TuningResult
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
 from autotune.report import notebook
 from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 

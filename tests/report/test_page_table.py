@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.report.page_table import LONGEST, USUAL, Table, table_of
 from autotune.report.table import frame
 from tests.makers import MIB, configuration, ended, out_of_memory, trial

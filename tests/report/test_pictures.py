@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Trial
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
 from autotune.report.figures.canvas import ROLES
 from autotune.report.pictures import FILES, Picture, picture_files, pictures
 from tests.makers import completed, configuration, out_of_memory, result, trial
@@ -32,35 +31,35 @@ def large() -> list[Picture]:
 
 
 def test_a_study_with_everything_has_every_figure_in_turn(large: list[Picture]) -> None:
-    assert [one.name for one in large] == EVERY
+    assert [item.name for item in large] == EVERY
     for one in large:
         assert one.title
         assert one.caption.endswith(".")
 
 
 def test_500_trials_are_no_more_than_a_page_can_carry(large: list[Picture]) -> None:
-    assert sum(len(one.svg.encode()) for one in large) < 700_000
+    assert sum(len(item.svg.encode()) for item in large) < 700_000
 
 
 def test_each_figure_is_an_svg_that_takes_the_page_s_width_and_says_what_it_is(large: list[Picture]) -> None:
-    for one in large:
-        root = ElementTree.fromstring(one.svg)
+    for item in large:
+        root = ElementTree.fromstring(item.svg)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert root.get("viewBox")
         assert root.get("role") == "img"
         assert not {"width", "height"} & set(root.attrib)
-        assert (root[0].tag.rpartition("}")[2], root[0].text) == ("title", one.title)
-        assert "<style" not in one.svg, "a style sheet would speak of the whole page"
+        assert (root[0].tag.rpartition("}")[2], root[0].text) == ("title", item.title)
+        assert "<style" not in item.svg, "a style sheet would speak of the whole page"
 
 
 def test_colours_are_the_page_s_variables_alone(large: list[Picture]) -> None:
-    for one in large:
-        assert set(re.findall(r"var\(--(\w+)\)", one.svg)) <= set(ROLES)
-        assert not re.findall(r"(?:fill|stroke)[:=]\s*\"?(?:#[0-9a-f]{3,8}|rgb|black|white)", one.svg)
+    for item in large:
+        assert set(re.findall(r"var\(--(\w+)\)", item.svg)) <= set(ROLES)
+        assert not re.findall(r"(?:fill|stroke)[:=]\s*\"?(?:#[0-9a-f]{3,8}|rgb|black|white)", item.svg)
 
 
 def test_no_two_figures_share_an_id_and_each_reference_has_its_own(large: list[Picture]) -> None:
-    ids = [found for one in large for found in re.findall(r'\bid="([^"]*)"', one.svg)]
+    ids = [found for item in large for found in re.findall(r'\bid="([^"]*)"', item.svg)]
     assert len(ids) == len(set(ids))
     for one in large:
         own = set(re.findall(r'\bid="([^"]*)"', one.svg))
@@ -82,13 +81,13 @@ def test_names_full_of_markup_and_mathematics_stay_text() -> None:
     trials = [strange(one) for one in facts.trials]
     facts = replace(facts, trials=trials, request=replace(facts.request, study_name=odd))
     made = pictures(facts)
-    assert [one.name for one in made] == EVERY
-    shown = " ".join(text for one in made for text in texts(one.svg))
+    assert [item.name for item in made] == EVERY
+    shown = " ".join(text for item in made for text in texts(item.svg))
     assert "$a_b$" in shown
     assert "<script>alert(" in shown
     alone = picture_files(facts)["speed_against_memory.svg"] or ""
     assert odd in texts(alone)
-    assert "<script" not in alone + "".join(one.svg for one in made)
+    assert "<script" not in alone + "".join(item.svg for item in made)
 
 
 def _sizes(one: Trial) -> tuple[int, int, int]:
@@ -98,7 +97,7 @@ def _sizes(one: Trial) -> tuple[int, int, int]:
 
 def test_what_is_not_known_has_no_figure() -> None:
     facts = result()
-    assert [one.name for one in pictures(facts)] == [*EVERY[:3], "search-progress"]
+    assert [picture.name for picture in pictures(facts)] == [*EVERY[:3], "search-progress"]
     assert not pictures(replace(facts, trials=[]))
 
 
@@ -118,8 +117,8 @@ def test_what_is_not_known_has_no_figure() -> None:
 )
 @pytest.mark.parametrize("objective", ["samples_per_second", "tokens_per_second", "memory"])
 def test_no_trials_are_too_strange_to_draw(trials: list[Trial], objective: str) -> None:
-    for one in pictures(result(trials, request=tuning_request("m", 48, objective=objective))):
-        ElementTree.fromstring(one.svg)
+    for picture in pictures(result(trials, request=tuning_request("m", 48, objective=objective))):
+        ElementTree.fromstring(picture.svg)
 
 
 def test_files_of_their_own_have_real_colours_and_the_study_s_name() -> None:

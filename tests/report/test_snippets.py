@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from transformers import HfArgumentParser, TrainingArguments
 
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
+from autotune.core import Trial, Workload
 from autotune.report.snippets import Snippet, collator_text, script_lines, snippets
 from autotune.study.result import SearchResult
 from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
@@ -39,7 +38,7 @@ def facts_with(answer: dict[str, Any], **parts: Any) -> SearchResult:
 
 
 def form(facts: SearchResult, name: str) -> Snippet:
-    return next(one for one in snippets(facts) if one.name == name)
+    return next(snippet for snippet in snippets(facts) if snippet.name == name)
 
 
 def parsed(words: list[str]) -> TrainingArguments:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
-from autotune.core.measurement import Outcome
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
 from autotune.report.summary import answer_lines, headline, outcome_text, speed_text, summary
 from autotune.space.search_space import RuledOut
 from tests.makers import GIB, MIB, completed, configuration, ended, gpu, out_of_memory, result, trial, workload

@@ -4,10 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
-from autotune.core.step import Step
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Outcome, Step, Trial
 from autotune.report.table import frame
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
 

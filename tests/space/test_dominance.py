@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
 from tests.makers import completed, configuration, ended, out_of_memory, trial
 
@@ -186,8 +184,8 @@ IMPLIED: dict[str, tuple[Configuration, Measurement | None, list[Configuration],
 def test_a_trial_rules_out(name: str) -> None:
     measured, measurement, ruled_out, still_open = IMPLIED[name]
     trial = Trial(3, measured, measurement or out_of_memory(measured))
-    assert [one for one in ruled_out if implied_by(one, [trial]) is None] == []
-    assert [one for one in still_open if implied_by(one, [trial]) is not None] == []
+    assert [item for item in ruled_out if implied_by(item, [trial]) is None] == []
+    assert [item for item in still_open if implied_by(item, [trial]) is not None] == []
 
 
 @pytest.mark.parametrize("outcome", Outcome)

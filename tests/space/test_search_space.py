@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, InvalidSpace
+from autotune.core import Configuration, Environment, InvalidRequest
+from autotune.core.errors import InvalidSpace
 from autotune.core.request import tuning_request
 from autotune.space.build import build_space
 from autotune.space.file import describe_space, named_spaces, read_space, read_yaml
@@ -83,12 +82,12 @@ def test_listed_sizes_that_do_not_divide_are_ruled_out(tmp_path: Path) -> None:
     path = space_file(tmp_path, "parameters: {micro_batch_size: [5, 12, 8]}")
     made = built(48, space=path)
     assert made.values["micro_batch_size"] == (8, 12)
-    assert [str(one) for one in made.ruled_out] == ["micro_batch_size 5: does not divide the global batch of 48"]
+    assert [str(item) for item in made.ruled_out] == ["micro_batch_size 5: does not divide the global batch of 48"]
 
 
 def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
     made = built(48)
-    reasons = {(one.setting, one.value): one.reason for one in made.ruled_out}
+    reasons = {(item.setting, item.value): item.reason for item in made.ruled_out}
     assert list(reasons) == [
         ("precision", "tf32"),
         ("precision", "fp16"),
@@ -109,8 +108,8 @@ def test_the_size_is_the_number_of_configurations_and_each_is_exact() -> None:
     made = built(48)
     every = list(made)
     assert len(every) == len(set(every)) == made.size
-    assert all(one in made for one in every)
-    assert {one.global_batch_size for one in every} == {48}
+    assert all(item in made for item in every)
+    assert {item.global_batch_size for item in every} == {48}
 
 
 LOADING = """
@@ -128,7 +127,7 @@ def test_what_means_nothing_beside_the_others_is_one_configuration(tmp_path: Pat
     assert len(every) == len(set(every)) == space.size == 1 + 2 * 2
     alone = space.configuration({"micro_batch_size": 8, "workers": 0, "prefetch_factor": 4, "persistent_workers": True})
     assert alone.values == {"micro_batch_size": 8, "workers": 0, "prefetch_factor": 2, "persistent_workers": False}
-    assert all(one in space for one in every)
+    assert all(item in space for item in every)
     assert Configuration.exact(8, 8, {"workers": 0, "prefetch_factor": 4, "persistent_workers": True}) not in space
 
 
@@ -358,7 +357,7 @@ def test_numerics_are_kept_when_asked() -> None:
     assert kept.values["precision"] == ("fp32",)
     assert kept.values["optimizer"] == ("adamw_torch", "adamw_torch_fused"), "both are AdamW in 32 bits"
     assert not kept.learns_differently
-    assert "learns differently from fp32" in next(one.reason for one in kept.ruled_out if one.value == "bf16")
+    assert "learns differently from fp32" in next(item.reason for item in kept.ruled_out if item.value == "bf16")
 
 
 def test_a_space_names_the_settings_that_are_searched_first(tmp_path: Path) -> None:
@@ -383,8 +382,8 @@ def test_a_value_that_rules_out_others_is_proposed_only_where_it_can_stand(tmp_p
     made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base={"optim": "adamw_torch"})
     every = list(made)
     assert len(every) == len(set(every)) == made.size == 3 * 2 + 2
-    assert all(one in made for one in every)
-    assert {one.micro_batch_size for one in every if one.values["optimizer"] == "lomo"} == {8}
+    assert all(item in made for item in every)
+    assert {item.micro_batch_size for item in every if item.values["optimizer"] == "lomo"} == {8}
     accumulating = Configuration.exact(8, 4, {"precision": "fp32", "optimizer": "lomo"})
     assert accumulating not in made
     assert "accumulate" in made.conflict(accumulating.values)
@@ -396,7 +395,7 @@ def test_a_value_that_can_stand_beside_none_of_the_others_is_ruled_out(tmp_path:
     file = space_file(tmp_path, WITHOUT_ACCUMULATION.replace("[2, 4, 8]", "[2, 4]"))
     made = built(8, works, space=file, base={"optim": "adamw_torch", "per_device_train_batch_size": 4})
     assert "lomo" not in made.values["optimizer"]
-    assert any(one.value == "lomo" and "accumulate" in one.reason for one in made.ruled_out)
+    assert any(item.value == "lomo" and "accumulate" in item.reason for item in made.ruled_out)
 
 
 def test_a_baseline_whose_values_cannot_stand_beside_each_other_says_why(tmp_path: Path) -> None:
@@ -423,10 +422,10 @@ def test_micro_batch_times_accumulation_times_ranks_is_exact_in_every_configurat
     space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
     every = list(space)
     assert len(every) == len(set(every)) == space.size
-    assert {one.global_batch_size for one in every} == {12}
-    pairs = {(one.micro_batch_size, one.data_parallel_size) for one in every}
+    assert {item.global_batch_size for item in every} == {12}
+    pairs = {(item.micro_batch_size, item.data_parallel_size) for item in every}
     assert pairs == {(m, r) for m in (1, 2, 3, 4, 6, 12) for r in (1, 2, 4) if 12 % (m * r) == 0}
-    assert all(one in space for one in every)
+    assert all(item in space for item in every)
 
 
 def test_a_micro_batch_that_is_not_exact_on_these_ranks_becomes_the_next_smaller_one(tmp_path: Path) -> None:
@@ -456,7 +455,7 @@ def test_a_micro_batch_that_fits_none_of_the_ranks_is_ruled_out() -> None:
     assert space.values["micro_batch_size"] == (1, 2, 4)
     assert "micro_batch_size 8: on 2 or 4 ranks it does not divide the global batch of 8" in map(str, space.ruled_out)
     assert space.baseline.data_parallel_size == 1, "the user's own"
-    assert {one.data_parallel_size for one in space} == {2, 4}
+    assert {item.data_parallel_size for item in space} == {2, 4}
 
 
 def test_fixed_ranks_make_the_baseline_exact_on_them() -> None:
@@ -475,8 +474,8 @@ def test_sharding_is_one_configuration_with_none_on_a_single_rank() -> None:
     space = built(8, gpu(device_count=4), space="multi-gpu", only=["micro_batch_size=1,2,4,8", "precision=fp32"])
     every = list(space)
     assert len(every) == len(set(every)) == space.size
-    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 1} == {"none"}
-    assert {one.values["fsdp"] for one in every if one.data_parallel_size == 4} == {
+    assert {item.values["fsdp"] for item in every if item.data_parallel_size == 1} == {"none"}
+    assert {item.values["fsdp"] for item in every if item.data_parallel_size == 4} == {
         "none",
         "full_shard",
         "shard_grad_op",
@@ -517,7 +516,7 @@ def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: 
     works = cpu(optimizers={"adamw_torch": None, "lomo": None})
     file = space_file(tmp_path, "parameters: {micro_batch_size: [2, 4, 8], precision: [fp32, bf16]}")
     made = built(8, works, space=file, base={"optim": "lomo", "per_device_train_batch_size": 8})
-    assert {one.micro_batch_size for one in made} == {8}
+    assert {item.micro_batch_size for item in made} == {8}
     assert made.size == 2
 
 

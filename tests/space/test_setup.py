@@ -91,13 +91,13 @@ def test_every_configuration_of_the_default_space_makes_real_training_arguments(
     environment = cpu(training_argument_fields=REAL_FIELDS)
     space = build_space(tuning_request("m", 6), environment, workload(), {})
     assert space.size >= 4 * 2 * 2 * 4
-    for one in space:
-        fields = training_setup(one, environment, {"learning_rate": 1e-3}).training_arguments
+    for item in space:
+        fields = training_setup(item, environment, {"learning_rate": 1e-3}).training_arguments
         real = TrainingArguments(output_dir=str(tmp_path), **fields)
         assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 6
         assert {
-            name: SETTINGS[name].from_user(Context(environment, workload(), fields)) for name, _ in one.settings
-        } == dict(one.settings)
+            name: SETTINGS[name].from_user(Context(environment, workload(), fields)) for name, _ in item.settings
+        } == dict(item.settings)
         assert (real.bf16, real.optim, real.device.type) == (fields["bf16"], fields["optim"], "cpu")
         assert real.learning_rate == 1e-3
 

@@ -92,7 +92,7 @@ def test_the_output_layer_s_products_are_measured_for_real(host: ProbeHost) -> N
 def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:
     odd = {"vocab_size": 64, "hidden_size": 100, "num_attention_heads": 5, "intermediate_size": 401}
     said = advice({"text_config": odd}, gpu(), FORMATS)
-    assert [one.split(":")[0] for one in said] == [
+    assert [item.split(":")[0] for item in said] == [
         "hidden_size 100 is no multiple of 64",
         "intermediate_size 401 is no multiple of 64",
         "heads of 20 values are no multiple of 8",

@@ -91,7 +91,7 @@ def test_each_rank_computes_its_share() -> None:
     measurement = completed(of, 450.0)
     shared = replace(two, configuration=of, measurement=measurement, confirmations=())
     assert shared.samples_per_second == pytest.approx(450.0, rel=0.01)
-    uses = [study.utilization(one) for one in (alone, shared)]
+    uses = [study.utilization(item) for item in (alone, shared)]
     assert uses[0] is not None
     assert uses[1] is not None
     assert uses[0].mfu == pytest.approx(3 * (uses[1].mfu or 0), rel=0.01)

@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.measurement import Outcome
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import MOST_ROUNDS
-from autotune.core.trial import Trial
 from autotune.study.certainty import speedup_reason
 from autotune.study.objective import is_open, speed_up
 from tests.makers import completed, configuration, ended, trial

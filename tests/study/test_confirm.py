@@ -8,8 +8,7 @@ from itertools import count
 
 import pytest
 
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Measurement, Outcome, Trial
 from autotune.study import confirm as confirmation
 from autotune.study.confirm import EQUAL, FURTHER, MOST_GROUPS, confirm, is_settled, rotated
 from autotune.study.objective import SPEED_UP_WIDTH, best_trial, speed_up

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome
 from autotune.core.failures import Failure
 from autotune.core.loss_curves import STEPS, Curve, Numerics
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import GRACE
 from autotune.probe.replay import ReplayProbe
@@ -151,7 +150,7 @@ def test_losses_take_three_times_what_was_foreseen_at_the_most_unless_parity_is_
     confirmed = [trial.number for trial in study.trials if trial.confirmed]
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
-    foreseen_s = losses_seconds(study.trials, [best.number, *(one for one in confirmed if one != best.number)])
+    foreseen_s = losses_seconds(study.trials, [best.number, *(trial for trial in confirmed if trial != best.number)])
     train = Timed()
     finished(study, probe, train)
     assert foreseen_s < deadlines[0] <= 60.0 + 3 * foreseen_s
@@ -187,7 +186,7 @@ def test_where_only_the_answer_s_losses_are_compared_and_flagged_the_next_one_s_
     train = Trainings("bf16")
     numerics, _ = finished(study, probe, train)
     assert winner(study).values["precision"] == "fp16"
-    assert [one.values["precision"] for one in train.of("numerics")] == ["fp32"] * 3 + ["bf16", "fp16"]
+    assert [item.values["precision"] for item in train.of("numerics")] == ["fp32"] * 3 + ["bf16", "fp16"]
     assert numerics is not None
     by_precision = {trial.configuration.values["precision"]: trial for trial in study.trials}
     assert numerics.is_checked(by_precision["fp16"].number)
@@ -222,7 +221,7 @@ def test_once_too_many_answers_were_flagged_only_what_was_compared_may_win(tmp_p
     study.plan = replace(study.plan, time=SimulatedTime(1.001 * losses_seconds(study.trials, [first])))
     finished(study, probe, train)
     assert winner(study) == study.trials[0].configuration
-    trained = {one.values["optimizer"] for one in train.of("numerics")}
+    trained = {item.values["optimizer"] for item in train.of("numerics")}
     assert trained == {"adamw_torch", *optimizers[-MOST_ANSWERS:]}
     left = next(trial for trial in study.trials if trial.configuration.values["optimizer"] == "sgd")
     assert "not compared" in left.disqualified_reason

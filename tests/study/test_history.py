@@ -22,7 +22,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_request_finds_its_trials_with_their_confirmations() -> None:
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
     known = recall(HERE, {"model": "a"})
-    assert [one.measurement for one in known.trials] == [one.measurement for one in TRIALS]
+    assert [one.measurement for one in known.trials] == [item.measurement for item in TRIALS]
     assert known.trials[0].confirmations == TRIALS[0].confirmations
     assert known.others == (), "its own lessons are in its trials"
 

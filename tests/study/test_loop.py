@@ -15,13 +15,10 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.core.configuration import Configuration
-from autotune.core.errors import InvalidRequest, SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
-from autotune.core.io import write_json
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
+from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.core.request import SAMPLERS
 from autotune.core.time_limit import GRACE
-from autotune.core.trial import Trial
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
@@ -87,7 +84,7 @@ def probed(probe: ReplayProbe) -> list[Configuration]:
 
 def told(study: Study) -> list[FrozenTrial]:
     """Optuna's trials that were probed, in the order of their numbers."""
-    every = [one for one in study.optuna.get_trials() if "number" in one.user_attrs]
+    every = [record for record in study.optuna.get_trials() if "number" in record.user_attrs]
     return sorted(every, key=lambda one: one.user_attrs["number"])
 
 
@@ -156,9 +153,9 @@ def test_a_proposal_that_is_known_is_answered_at_once_and_not_counted(tmp_path: 
     probe = replay()
     study, _ = run(tmp_path, probe, n_trials=6)
     assert len(set(probed(probe))) == len(probed(probe))
-    answered = [one for one in study.optuna.get_trials() if "answered_by" in one.user_attrs]
+    answered = [record for record in study.optuna.get_trials() if "answered_by" in record.user_attrs]
     assert len(answered) == study.duplicate_proposals > 0
-    assert all(one.state is TrialState.COMPLETE for one in answered)
+    assert all(item.state is TrialState.COMPLETE for item in answered)
 
 
 def test_what_an_out_of_memory_settles_is_never_probed(tmp_path: Path) -> None:
@@ -169,7 +166,7 @@ def test_what_an_out_of_memory_settles_is_never_probed(tmp_path: Path) -> None:
 
     probe = replay(world)
     run(tmp_path, probe, tight, n_trials=50)
-    refused = [one for one in probed(probe) if one.micro_batch_size >= 4]
+    refused = [item for item in probed(probe) if item.micro_batch_size >= 4]
     for earlier, later in pairwise(refused):
         assert later.micro_batch_size < earlier.micro_batch_size or "full" in str(later)
 
@@ -229,9 +226,9 @@ def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:
         )
 
     study, _ = run(tmp_path, replay(world), n_trials=8, sampler="brute-force")
-    crashed = [one for one in told(study) if one.user_attrs["outcome"] == "crashed"]
+    crashed = [item for item in told(study) if item.user_attrs["outcome"] == "crashed"]
     assert len(crashed) == 2
-    assert all(one.state is TrialState.FAIL for one in crashed)
+    assert all(item.state is TrialState.FAIL for item in crashed)
     assert len(study.trials) == 8
 
 
@@ -257,17 +254,17 @@ def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows
     among = space(checkpointing=("none", "full"), workers=(0, 1))
     ran = [*among][::5]  # each value at least once
     assert {item for one in ran for item in one.values.items()} >= {("checkpointing", "full"), ("workers", 1)}
-    assert {one.micro_batch_size for one in ran} == {1, 2, 4, 8}
-    others = [one for one in among if one not in ran]
+    assert {item.micro_batch_size for item in ran} == {1, 2, 4, 8}
+    others = [item for item in among if item not in ran]
     crashes = [
         ended(Outcome.CRASHED, reason=f"assertion failed at row {number}", log_tail="Traceback\n  the last line\n")
         for number in range(CRASHES_THAT_END)
     ]
-    told = [*((one, machine(one)) for one in ran), *zip(others, crashes, strict=False)]
+    told = [*((item, machine(item)) for item in ran), *zip(others, crashes, strict=False)]
     probe = replay()
     with locked(tmp_path):
         study = opened(tmp_path, among)
-        study.trials = [Trial(number, *one) for number, one in enumerate(told)]
+        study.trials = [Trial(number, *item) for number, item in enumerate(told)]
         with pytest.raises(SearchFailed, match=f"same crash came {CRASHES_THAT_END} times") as caught:
             search(study, probe)
         assert "the last line" in str(caught.value)
@@ -356,9 +353,9 @@ def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, cra
 def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
     probe = replay()
     study, _ = run(tmp_path, probe, probe_timeout_s=12.5)
-    options = [one for _, one in probe.asked]
-    assert [one.number for one in options] == [0, 1, 2, 3, 4]
-    assert {one.deadline_s for one in options} == {12.5}
+    options = [item for _, item in probe.asked]
+    assert [option.number for option in options] == [0, 1, 2, 3, 4]
+    assert {option.deadline_s for option in options} == {12.5}
     assert options[0].best_so_far is None
     for number in range(1, 5):
         best = best_trial(study.trials[:number], "samples_per_second")
@@ -378,7 +375,7 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
     assert len(probe.asked) == 2
     assert study.trials[0].feasible
     assert study.trials[0].measurement.repeated_because == ("another process",)
-    assert [one.value for one in told(study)] == [study.trials[0].samples_per_second]
+    assert [item.value for item in told(study)] == [study.trials[0].samples_per_second]
     again, _ = run(tmp_path, replay(), n_trials=1)
     assert again.trials == study.trials, "why it was repeated is on disk"
 
@@ -396,18 +393,18 @@ def test_those_who_watch_see_every_trial_and_the_end(tmp_path: Path) -> None:
     seen: list[Progress] = []
     with locked(tmp_path):
         search(opened(tmp_path, n_trials=3, confirmation_rounds=1), replay(), seen.append)
-    kinds = [one.kind for one in seen]
+    kinds = [item.kind for item in seen]
     assert kinds[:6] == ["probing", "trial"] * 3
     assert kinds[-1] == "done"
     assert set(kinds[6:-1]) == {"confirming", "confirmed"}
-    assert [one.probes_left for one in seen if one.kind == "trial"] == [2, 1, 0]
+    assert [item.probes_left for item in seen if item.kind == "trial"] == [2, 1, 0]
     assert seen[-1].best is not None
-    confirmed = [one for one in seen if one.kind == "confirmed"]
+    confirmed = [item for item in seen if item.kind == "confirmed"]
     assert confirmed
-    for one in confirmed:
-        assert one.trial in one.trials, "the round that just ended counts"
-        assert one.best is not None
-        assert one.best in one.trials
+    for trial in confirmed:
+        assert trial.trial in trial.trials, "the round that just ended counts"
+        assert trial.best is not None
+        assert trial.best in trial.trials
     assert confirmed[0].best == confirmed[0].trial, "confirmed comes before what is not"
 
 
@@ -429,7 +426,7 @@ def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs
     run(tmp_path, replay(), n_trials=3, sampler="physics")
     first = read_prospects(tmp_path)
     assert sorted(first) == [0, 1, 2]
-    assert all(one.max_gain >= one.max_gain_if_fits >= 0 for one in first.values())
+    assert all(item.max_gain >= item.max_gain_if_fits >= 0 for item in first.values())
     study, stop_reason = run(tmp_path, replay(), n_trials=5, sampler="physics")
     again = read_prospects(tmp_path)
     assert sorted(again) == [trial.number for trial in study.trials]
@@ -462,7 +459,9 @@ def test_what_was_interrupted_is_asked_first(tmp_path: Path, at: int) -> None:
     assert probed(after)[0] == probed(before.inner)[-1]
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
     assert len({*probed(before.inner), *probed(after)}) == 5
-    assert [one.state for one in study.optuna.get_trials() if one.user_attrs.get("interrupted")] == [TrialState.FAIL]
+    assert [record.state for record in study.optuna.get_trials() if record.user_attrs.get("interrupted")] == [
+        TrialState.FAIL
+    ]
 
 
 def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path) -> None:
@@ -482,8 +481,8 @@ def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int
     assert len(probed(before.inner)) == at
     assert len(probed(after)) == 5 - at
     assert not set(probed(after)) & set(probed(before.inner))
-    assert [one.state for one in told(study)] == [TrialState.COMPLETE] * 5
-    assert [one.user_attrs["outcome"] for one in told(study)] == [t.measurement.outcome.value for t in study.trials]
+    assert [item.state for item in told(study)] == [TrialState.COMPLETE] * 5
+    assert [item.user_attrs["outcome"] for item in told(study)] == [t.measurement.outcome.value for t in study.trials]
 
 
 def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> None:
@@ -493,7 +492,7 @@ def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> No
     record.ask().set_user_attr("configuration", space().baseline.to_dict())
     study, _ = run(tmp_path, replay())
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
-    assert not any(one.state is TrialState.RUNNING for one in study.optuna.get_trials())
+    assert not any(record.state is TrialState.RUNNING for record in study.optuna.get_trials())
 
 
 def test_a_trial_whose_files_were_lost_does_not_make_two_of_one_number(tmp_path: Path) -> None:
@@ -561,7 +560,7 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     study, stop_reason = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
     assert stop_reason.startswith(("nothing untried can beat", "nothing untried that is likely"))
     assert len(study.trials) < study.space.size
-    best = max(machine(one).samples_per_second or 0.0 for one in study.space)
+    best = max(machine(item).samples_per_second or 0.0 for item in study.space)
     reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
     assert reached >= best / 1.05
 
@@ -880,7 +879,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
     assert best.confirmed, "there was time left for it, however slow the rival"
     again, _, probe = timed(tmp_path, 10_000.0, each_taking(4.0))
     assert probe.asked[0] == (lost, 0), "the next run begins with it"
-    assert study.trials[-1] in [replace(one, confirmations=study.trials[-1].confirmations) for one in again.trials]
+    assert study.trials[-1] in [replace(trial, confirmations=study.trials[-1].confirmations) for trial in again.trials]
 
 
 def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:

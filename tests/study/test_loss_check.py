@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Outcome, Trial, write_json
 from autotune.core.failures import Failure
-from autotune.core.io import write_json
 from autotune.core.loss_curves import SEEDS, STEPS, Curve, Numerics
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
 from autotune.study.loss_check import KEPT, check_numerics, in_float32, predicted_seconds, stand_in
 from tests.makers import SETTINGS, configuration, out_of_memory, trial
 
@@ -56,7 +53,7 @@ def test_float32_is_the_baseline_but_for_its_precision_and_trained_once_a_seed(t
         (LEAN, 0, "trial-0002"),
     ]
     assert numerics.reference_settings == FLOAT32.values
-    assert [round(one.level, 6) for one in numerics.references] == [8.0, 8.1, 8.2]
+    assert [round(reference.level, 6) for reference in numerics.references] == [8.0, 8.1, 8.2]
     assert list(numerics.curves) == [1, 2]
     assert numerics.curves[1].skipped_steps == 3
     assert (numerics.problem, numerics.note) == ("", "")
@@ -172,7 +169,7 @@ def test_a_finalist_that_fails_is_not_checked_and_tried_again_by_a_resumed_searc
 
 def test_losses_that_are_added_up_over_micro_steps_are_compared_by_their_mean(tmp_path: Path) -> None:
     numerics = check(tmp_path, Trainings({FAST: 8.1, LEAN: 8.9}, sums=True))
-    assert [round(one.level, 6) for one in numerics.references] == [8.0, 8.1, 8.2]
+    assert [round(reference.level, 6) for reference in numerics.references] == [8.0, 8.1, 8.2]
     assert round(numerics.curves[1].level, 6) == 8.1
     assert numerics.flag(1) == ""
     assert "8 standard deviations" in numerics.flag(2)
@@ -180,7 +177,7 @@ def test_losses_that_are_added_up_over_micro_steps_are_compared_by_their_mean(tm
 
 
 def test_the_time_is_predicted_from_measured_steps() -> None:
-    step = {number: one.final.step_time_s or 0.0 for number, one in enumerate(TRIALS)}
+    step = {number: item.final.step_time_s or 0.0 for number, item in enumerate(TRIALS)}
     assert predicted_seconds(TRIALS, (1, 2)) == pytest.approx(STEPS * (3 * step[3] + step[1] + step[2]))
     assert predicted_seconds(TRIALS[:3], (1,)) == pytest.approx(STEPS * (3 * step[0] + step[1]))
     lost = [Trial(0, BASELINE, out_of_memory(BASELINE)), *TRIALS[1:3]]

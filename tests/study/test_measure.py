@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome, Trial, read_json
 from autotune.core.errors import StorageFailed
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER
 from autotune.probe.replay import ReplayProbe

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interval import quotient_interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
 from autotune.study.objective import best_trial, disqualified, finalists, pareto_front, speed, speed_up, value
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
@@ -36,7 +34,7 @@ def test_a_feasible_trial_is_told_its_speed_or_its_peak() -> None:
     assert value(with_tokens(10.0, 7).measurement, "tokens_per_second", ALLOWED) == pytest.approx(70.0)
 
 
-@pytest.mark.parametrize("outcome", [one for one in Outcome if one is not Outcome.COMPLETED])
+@pytest.mark.parametrize("outcome", [item for item in Outcome if item is not Outcome.COMPLETED])
 def test_an_infeasible_trial_is_told_the_worst_value(outcome: Outcome) -> None:
     assert value(ended(outcome), SPEED, ALLOWED) == 0.0
     assert value(ended(outcome), "memory", ALLOWED) == ALLOWED
@@ -197,7 +195,7 @@ def test_what_was_faster_and_could_not_win_is_disqualified_with_its_reason_the_f
     trials = [slow, unsure, disqualified_reason, probed, behind]
     assert best_trial(trials, SPEED) is slow
     told = disqualified(trials, SPEED)
-    assert [one.number for one, _ in told] == [2, 1, 3]
+    assert [item.number for item, _ in told] == [2, 1, 3]
     assert (told[0][1], told[2][1]) == ("its loss differs", "learns as trial 2")
     assert "cannot be told to be faster" in told[1][1]
     assert disqualified(rivals(BF16, 1.001, 1.004, 0.999), SPEED) == [], "as fast: nothing is lost"
@@ -227,7 +225,7 @@ def in_rounds(number: int, speeds: Sequence[float], peak_bytes: int = 500 * MIB,
 
 def test_what_slows_both_in_a_round_cancels_from_the_speed_up() -> None:
     weather = (1.0, 0.5, 0.8)
-    best, baseline = in_rounds(1, [20 * one for one in weather]), in_rounds(0, [10 * one for one in weather])
+    best, baseline = in_rounds(1, [20 * item for item in weather]), in_rounds(0, [10 * item for item in weather])
     gain, _ = speed_up(best, baseline, SPEED)
     assert gain is not None
     assert gain == pytest.approx(2.0)
@@ -273,8 +271,8 @@ def test_tokens_are_paired_where_tokens_are_compared() -> None:
 
 def test_rivals_that_every_round_puts_in_the_same_order_are_not_equal_however_the_rounds_differ() -> None:
     weather = (1.0, 0.6, 0.8)
-    fast = in_rounds(0, [20 * one for one in weather], 800 * MIB)
-    lean = in_rounds(1, [19 * one for one in weather], 300 * MIB)
+    fast = in_rounds(0, [20 * item for item in weather], 800 * MIB)
+    lean = in_rounds(1, [19 * item for item in weather], 300 * MIB)
     assert best_trial([fast, lean], SPEED) is fast
     changing = in_rounds(1, [20.5, 11.6, 15.7], 300 * MIB)
     assert best_trial([fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"

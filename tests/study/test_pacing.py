@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Trial
+from autotune.core import Measurement, Trial
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.study.pacing import rounds_seconds, starting_seconds
 from tests.makers import completed, configuration

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Outcome
 from autotune.core.failures import Failure
-from autotune.core.measurement import Outcome
 from autotune.core.sanity import SanityCheck
 from autotune.study.sanity_check import KEPT, check_sanity
 from tests.makers import configuration

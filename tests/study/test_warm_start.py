@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Trial, Workload
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
@@ -57,15 +54,15 @@ def test_every_configuration_has_an_estimate_that_grows_with_its_micro_batch(
 ) -> None:
     space, knowledge = made
     assert knowledge.estimate is not None
-    for one in space:
-        own = knowledge.estimate(one)
+    for item in space:
+        own = knowledge.estimate(item)
         assert 30 * MIB < own < 1000 * MIB
         # Without accumulation the gradients are freed before the next forward: less memory than with two micro-batches.
         larger = [
             other
             for other in space
-            if other.settings == one.settings
-            and one.micro_batch_size < other.micro_batch_size < space.global_batch_size
+            if other.settings == item.settings
+            and item.micro_batch_size < other.micro_batch_size < space.global_batch_size
         ]
         assert all(knowledge.estimate(other) >= own for other in larger)
 
@@ -185,7 +182,7 @@ def test_what_cannot_be_measured_is_remembered_as_such(
     first = known_rates(host, odd)
     assert set(first) == set(precisions)
     assert known_rates(host, odd) == first
-    assert [one.request["optimizers"] for one in measured] == [["no such"]], "once"
+    assert [item.request["optimizers"] for item in measured] == [["no such"]], "once"
 
 
 def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:
@@ -195,14 +192,14 @@ def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environm
 def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
     among = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2))
     needed = _needs(among)
-    assert [(one.values["checkpointing"], one.values["precision"]) for one in needed[1:]] == [
+    assert [(item.values["checkpointing"], item.values["precision"]) for item in needed[1:]] == [
         ("none", "fp32"),
         ("full", "fp32"),
         ("none", "bf16"),
         ("full", "bf16"),
     ]
-    assert {one.micro_batch_size for one in needed[1:]} == {8}
-    assert {one.values["workers"] for one in needed} == {0}, "workers take the host's memory, not what is traced"
+    assert {item.micro_batch_size for item in needed[1:]} == {8}
+    assert {item.values["workers"] for item in needed} == {0}, "workers take the host's memory, not what is traced"
 
 
 def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
@@ -214,4 +211,4 @@ def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path)
     watch(Progress("probing", trials[:1]))
     watch(Progress("trial", trials))
     assert read_peaks(tmp_path) == {0: peak, 1: peak}
-    assert [one.kind for one in seen] == ["resumed", "probing", "trial"]
+    assert [item.kind for item in seen] == ["resumed", "probing", "trial"]

@@ -103,7 +103,7 @@ def test_the_user_s_callbacks_are_told_from_the_trainer_s(tmp_path: Path) -> Non
     mine, early = Counting(), EarlyStoppingCallback()
     assert extract.own_callbacks(built(tmp_path, callbacks=[mine, early])) == [mine, early]
     assert extract.own_callbacks(built(tmp_path)) == []
-    assert [type(one) for one in extract.own_callbacks(built(tmp_path, Scaled))] == [Told]
+    assert [type(own_callback) for own_callback in extract.own_callbacks(built(tmp_path, Scaled))] == [Told]
 
 
 def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path: Path) -> None:

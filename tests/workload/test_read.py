@@ -11,9 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, ByT5Tokenizer
 
-from autotune.core.errors import InvalidRequest
+from autotune.core import InvalidRequest, Workload
 from autotune.core.request import tuning_request
-from autotune.core.workload import Workload
 from autotune.workload.data.collate import training_data
 from autotune.workload.model import user_objects
 from autotune.workload.model.build import build_model

@@ -8,12 +8,11 @@ from autotune.commands.compare.columns import compared_frame
 from autotune.commands.compare.plot import compared_svg
 from autotune.commands.compare.text import compared_page
 from autotune.commands.result import TuningResult
-from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.core.interval import Interval, quotient_of_means
+from autotune.core import Interval, InvalidRequest, Trial, Workload
+from autotune.core.errors import did_you_mean
+from autotune.core.interval import quotient_of_means
 from autotune.core.paths import named
-from autotune.core.trial import Trial
 from autotune.core.units import parse_price
-from autotune.core.workload import Workload
 from autotune.report.columns import FIRST
 from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.formats import plain_rows

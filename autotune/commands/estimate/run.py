@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.configuration import RANKS, Configuration, Value
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, NothingFits
+from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
+from autotune.core.configuration import RANKS
+from autotune.core.errors import NothingFits
 from autotune.core.gpus import CARDS, Card, find_card, sizes_of
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import TuningRequest, tuning_request
+from autotune.core.request import tuning_request
 from autotune.core.units import format_bytes
-from autotune.core.workload import Workload
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
 from autotune.memory.peak import MemoryPeak

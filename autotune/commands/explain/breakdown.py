@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Workload
 from autotune.core.errors import TracingFailed
-from autotune.core.workload import Workload
 from autotune.memory.estimate import NotTraced
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import known_rates, traced

@@ -12,8 +12,7 @@ from autotune.commands.explain.path import Ablation, PathStep, interaction, prod
 from autotune.commands.explain.reasons import Alternative, change_text, changes, step_split, verdict
 from autotune.commands.explain.remeasure import Remeasured
 from autotune.commands.layout import ratio_text
-from autotune.core.interval import Interval
-from autotune.core.trial import Trial
+from autotune.core import Interval, Trial
 from autotune.report.summary import interval_fields, outcome_text, speed_line
 from autotune.space.settings import SETTINGS
 from autotune.space.utilization import Utilization

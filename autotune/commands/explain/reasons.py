@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.commands.explain.path import gain_of
-from autotune.core.configuration import Configuration, Value, word
-from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, Value
+from autotune.core.configuration import word
 from autotune.core.units import format_bytes, format_duration
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import RuledOut

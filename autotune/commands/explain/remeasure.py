@@ -21,10 +21,7 @@ from autotune.commands.explain.path import (
     path_steps,
     same_rounds,
 )
-from autotune.core.configuration import Configuration
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Measurement, Trial, read_json
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import implied_by

@@ -14,11 +14,7 @@ from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasur
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Measurement
+from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import Probe, ProbeOptions

@@ -4,11 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.environment import Environment
-from autotune.core.interval import Interval
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Interval, Trial, Value, Workload
 from autotune.report.summary import interval_fields
 from autotune.space.settings import SETTINGS, Context
 

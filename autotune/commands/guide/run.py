@@ -11,13 +11,10 @@ from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK,
 from autotune.commands.guide.live import guide_watcher
 from autotune.commands.guide.plot import ladder_svg
 from autotune.commands.guide.table import ladder_frame, ladder_page
-from autotune.core.errors import InvalidRequest, NothingFits
-from autotune.core.io import write_json
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.request import TuningRequest, tuning_request
-from autotune.core.trial import Trial
+from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
+from autotune.core.errors import NothingFits
+from autotune.core.request import tuning_request
 from autotune.core.units import format_bytes
-from autotune.core.workload import Workload
 from autotune.probe import Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, Timing

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.core.interval import Interval, quotient_of_means
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Interval, Measurement, Outcome, Trial
+from autotune.core.interval import quotient_of_means
 from autotune.core.units import format_bytes, format_duration, format_interval
 from autotune.report.markdown import wrapped
 from autotune.report.summary import interval_fields

@@ -9,13 +9,8 @@ from typing import Any
 
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
-from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest
-from autotune.core.io import write_json
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.paths import cache_folder
-from autotune.core.step import Step
-from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.core.units import three_digits
 from autotune.report.figures.canvas import BAD, INK, SMALL, WIDTH, Drawing, new_figure
 from autotune.report.figures.rows import (

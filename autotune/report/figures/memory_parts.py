@@ -1,7 +1,6 @@
 """Parts of the memory at its peak, by the estimate, and the measured peak: baseline and best."""
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.core.units import format_bytes
 from autotune.report.figures.canvas import Drawing
 from autotune.report.figures.rows import listed, memory_unit, special_trials, stacked, trial_name

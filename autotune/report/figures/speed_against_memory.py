@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.core.units import format_bytes
 from autotune.report.figures.canvas import ACCENT, BAD, Drawing, legend_below, new_figure
 from autotune.report.figures.rows import (

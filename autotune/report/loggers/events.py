@@ -5,9 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.configuration import Value
-from autotune.core.request import TuningRequest
-from autotune.core.trial import Trial
+from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline, speedup_fields
 from autotune.study.objective import best_trial, speed_up

@@ -13,10 +13,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from autotune.core.io import read_json, write_json
+from autotune.core import Trial, TuningRequest, read_json, write_json
 from autotune.core.paths import scrubbed
-from autotune.core.request import TuningRequest
-from autotune.core.trial import Trial
 from autotune.report.loggers import Logger
 from autotune.report.loggers.events import Row, StudyEvent, ending, rows, study_facts
 from autotune.study.plan import Progress, Watch

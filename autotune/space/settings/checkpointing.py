@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, one_of
 
 _OPTIONS: dict[str, dict[str, Any]] = {

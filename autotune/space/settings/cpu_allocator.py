@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 from autotune.space.variables import PRELOAD, TUNABLES
 

@@ -1,7 +1,6 @@
 """Emptying the cache: the device's allocator gives back unused memory after so many steps."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, none_or, whole_number
 
 FIELD = "torch_empty_cache_steps"

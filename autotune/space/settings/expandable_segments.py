@@ -1,7 +1,6 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu, yes_or_no
 from autotune.space.variables import allocator_settings, allocator_variable
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 FIELDS = ON, CHOICE = "use_liger_kernel", "liger_kernel_config"

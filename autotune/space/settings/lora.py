@@ -1,7 +1,6 @@
 """LoRA: small matrices added to the weights are trained instead of the weights (arXiv 2106.09685)."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import ACCUMULATION, Context, Effect, Observed, Setting, Work, tried_on_device
 
 _FIRST = "adamw_torch"

@@ -1,7 +1,6 @@
 """Padding: batches of text filled up to a multiple of so many tokens."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings import packing
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings import lora
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, one_of, tried_on_device
 from autotune.space.settings.zero import engine_config

@@ -1,7 +1,6 @@
 """Quantization: frozen weights in four bits under an adapter (QLoRA, arXiv 2305.14314)."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings import lora
 from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of, tried_on_device
 

@@ -1,7 +1,6 @@
 """SDPA kernel: which of torch's kernels computes scaled dot-product attention."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings import attention
 from autotune.space.settings.setting import Effect, Observed, Setting, one_of
 

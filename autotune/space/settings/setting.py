@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
-from autotune.core.workload import Workload
+from autotune.core import Environment, Value, Workload
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Data loader workers: processes that prepare batches while the device computes."""
 
-from autotune.core.configuration import Value
-from autotune.core.environment import Environment
+from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, field_setting, whole_number
 
 FIELD = "dataloader_num_workers"

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.core.errors import InvalidRequest
-from autotune.core.io import read_json
+from autotune.core import InvalidRequest, read_json
 from autotune.workload.model.builtin import BUILT_IN
 
 SIZES = frozenset(

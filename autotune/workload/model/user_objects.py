@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from autotune.core.errors import InvalidRequest
-from autotune.core.request import TuningRequest
-from autotune.core.workload import Workload
+from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
 from autotune.workload.data.sampling import own_collating
 from autotune.workload.model.pickling import received

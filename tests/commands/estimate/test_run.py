@@ -35,7 +35,7 @@ def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None
 
 def test_weights_gradients_and_states_are_16_bytes_a_parameter(forecast: Forecast) -> None:
     row = next(
-        one for one in forecast.rows if one.gradient_accumulation_steps > 1 and one.settings["precision"][0] == "fp32"
+        row for row in forecast.rows if row.gradient_accumulation_steps > 1 and row.settings["precision"][0] == "fp32"
     )
     assert row.peak is not None
     split = row.peak.split
@@ -130,9 +130,9 @@ def test_a_function_is_no_model_and_two_names_of_one_argument_are_too_many() -> 
 def test_a_frame_has_a_row_a_peak_with_documented_columns(forecast: Forecast) -> None:
     table = forecast.to_frame()
     settings = list(forecast.rows[0].settings)
-    assert list(table.columns) == [*(one.name for one in SIZES), *settings, *(one.name for one in PEAKS)]
+    assert list(table.columns) == [*(item.name for item in SIZES), *settings, *(item.name for item in PEAKS)]
     assert {name: str(kind) for name, kind in table.dtypes.items()} == {
-        **{one.name: one.dtype for one in FORECAST},
+        **{item.name: item.dtype for item in FORECAST},
         **dict.fromkeys(settings, "string"),
     }
     assert len(table) == len(forecast.rows)

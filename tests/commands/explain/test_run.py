@@ -21,11 +21,8 @@ from autotune.commands.explain.path import MOST_TRIED, between, differing, find_
 from autotune.commands.explain.run import explain, explained
 from autotune.commands.explain.text import explanation_lines, explanation_markdown
 from autotune.commands.result import TuningResult
-from autotune.core.configuration import Configuration, Value
-from autotune.core.errors import InvalidRequest, NothingFits
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, Value, read_json, write_json
+from autotune.core.errors import NothingFits
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.space.search_space import RuledOut
@@ -49,7 +46,7 @@ def world(jitter: float = 0.01, seed: int = 0, peak: Callable[[Configuration], i
     chance = random.Random(seed)
 
     def measured(of: Configuration) -> Measurement:
-        speed = 10 * math.prod(FACTORS.get(one, 1.0) for one in of.values.items())
+        speed = 10 * math.prod(FACTORS.get(item, 1.0) for item in of.values.items())
         if peak(of) > ALLOWED:
             return out_of_memory(of)
         return completed(of, speed * chance.uniform(1 - jitter, 1 + jitter), peak(of))
@@ -63,8 +60,8 @@ def study(answer: Configuration, *others: Trial, of: World | None = None, **fact
     own = configuration(8)
     rounds = measured(own), measured(answer)
     trials = [
-        Trial(number, one, first, (first,) * 3 if first.feasible else ())
-        for number, (one, first) in enumerate(zip((own, answer), rounds, strict=True))
+        Trial(number, item, first, (first,) * 3 if first.feasible else ())
+        for number, (item, first) in enumerate(zip((own, answer), rounds, strict=True))
     ]
     return result([*trials, *others], **facts)
 
@@ -77,7 +74,7 @@ def told(
 
 
 def asked(probe: ReplayProbe) -> list[tuple[Configuration, int]]:
-    return [(one, options.confirmation) for one, options in probe.asked]
+    return [(item, options.confirmation) for item, options in probe.asked]
 
 
 TWO = configuration(16, precision="bf16")
@@ -102,7 +99,7 @@ def test_the_path_changes_one_setting_a_leg_the_largest_loss_first(tmp_path: Pat
     trials = [found.steps[0].before, *(step.after for step in found.steps)]
     assert trials[0].configuration == configuration(8)
     assert trials[-1].configuration == THREE
-    assert all(one.after.configuration == other.before.configuration for one, other in pairwise(found.steps))
+    assert all(item.after.configuration == other.before.configuration for item, other in pairwise(found.steps))
 
 
 def test_every_configuration_is_measured_once_a_round_in_turns(tmp_path: Path) -> None:
@@ -110,7 +107,7 @@ def test_every_configuration_is_measured_once_a_round_in_turns(tmp_path: Path) -
     every = asked(probe)
     assert len(every) == len(set(every)) == 6 * 3, "the ends, one in between, three taken back: one of them on the path"
     assert all(options.best_so_far is None for _, options in probe.asked), "none may end early"
-    turns = [[one for one, at in every if at == turn] for turn in (1, 2, 3)]
+    turns = [[item for item, at in every if at == turn] for turn in (1, 2, 3)]
     assert {*turns[0]} == {*turns[1]} == {*turns[2]}
     assert len({turn[0] for turn in turns[1:]}) == 2, "no configuration always runs first"
     assert found.remeasured is not None
@@ -135,7 +132,7 @@ def test_what_saves_memory_comes_before_what_needs_it(tmp_path: Path) -> None:
     assert found.steps[0].gain < 1, "it costs speed, and lets the micro-batch grow"
     assert all(step.after.feasible for step in found.steps)
     assert [row.setting for row in found.ablations if row.gain is None] == ["checkpointing"]
-    failed = [one for one in asked(probe) if peak(one[0]) > ALLOWED]
+    failed = [item for item in asked(probe) if peak(item[0]) > ALLOWED]
     assert failed == [(configuration(16, precision="bf16"), 1)], "tried once and not again"
 
 
@@ -167,7 +164,7 @@ def test_a_configuration_that_crashes_on_the_way_is_passed_over_and_told(tmp_pat
     assert [len(step.settings) for step in found.steps] == [1, 1, 1]
     assert found.steps[0].settings == ("micro_batch_size",)
     found, _ = told(study(TWO), tmp_path / "two", measured)
-    assert any("RuntimeError: a bug" in one["outcome"] for one in found.to_dict()["did_not_run"])
+    assert any("RuntimeError: a bug" in item["outcome"] for item in found.to_dict()["did_not_run"])
 
 
 def test_a_configuration_that_fails_in_a_later_round_leaves_its_legs_to_one(tmp_path: Path) -> None:
@@ -201,9 +198,9 @@ def test_what_trials_of_the_search_settle_is_not_tried_again(tmp_path: Path) -> 
     answer = configuration(16, checkpointing="full")
     known = Trial(2, configuration(16), out_of_memory(configuration(16)))
     found, probe = told(study(answer, known), tmp_path)
-    assert configuration(16) not in {one for one, _ in asked(probe)}
+    assert configuration(16) not in {item for item, _ in asked(probe)}
     failures = found.to_dict()["did_not_run"]
-    assert [one["text"] for one in failures] == [str(configuration(16))]
+    assert [failure["text"] for failure in failures] == [str(configuration(16))]
     assert "trial 2 of the search" in failures[0]["outcome"]
 
 
@@ -309,7 +306,9 @@ def test_a_setting_that_means_nothing_without_another_goes_back_with_it() -> Non
 def confirmed_at(low: float, high: float) -> TuningResult:
     """A study whose answer was confirmed between so many times the speed of the baseline."""
     rounds = (low, (low * high) ** 0.5, high)
-    answer = Trial(1, TWO, completed(TWO, 10 * rounds[1]), tuple(completed(TWO, 10 * one) for one in rounds))
+    answer = Trial(
+        1, TWO, completed(TWO, 10 * rounds[1]), tuple(completed(TWO, 10 * measurement) for measurement in rounds)
+    )
     own = configuration(8)
     return result([Trial(0, own, completed(own), (completed(own, 10.0),) * 3), answer])
 
@@ -405,7 +404,7 @@ def test_a_search_begun_again_removes_the_explanation(kept: Path) -> None:
 
     explain(kept)
     remove_study(kept, FILES)
-    assert not [one.name for one in kept.iterdir() if "explanation" in one.name]
+    assert not [path.name for path in kept.iterdir() if "explanation" in path.name]
 
 
 @pytest.mark.parametrize("rounds", [0, 21, True, 2.0])
@@ -482,7 +481,7 @@ def test_values_that_lost_are_named_with_their_best_trial(tmp_path: Path) -> Non
     others = [Trial(2, full, out_of_memory(full)), trial(3, 5.0, of=slow), trial(4, 6.0, of=slow)]
     of = study(TWO, *others, ruled_out=(RuledOut("precision", "fp16", "trains in fp32 on a CPU"),))
     found, _ = told(of, tmp_path)
-    known = {(one.setting, one.value): one for one in found.alternatives}
+    known = {(alternative.setting, alternative.value): alternative for alternative in found.alternatives}
     assert known["optimizer", "sgd"].trial == 4
     assert known["precision", "fp16"].why == "ruled out: trains in fp32 on a CPU"
     assert known["micro_batch_size", 48].why == "out of memory in 1 trial(s)"

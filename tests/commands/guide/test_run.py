@@ -21,10 +21,8 @@ from autotune.commands.guide import run
 from autotune.commands.guide.ladder import LADDER, SAMPLES, Ladder, methods_for
 from autotune.commands.guide.run import FILES, check_any_fits, clear, guide, run_guide
 from autotune.commands.guide.table import ladder_frame, ladder_lines, latest_line
-from autotune.core.configuration import Configuration
-from autotune.core.errors import InvalidRequest, NothingFits
-from autotune.core.io import read_json
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, read_json
+from autotune.core.errors import NothingFits
 from autotune.probe.order import Timing
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.space.file import read_space
@@ -94,7 +92,7 @@ def test_the_space_guide_holds_the_ladder_s_values_and_no_others() -> None:
     tried = [rung.configuration(4).values for rung in LADDER]
     space = read_space("guide")
     assert {name: set(values) for name, values in space.items()} == {
-        name: {one[name] for one in tried} for name in tried[0]
+        name: {item[name] for item in tried} for name in tried[0]
     }
 
 
@@ -107,14 +105,14 @@ def test_on_a_cpu_each_fp16_rung_is_ruled_out_with_its_reason_and_bf16_follows_i
     out = [rung for rung in rungs if rung.ruled_out]
     assert [rung.name for rung in out] == [rung.name for rung in LADDER if rung.precision == "fp16"]
     assert {rung.ruled_out for rung in out} == {"precision fp16: trains in fp32 on a CPU"}
-    for one in out:
-        follows = rungs[rungs.index(one) + 1]
-        assert (follows.precision, follows.instead_of, follows.theirs) == ("bf16", one.name, None)
-        assert follows.name == one.name.replace("fp16", "bf16")
+    for item in out:
+        follows = rungs[rungs.index(item) + 1]
+        assert (follows.precision, follows.instead_of, follows.theirs) == ("bf16", item.name, None)
+        assert follows.name == item.name.replace("fp16", "bf16")
         assert (follows.micro_steps, follows.checkpointing, follows.optimizer) == (
-            one.micro_steps,
-            one.checkpointing,
-            one.optimizer,
+            item.micro_steps,
+            item.checkpointing,
+            item.optimizer,
         )
 
 
@@ -173,14 +171,16 @@ def test_an_interrupt_passes_and_what_is_known_lies_in_the_folder(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         run_guide(ladder(gpu()), ReplayProbe(probe), tmp_path, lambda known, doing: seen.append(known))
     told = read_json(tmp_path / "guide.json")
-    assert [one["outcome"] for one in told["rungs"]] == ["completed"] * 3 + ["not measured"] * 6
+    assert [item["outcome"] for item in told["rungs"]] == ["completed"] * 3 + ["not measured"] * 6
     assert len(seen[-1].trials) == 3
     assert row(ladder_lines(seen[-1]), "fp16")[1:3] == ["not", "measured"]
 
 
 def test_a_rung_that_does_not_fit_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     done = run_guide(ladder(gpu()), ReplayProbe(lambda of: recorded(of, 5.0, peak(of), ALLOWED)), tmp_path)
-    assert [one.method.name for one in done.feasible] == [rung.name for rung in LADDER if rung.checkpointing == "full"]
+    assert [item.method.name for item in done.feasible] == [
+        rung.name for rung in LADDER if rung.checkpointing == "full"
+    ]
     lines = ladder_lines(done)
     assert row(lines, "vanilla") == ["-", "out", "of", "memory", "-", "-", "-"]
     assert any(line.startswith("vanilla, GA, fp16") for line in lines)
@@ -231,7 +231,7 @@ def test_the_guides_figures_are_compared_only_where_the_training_is_theirs() -> 
 def test_json_csv_and_page_hold_every_figure(climbed: Ladder, tmp_path: Path) -> None:
     told = read_json(tmp_path / "guide.json")
     assert told == json.loads(json.dumps(climbed.to_dict(), allow_nan=False))
-    assert [one["method"] for one in told["rungs"]] == names(climbed)
+    assert [item["method"] for item in told["rungs"]] == names(climbed)
     table = pd.read_csv(tmp_path / "guide.csv")
     assert list(table["method"]) == names(climbed)
     assert list(table["global_batch_size"].unique()) == [4]
@@ -292,7 +292,7 @@ def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_
     assert f"Plot:  {folder}/guide.svg" in done.stdout
     told = read_json(folder / "guide.json")
     assert (told["task"], told["sequence_length"], told["global_batch_size"]) == ("sequence-classification", 8, 4)
-    ran = [one for one in told["rungs"] if one["outcome"] == "completed"]
+    ran = [item for item in told["rungs"] if item["outcome"] == "completed"]
     assert len(ran) == 9
     for one in ran:
         place = folder / "probes" / f"{told['rungs'].index(one):04d}" / "confirmation-1"

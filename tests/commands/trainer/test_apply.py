@@ -21,8 +21,7 @@ from transformers import (
 
 from autotune.commands.result import TuningResult
 from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied, _warn_of_batch_size, forget_tf32
-from autotune.core.configuration import Value
-from autotune.core.errors import InvalidRequest
+from autotune.core import InvalidRequest, Value
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
 from tests import makers
@@ -65,7 +64,7 @@ def test_the_new_trainer_has_the_answer_and_all_that_was_the_user_s(tmp_path: Pa
     assert made.train_dataset is trainer.train_dataset
     assert made.eval_dataset is trainer.eval_dataset
     assert made.compute_metrics is print
-    assert [one for one in made.callback_handler.callbacks if one in (mine, early)] == [mine, early]
+    assert [callback for callback in made.callback_handler.callbacks if callback in (mine, early)] == [mine, early]
     assert (trainer.args.per_device_train_batch_size, trainer.args.bf16) == (4, False)
 
 
@@ -116,7 +115,7 @@ def test_checkpointing_that_was_switched_on_by_hand_is_off_in_the_training_too(w
 @BY_ITS_OLDER_NAME
 def test_a_result_that_did_not_search_checkpointing_leaves_the_model_s_own(tmp_path: Path) -> None:
     of = makers.configuration(8, 8)
-    of = replace(of, settings=tuple(one for one in of.settings if one[0] != "checkpointing"))
+    of = replace(of, settings=tuple(setting for setting in of.settings if setting[0] != "checkpointing"))
     answer = makers.result([makers.trial(0, of=of)], workload=makers.workload(user_objects=True))
     assert checkpoints(answer.apply(built(tmp_path, model=checkpointed())).model)
 
@@ -163,11 +162,13 @@ def test_each_model_that_the_trainer_makes_is_without_checkpointing(tmp_path: Pa
 
 def test_a_callback_that_was_removed_stays_removed(tmp_path: Path) -> None:
     trainer = built(tmp_path)
-    usual = [type(one) for one in trainer.callback_handler.callbacks]
+    usual = [type(callback) for callback in trainer.callback_handler.callbacks]
     trainer.remove_callback(ProgressCallback)
     made = found().apply(trainer)
     assert ProgressCallback in usual
-    assert [type(one) for one in made.callback_handler.callbacks] == [one for one in usual if one != ProgressCallback]
+    assert [type(callback) for callback in made.callback_handler.callbacks] == [
+        item for item in usual if item != ProgressCallback
+    ]
 
 
 # The global batch size ------------------------------------------------------------------------------------------
@@ -229,8 +230,8 @@ def test_a_class_of_one_s_own_gets_its_argument_and_makes_its_callback_once(tmp_
     made = found().apply(built(tmp_path, Scaled, scale=2.0))
     assert type(made) is Scaled
     assert made.scale == 2.0
-    told = [one for one in made.callback_handler.callbacks if isinstance(one, Told)]
-    assert [one.trainer for one in told] == [made]
+    told = [callback for callback in made.callback_handler.callbacks if isinstance(callback, Told)]
+    assert [item.trainer for item in told] == [made]
 
 
 def test_none_that_was_given_in_the_place_of_a_default_is_given_again(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ def places(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
     """What -> where all of it lies."""
     tensors: dict[str, Iterable[torch.Tensor]] = {
         "parameters": model.parameters(),
-        "gradients": [one.grad for one in model.parameters() if one.grad is not None],
+        "gradients": [parameter.grad for parameter in model.parameters() if parameter.grad is not None],
         "buffers": model.buffers(),
     }
-    tensors |= {name: [one[name] for one in optimizer.state.values()] for name in ("step", "exp_avg", "exp_avg_sq")}
-    return {name: {one.device.type for one in every} for name, every in tensors.items()}
+    tensors |= {name: [item[name] for item in optimizer.state.values()] for name in ("step", "exp_avg", "exp_avg_sq")}
+    return {name: {item.device.type for item in every} for name, every in tensors.items()}
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.commands.verify.result import Verification, verification_lines
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.step import Step
-from autotune.core.trial import Trial
+from autotune.core import Measurement, Outcome, Step, Trial
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
 PROMISED = trial(1, 40.0, confirmed=40.0)
@@ -23,7 +21,7 @@ def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: i
     times = [samples / speed * (1 + 0.01 * (-1) ** number) for number in range(count)]
     return Measurement(
         Outcome.COMPLETED,
-        steps=tuple(Step(seconds=one, data_wait_s=0.001, samples=samples, tokens=0, **parts) for one in times),
+        steps=tuple(Step(seconds=time, data_wait_s=0.001, samples=samples, tokens=0, **parts) for time in times),
         allowed_bytes=ALLOWED,
         peak_device_bytes=peak_bytes,
         **facts,

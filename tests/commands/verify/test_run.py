@@ -20,13 +20,9 @@ from autotune.cli.app import app
 from autotune.commands.result import TuningResult
 from autotune.commands.verify import run
 from autotune.commands.verify.run import verify
-from autotune.core.environment import Environment
-from autotune.core.errors import AutotuneError, InvalidRequest, NothingFits, StudyInUse
-from autotune.core.io import read_json, write_json
-from autotune.core.measurement import Outcome
+from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
+from autotune.core.errors import NothingFits, StudyInUse
 from autotune.core.request import tuning_request
-from autotune.core.trial import Trial
-from autotune.core.workload import Workload
 from autotune.study import finish
 from tests.commands.verify.test_result import plain
 from tests.hurry import RECORDED_HOST

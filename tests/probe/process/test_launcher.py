@@ -164,8 +164,8 @@ def test_a_probe_that_something_else_kills_is_done_again(environment: Environmen
         def kill() -> None:
             below = psutil.Process(host.pid)
             process = {"host": below, "child": below.children()[-1:], "supervisor": below.parent()}[victim]
-            for one in process if isinstance(process, list) else [process]:
-                one.kill()
+            for item in process if isinstance(process, list) else [process]:
+                item.kill()
 
         running = lambda: bool(host.pid and alive(host.pid) and psutil.Process(host.pid).children())  # noqa: E731
         killer = killing(kill, running, 1)

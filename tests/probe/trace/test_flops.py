@@ -24,7 +24,7 @@ SAMPLE = {name: torch.ones(TOKENS, dtype=torch.int64) for name in ("input_ids", 
 
 def test_operations_are_those_of_a_real_step() -> None:
     model = AutoModelForCausalLM.from_config(GPT2Config(**CONFIG))
-    batch = {name: one[None] for name, one in SAMPLE.items()}
+    batch = {name: item[None] for name, item in SAMPLE.items()}
     with FlopCounterMode(display=False) as real:
         model(**batch).loss.backward()
     counted = count_arithmetic(WORKLOAD, GPT2Config(**CONFIG), SAMPLE, Repeats())
@@ -53,7 +53,7 @@ def flops(model: str, task: str, tokens: int, adapter: dict[str, Any] | None = N
     repeats = find_repeats(config, model_outline(config, task), task)
     sample = SyntheticSamples(config, task, tokens, 1, seed=0)[0]
     # Without a mask of ones, which `_values_guessed` drops where samples are traced.
-    sample = {name: one for name, one in sample.items() if name != "attention_mask"}
+    sample = {name: item for name, item in sample.items() if name != "attention_mask"}
     return count_arithmetic(workload, config, sample, repeats, adapter)["flops"]
 
 

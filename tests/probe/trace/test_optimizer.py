@@ -21,7 +21,7 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Embedding(300, 64), torch.nn.Linear(64, 128), torch.nn.LayerNorm(128))
 
 
-PARAMETERS = sum(one.numel() for one in model().parameters())
+PARAMETERS = sum(parameter.numel() for parameter in model().parameters())
 
 
 def tape_of(name: str, folder: Path, foreach: bool = True) -> MemoryTrace:
@@ -31,7 +31,7 @@ def tape_of(name: str, folder: Path, foreach: bool = True) -> MemoryTrace:
 
 
 def states_of(tape: MemoryTrace) -> float:
-    return sum(one.fixed for one in tape.tensors if one.kind == STATES)
+    return sum(tensor.fixed for tensor in tape.tensors if tensor.kind == STATES)
 
 
 def beside_states(tape: MemoryTrace) -> float:
@@ -78,10 +78,10 @@ def test_the_states_of_bitsandbytes_are_those_that_it_makes(name: str, tmp_path:
         warnings.simplefilter("ignore")  # on a CPU there is nothing to page
         optimizer.step()
     storages = {
-        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes()
+        item.untyped_storage().data_ptr(): item.untyped_storage().nbytes()
         for state in optimizer.state.values()
-        for one in state.values()
-        if isinstance(one, torch.Tensor)
+        for item in state.values()
+        if isinstance(item, torch.Tensor)
     }
     assert states_of(tape_of(name, tmp_path)) == sum(storages.values())
 

@@ -96,7 +96,7 @@ def subject_of(workload: Workload) -> Subject:
 
 
 def real_batch(subject: Subject, size: int) -> dict[str, Any]:
-    return {name: torch.stack([one] * size) for name, one in subject.sample.items()}
+    return {name: torch.stack([item] * size) for name, item in subject.sample.items()}
 
 
 def peaks(tape: MemoryTrace) -> dict[str, float]:
@@ -209,12 +209,12 @@ def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
     for way in QUICK:
         asked = {"training_arguments": WAYS[way]}
         line = between(
-            *(one for size in (2, 3) for one in (MemoryTrace.from_dict(subject._tape(asked, size, 2)), size))
+            *(item for size in (2, 3) for item in (MemoryTrace.from_dict(subject._tape(asked, size, 2)), size))
         )
         assert line is not None
         seven = MemoryTrace.from_dict(subject._tape(asked, 7, 2))
         for phase, lines in peak_lines(line).items():
-            assert max(one.total_at(7) for one in lines) == max(one.total_at(7) for one in peak_lines(seven)[phase])
+            assert max(line.total_at(7) for line in lines) == max(item.total_at(7) for item in peak_lines(seven)[phase])
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_config_that_has_checkpointing_on_is_traced_without_it_where_nobody_as
     plain = workload_of("bert")
     checkpointed = dataclasses.replace(plain, model_config={**plain.model_config, "gradient_checkpointing": True})
     tapes = [
-        MemoryTrace.from_dict(subject_of(one)._tape({"training_arguments": {}}, 2)) for one in (plain, checkpointed)
+        MemoryTrace.from_dict(subject_of(item)._tape({"training_arguments": {}}, 2)) for item in (plain, checkpointed)
     ]
     assert peaks(tapes[0]) == peaks(tapes[1])
 
@@ -280,8 +280,12 @@ def asked_for(**settings: str) -> dict[str, Any]:
     """Training and model arguments of these settings' values, as an order of this kind has them."""
     effects = [SETTINGS[name].apply(value, cpu()) for name, value in settings.items()]
     return {
-        "training_arguments": {name: one for known in effects for name, one in known.training_arguments.items()},
-        "model_arguments": {name: one for known in effects for name, one in known.model_arguments.items()},
+        "training_arguments": {
+            name: training_argument for known in effects for name, training_argument in known.training_arguments.items()
+        },
+        "model_arguments": {
+            name: model_argument for known in effects for name, model_argument in known.model_arguments.items()
+        },
     }
 
 
@@ -334,5 +338,5 @@ def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) ->
         Order(kind="trace", folder=str(tmp_path), deadline_s=60, workload=workload, request=request), b"", tmp_path
     )
     assert set(answer["steps"][0]["tapes"]) == {1, 2, 3}
-    assert [("tape" in one) for one in answer["updates"]] == [True, True, True, True, False]
+    assert [("tape" in item) for item in answer["updates"]] == [True, True, True, True, False]
     assert sum(answer["weights"]) > 4 * 32 * 160

@@ -11,7 +11,7 @@ from tests.trainers import Counting, Logged, Scaled, Told, built
 
 
 def kinds(trainer: Any) -> list[type]:
-    return [type(one) for one in trainer.callback_handler.callbacks]
+    return [type(callback) for callback in trainer.callback_handler.callbacks]
 
 
 def test_a_callback_that_the_class_adds_is_there_once(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_what_was_removed_from_one_trainer_does_not_come_back_in_the_other(tmp_p
     gone = (TensorBoardCallback, ProgressCallback, PrinterCallback)
     assert kinds(trainer) == [kind for kind in usual if kind not in gone]
     assert mine in trainer.callback_handler.callbacks
-    told = [one for one in trainer.callback_handler.callbacks if isinstance(one, Told)]
-    assert [one.trainer for one in told] == [trainer], "what the class makes by itself holds its own Trainer"
+    told = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, Told)]
+    assert [item.trainer for item in told] == [trainer], "what the class makes by itself holds its own Trainer"
     source.remove_callback(Told)
     take_callbacks(trainer, source)
     assert Told not in kinds(trainer)
@@ -54,5 +54,5 @@ def test_trackers_are_taken_off_and_nothing_else(tmp_path: Path) -> None:
     before = kinds(trainer)
     assert TensorBoardCallback in before
     drop_trackers(trainer)
-    assert kinds(trainer) == [one for one in before if one is not TensorBoardCallback]
+    assert kinds(trainer) == [item for item in before if item is not TensorBoardCallback]
     assert not any(map(is_tracker, trainer.callback_handler.callbacks))

@@ -62,7 +62,7 @@ def train(attempt: Callable[..., Any]) -> Train:
 
 def told(tmp_path: Path) -> list[tuple[int, list[int], float]]:
     """(step, samples, learning rate) of each micro-step of the last training."""
-    return [tuple(one) for one in json.loads((tmp_path / "order" / "told").read_text(encoding="utf-8"))]
+    return [tuple(load) for load in json.loads((tmp_path / "order" / "told").read_text(encoding="utf-8"))]
 
 
 def samples_of_steps(tmp_path: Path) -> dict[int, list[int]]:
@@ -152,7 +152,7 @@ def test_weights_that_are_there_are_trained_from(
     first, other = (train(workload=own, steps=2, seed=seed) for seed in (0, 1))
     random, another = (train(workload=workload, steps=2, seed=seed) for seed in (0, 1))
     assert first.losses[0] == pytest.approx(other.losses[0], rel=1e-6)
-    assert all(one.losses[0] != pytest.approx(first.losses[0], rel=1e-6) for one in (random, another))
+    assert all(item.losses[0] != pytest.approx(first.losses[0], rel=1e-6) for item in (random, another))
     assert first.losses[1] != other.losses[1], "without dropout a seed still changes the order"
 
 

@@ -235,7 +235,7 @@ def test_all_configurations_of_one_global_batch_see_the_same_samples_in_the_same
         assert samples[:length] == whole[:length]
     first, again, second = seen(8, confirmation=1), seen(2, confirmation=1), seen(8, confirmation=2)
     assert again == first[: len(again)], "in a round as well"
-    assert len({tuple(one) for one in (whole, first, second)}) == 3, "each round draws others"
+    assert len({tuple(item) for item in (whole, first, second)}) == 3, "each round draws others"
 
 
 # Out of memory --------------------------------------------------------------------------------------------------

@@ -204,13 +204,13 @@ def test_a_full_disk_leaves_the_checkpoint_untried_and_says_so(own: Rehearse) ->
 def test_a_model_that_cannot_be_saved_is_the_checkpoints_problem(own: Rehearse) -> None:
     rehearsal = own("tied")
     assert rehearsal.eval_batch_size == 8
-    assert [(one.where, one.outcome) for one in rehearsal.problems] == [("saving", Outcome.CRASHED)]
+    assert [(problem.where, problem.outcome) for problem in rehearsal.problems] == [("saving", Outcome.CRASHED)]
     assert rehearsal.lines()[-1].startswith("checkpoint: crashed: RuntimeError")
 
 
 def test_a_training_that_does_not_fit_is_neither_evaluated_nor_saved(prepared: Rehearse) -> None:
     rehearsal = prepared("gpt2-mini", allowed_bytes=30 * MIB)
-    assert [(one.where, one.outcome) for one in rehearsal.problems] == [("training", Outcome.OUT_OF_MEMORY)]
+    assert [(problem.where, problem.outcome) for problem in rehearsal.problems] == [("training", Outcome.OUT_OF_MEMORY)]
     assert (rehearsal.eval_batches_tried, rehearsal.checkpoint_bytes) == ((), None)
     assert len(rehearsal.lines()) == 1
 

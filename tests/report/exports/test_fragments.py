@@ -129,7 +129,7 @@ def test_no_file_loads_by_name_what_no_name_loads() -> None:
     assert list(told) == ["accelerate_loop.py"]  # whose first line says for which model
     loop = ast.parse(told["accelerate_loop.py"])
     assert told["accelerate_loop.py"].count("GPT2LMHeadModel") == 1
-    own = next(one for one in loop.body if isinstance(one, ast.FunctionDef) and one.name == "your_model")
+    own = next(item for item in loop.body if isinstance(item, ast.FunctionDef) and item.name == "your_model")
     assert isinstance(own.body[0], ast.Raise)
     assert "from_pretrained" not in told["accelerate_loop.py"]
     assert "--model_name_or_path YOURS" in files["trl.yaml"]

@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
-from autotune.core.measurement import Measurement, Outcome
 from autotune.core.prospect import OptimalityGap
-from autotune.core.trial import Trial
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.replay import recorded
 from autotune.report.figures.canvas import Drawing, figure_style, page_svg
@@ -37,8 +35,8 @@ def many(number: int) -> SearchResult:
             "pin_memory": chance.choice([True, False]),
         }
         chosen[configuration(chance.choice(SIZES), 96, **settings)] = None
-    trials = [Trial(at, one, _measured(at, one, chance)) for at, one in enumerate(chosen)]
-    whole = [one for one in trials if one.feasible and not one.measurement.ended_early]
+    trials = [Trial(at, item, _measured(at, item, chance)) for at, item in enumerate(chosen)]
+    whole = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early]
     whole.sort(key=lambda one: -float(one.samples_per_second or 0))
     for one in (trials[0], *whole[:3]):
         trials[one.number] = replace(one, confirmations=(one.measurement,) * 3)
@@ -94,11 +92,14 @@ def drawn_texts(draw: Callable[[SearchResult], Drawing | None], study: SearchRes
 def drawn_points(figure: Any) -> dict[str, list[tuple[float, float]]]:
     """Label of each mark -> the points that are drawn with it, of the figure's first axes."""
     axes = figure.axes[0]
-    found = {one.get_label(): [(float(x), float(y)) for x, y in one.get_offsets()] for one in axes.collections}
+    found = {
+        collection.get_label(): [(float(x), float(y)) for x, y in collection.get_offsets()]
+        for collection in axes.collections
+    }
     lines = {line.get_label(): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.lines}
     return found | lines
 
 
 def texts(svg: str) -> list[str]:
     """Every text that an SVG shows, its title left out."""
-    return [one.text or "" for one in ElementTree.fromstring(svg).iter() if re.fullmatch(r"(\{.*\})?text", one.tag)]
+    return [item.text or "" for item in ElementTree.fromstring(svg).iter() if re.fullmatch(r"(\{.*\})?text", item.tag)]

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.report.figures.bars import draw
 from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
 from tests.report.figures.studies import drawn, drawn_texts, many

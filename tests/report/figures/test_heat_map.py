@@ -1,7 +1,6 @@
 """The heat maps: the best speed of each cell, and the cells that ran out of memory."""
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.report.figures.heat_map import draw
 from tests.makers import configuration, ended, out_of_memory, result, trial
 from tests.report.figures.studies import drawn, drawn_texts, many
@@ -28,15 +27,21 @@ def test_cells_show_the_best_speed_and_what_ran_out_of_memory() -> None:
         ["10.0", "10.0", "37.0", "41.0", "41.0", "OOM", "failed", "failed"]
     )
     collections = made.figure.axes[0].collections
-    assert sum(len(one.get_paths()) for one in collections if one.get_hatch()) == 1
-    corners = [one for one in collections if not one.get_hatch() and len(one.get_paths()[0].vertices) == 4]
-    assert sum(len(one.get_paths()) for one in corners) == 1, "a cell in which some ran out of memory and others ran"
+    assert sum(len(collection.get_paths()) for collection in collections if collection.get_hatch()) == 1
+    corners = [
+        collection
+        for collection in collections
+        if not collection.get_hatch() and len(collection.get_paths()[0].vertices) == 4
+    ]
+    assert sum(len(corner.get_paths()) for corner in corners) == 1, (
+        "a cell in which some ran out of memory and others ran"
+    )
 
 
 def test_faster_cells_are_darker_and_untried_ones_empty() -> None:
     trials = [trial(0, 10.0, of=configuration(8)), trial(1, 40.0, of=configuration(16, workers=2))]
     made = drawn(draw, result(trials))
-    alphas = sorted(face[3] for one in made.figure.axes[0].collections for face in one.get_facecolors())
+    alphas = sorted(face[3] for collection in made.figure.axes[0].collections for face in collection.get_facecolors())
     assert alphas[:2] == [0.0, 0.0]
     assert alphas[2] < alphas[3] < 0.61
 

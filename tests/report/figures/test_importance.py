@@ -1,8 +1,6 @@
 """Importance of settings, on trials that fit alone."""
 
-from autotune.core.configuration import Value
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial, Value
 from autotune.report.figures.importance import draw
 from tests.makers import completed, configuration, ended, out_of_memory, result
 
@@ -43,7 +41,7 @@ def test_what_decides_comes_first_and_all_make_one() -> None:
 def test_what_does_not_fit_has_no_part_in_it() -> None:
     trials = made_trials()
     lost = [configuration(48, optimizer="sgd"), configuration(24, checkpointing="full")]
-    more = [Trial(50 + at, one, out_of_memory(one)) for at, one in enumerate(lost)]
+    more = [Trial(50 + at, item, out_of_memory(item)) for at, item in enumerate(lost)]
     more.append(Trial(60, lost[0], ended(Outcome.NON_FINITE_LOSS)))
     assert shares([*trials, *more]) == shares(trials)
 

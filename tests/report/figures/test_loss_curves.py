@@ -54,7 +54,7 @@ def test_every_curve_and_the_band_have_their_name() -> None:
 )
 def test_no_losses_are_too_strange_to_draw(numerics: Numerics) -> None:
     said = shown(numerics, [trial(0), trial(1)])
-    assert bool(said) == any(one.losses for one in numerics.references)
+    assert bool(said) == any(reference.losses for reference in numerics.references)
 
 
 def test_one_that_runs_away_does_not_flatten_the_others() -> None:

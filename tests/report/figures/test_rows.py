@@ -53,16 +53,16 @@ def test_a_trial_is_told_by_what_differs_from_the_baseline() -> None:
 
 
 def test_few_trials_are_all_named_the_fastest_first() -> None:
-    assert [one.number for one in named_trials(result())] == [1, 0, 2]
+    assert [named_trial.number for named_trial in named_trials(result())] == [1, 0, 2]
 
 
 def test_of_many_the_best_the_baseline_and_the_front_are_named_trials() -> None:
     facts = many(100)
-    chosen = [one.number for one in named_trials(facts)]
+    chosen = [named_trial.number for named_trial in named_trials(facts)]
     assert len(chosen) == MOST_NAMED
     assert facts.best_trial
     assert {facts.best_trial.number, 0} <= set(chosen)
-    speeds = [float(one.samples_per_second or 0) for one in named_trials(facts)]
+    speeds = [float(named_trial.samples_per_second or 0) for named_trial in named_trials(facts)]
     assert speeds == sorted(speeds, reverse=True)
 
 

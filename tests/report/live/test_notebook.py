@@ -73,7 +73,7 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     with client.setup_kernel():
         client.execute_cell(book.cells[0], 0)
         client.execute_cell(book.cells[1], 1)
-    displays = [one for one in book.cells[0].outputs if one.output_type == "display_data"]
+    displays = [output for output in book.cells[0].outputs if output.output_type == "display_data"]
     assert len(displays) == 1  # beside it a library may warn that it has no widgets
     html = displays[0].data["text/html"]
     assert html.count("<tr>") == 3

@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.report.live.terminal import OTHER_LINES, LiveTable, trials_table
 from autotune.report.live.text import ROWS
 from autotune.report.summary import SHORT
@@ -83,7 +81,7 @@ def test_the_best_is_marked_and_what_failed_says_how_at_any_width() -> None:
 
 def test_at_the_end_every_trial_is_there_and_told_whole() -> None:
     shown = lines(80, progress(many(30)), 30, whole=True)
-    assert [line.split()[0].strip("*") for line in shown[1:] if line[:4].strip()] == [str(one) for one in range(30)]
+    assert [line.split()[0].strip("*") for line in shown[1:] if line[:4].strip()] == [str(item) for item in range(30)]
     assert "compile=max_autotune" in "".join(line[6:38].rstrip() for line in shown)
     assert max(map(len, shown)) <= 80
 

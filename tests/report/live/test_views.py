@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Outcome, Trial
 from autotune.report.live.views import LiveTable, following, is_lively, saying, watcher
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial

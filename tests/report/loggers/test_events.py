@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.interval import Interval
-from autotune.core.measurement import Outcome
-from autotune.core.trial import Trial
+from autotune.core import Interval, Outcome, Trial
 from autotune.report.loggers.events import ending, rows, study_facts
 from tests.makers import configuration, ended, out_of_memory, trial
 from tests.report.loggers.studies import result

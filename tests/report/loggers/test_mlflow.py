@@ -38,7 +38,7 @@ def only_run() -> Run:
 
 
 def history(run: Run, name: str) -> list[tuple[int, float]]:
-    return sorted((one.step, one.value) for one in MlflowClient().get_metric_history(run.info.run_id, name))
+    return sorted((item.step, item.value) for item in MlflowClient().get_metric_history(run.info.run_id, name))
 
 
 @pytest.mark.usefixtures("store")

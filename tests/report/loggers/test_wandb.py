@@ -50,13 +50,13 @@ def items(updates: Any) -> dict[str, Any]:
 
 
 def history(run: Path) -> list[dict[str, Any]]:
-    return [items(one.history.item) for one in records(run) if one.WhichOneof("record_type") == "history"]
+    return [items(record.history.item) for record in records(run) if record.WhichOneof("record_type") == "history"]
 
 
 def summary(run: Path) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    for one in records(run):
-        said |= items(one.summary.update)
+    for record in records(run):
+        said |= items(record.summary.update)
     return said
 
 
@@ -95,7 +95,7 @@ def test_the_summary_has_the_answer_the_table_and_the_run_its_facts(tmp_path: Pa
     speed = table["columns"].index("samples_per_second")
     assert [row[speed] for row in table["data"]][:2] == expected["samples_per_second"].tolist()[:2]
     assert table["data"][2][speed] is None
-    begun_with = next(one.run for one in records(run) if one.WhichOneof("record_type") == "run")
+    begun_with = next(record.run for record in records(run) if record.WhichOneof("record_type") == "run")
     assert (begun_with.project, begun_with.display_name) == ("autotune", "study")
     assert items(begun_with.config.update)["global_batch_size"] == 48
 
@@ -103,7 +103,7 @@ def test_the_summary_has_the_answer_the_table_and_the_run_its_facts(tmp_path: Pa
 def test_the_report_s_files_are_an_artifact(tmp_path: Path) -> None:
     told(result("wandb"), tmp_path / "study")
     (run,) = runs(tmp_path)
-    artifacts = [one.artifact for one in records(run) if one.artifact.type == "report"]
+    artifacts = [record.artifact for record in records(run) if record.artifact.type == "report"]
     names = {entry.path for entry in artifacts[0].manifest.contents}
     assert names >= {"summary.md", "trials.csv", "best_training_arguments.json"}
 
@@ -115,7 +115,7 @@ def test_a_resumed_study_goes_on_in_the_same_run(tmp_path: Path) -> None:
     told(made, tmp_path / "study", already=2)
     parts = runs(tmp_path)
     assert len(parts) == 2
-    named = {one.run.run_id for run in parts for one in records(run) if one.WhichOneof("record_type") == "run"}
+    named = {record.run.run_id for run in parts for record in records(run) if record.WhichOneof("record_type") == "run"}
     assert len(named) == 1
     steps = sorted(row["_step"] for run in parts for row in history(run))
     assert steps == [0, 1, 2]
@@ -126,10 +126,10 @@ def test_nothing_of_the_machine_or_its_environment_is_told(tmp_path: Path) -> No
     (run,) = runs(tmp_path)
     assert holds(tmp_path, SECRET) == []
     assert {path.name for path in (run / "files").iterdir()} == {"media"}
-    begun_with = next(one.run for one in records(run) if one.WhichOneof("record_type") == "run")
+    begun_with = next(record.run for record in records(run) if record.WhichOneof("record_type") == "run")
     assert begun_with.host != socket.gethostname()
     assert not begun_with.HasField("git")
-    kinds = {one.WhichOneof("record_type") for one in records(run)}
+    kinds = {record.WhichOneof("record_type") for record in records(run)}
     assert not kinds & {"stats", "environment", "output", "output_raw", "tbrecord"}
 
 

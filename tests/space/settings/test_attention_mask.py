@@ -8,9 +8,7 @@ import pytest
 import torch
 from transformers import default_data_collator
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.collators import WithoutFullMask
 from autotune.space.settings import Context

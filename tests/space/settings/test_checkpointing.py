@@ -33,7 +33,7 @@ def checkpoint(*_: Any, **__: Any) -> None:
 
 
 def layers(*flags: bool, function: Any = checkpoint, **keywords: Any) -> torch.nn.Module:
-    model = torch.nn.Sequential(*(GradientCheckpointingLayer(one) for one in flags))
+    model = torch.nn.Sequential(*(GradientCheckpointingLayer(flag) for flag in flags))
     for layer in model:
         layer._gradient_checkpointing_func = partial(function, **{**KEYWORDS, **keywords})  # type: ignore[assignment]
     return model

@@ -11,10 +11,7 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Context
@@ -109,7 +106,7 @@ def test_blocks_that_were_compiled_are_told_from_a_whole_model(regional: bool, v
 @pytest.mark.parametrize("setting", [{"compile": "reduce_overhead"}, {"compile": "max_autotune_graphs"}])
 def test_cuda_graphs_are_used_where_nothing_accumulates(setting: dict[str, str]) -> None:
     made = space(micro_batch_size=(4, 8), compile=("none", *setting.values()))
-    assert [one.micro_batch_size for one in made if one.values["compile"] != "none"] == [8]
+    assert [item.micro_batch_size for item in made if item.values["compile"] != "none"] == [8]
     assert "gradients" in made.conflict({"micro_batch_size": 4, **setting})
 
 
@@ -117,7 +114,7 @@ def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_
     None
 ):
     made = space(micro_batch_size=(4, 8), compile=("none", "default"), compile_backend=("cudagraphs",))
-    found = {(one.values["compile"], one.micro_batch_size) for one in made}
+    found = {(item.values["compile"], item.micro_batch_size) for item in made}
     assert found == {("none", 4), ("none", 8), ("default", 8)}
 
 

@@ -6,9 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings.compile_backend import SETTING

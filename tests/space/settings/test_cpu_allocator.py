@@ -7,9 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings import Context
 from autotune.space.settings.cpu_allocator import SETTING

@@ -6,9 +6,8 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
+from autotune.core import Outcome, Workload
 from autotune.core.failures import from_exception
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
 from autotune.space.settings import Context
 from autotune.space.settings.lora_targets import SETTING
 from autotune.space.setup import training_setup

@@ -112,9 +112,9 @@ def test_pages_are_only_between_a_gpu_and_the_host() -> None:
 
 
 def test_every_name_of_this_transformers_is_known_and_no_other_word() -> None:
-    assert {one.value for one in OptimizerNames} <= {*NAMES, *_installed_names()}
-    assert set(_installed_names()) == {one.value for one in OptimizerNames}
-    assert all(SETTING.read(one.value) == one.value for one in OptimizerNames)
+    assert {OptimizerName.value for OptimizerName in OptimizerNames} <= {*NAMES, *_installed_names()}
+    assert set(_installed_names()) == {OptimizerName.value for OptimizerName in OptimizerNames}
+    assert all(SETTING.read(OptimizerName.value) == OptimizerName.value for OptimizerName in OptimizerNames)
 
 
 def test_low_rank_ones_take_all_linear_layers_where_the_user_names_none() -> None:

@@ -43,9 +43,9 @@ def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, valu
     assert SETTING.read_back(observed(model=packed)) == value
     away = (after - before).norm() / before.norm()
     assert 0.001 < away < 0.5, "rounded, and still the same weights"
-    layers = [one for one in packed.modules() if type(one).__name__ == "Linear4bit"]
+    layers = [module for module in packed.modules() if type(module).__name__ == "Linear4bit"]
     assert layers
-    assert all(one.weight.numel() == one.in_features * one.out_features // 2 for one in layers)
+    assert all(layer.weight.numel() == layer.in_features * layer.out_features // 2 for layer in layers)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -65,6 +65,6 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
 def bytes_of(model: Any) -> int:
     """Of parameters and buffers, and of the scales of those that are packed."""
     tensors = [*model.parameters(), *model.buffers()]
-    states = [one.quant_state for one in model.parameters() if type(one).__name__ == "Params4bit"]
-    tensors += [scales for one in states for scales in (one.absmax, one.state2.absmax)]
-    return sum(int(one.numel() * one.element_size()) for one in tensors)
+    states = [parameter.quant_state for parameter in model.parameters() if type(parameter).__name__ == "Params4bit"]
+    tensors += [scales for state in states for scales in (state.absmax, state.state2.absmax)]
+    return sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import DataCollatorWithFlattening, TrainingArguments
 
-from autotune.core.configuration import Configuration, Value
-from autotune.core.environment import Environment
+from autotune.core import Configuration, Environment, Value
 from autotune.space.settings import SETTINGS, Change, Context, Effect, Observed
 from autotune.space.settings.attention import NAMES as ATTENTIONS
 from autotune.space.settings.experts import NAMES as EXPERTS

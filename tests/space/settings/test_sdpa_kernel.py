@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Context
@@ -45,7 +43,7 @@ def test_kernels_for_gpus_are_ruled_out_on_a_cpu() -> None:
 
 def test_it_means_nothing_beside_another_attention() -> None:
     made: SearchSpace = space(attention=("sdpa", "eager"), sdpa_kernel=("auto", "math"), micro_batch_size=(1,))
-    pairs = {(one.values["attention"], one.values["sdpa_kernel"]) for one in made}
+    pairs = {(item.values["attention"], item.values["sdpa_kernel"]) for item in made}
     assert pairs == {("sdpa", "auto"), ("sdpa", "math"), ("eager", "auto")}
 
 

@@ -77,7 +77,7 @@ def refusal(cache: Path, data: Path | str, **options: Any) -> str:
         prepared_by(cache, Path(data) if not isinstance(data, str) else data, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert caught.value.advice
-    assert not cache.exists() or not [one for one in cache.iterdir() if one.name.startswith(".")]
+    assert not cache.exists() or not [path for path in cache.iterdir() if path.name.startswith(".")]
     return str(caught.value)
 
 
@@ -268,7 +268,7 @@ def test_prepared_data_is_reused_until_the_file_or_the_question_changes(tmp_path
     changed = prepared_by(tmp_path / "cache", data)
     assert changed.folder != first.folder
     assert changed.identity != first.identity
-    assert sorted(one.name for one in (tmp_path / "cache").iterdir() if one.name.startswith(".")) == []
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".")) == []
 
 
 def test_large_data_is_represented_by_a_random_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_words_that_look_like_tags_are_not_special_tokens(tmp_path: Path) -> Non
         tuning_request("t5-mini", 4, dataset=str(text_file(tmp_path, ["<s> <pad> </s> <mask>"] * 9))), tmp_path / "c"
     )
     dataset, _, tokenizer = training_data(workload, 4, 0)
-    assert [one for one in dataset[0]["input_ids"] if one in tokenizer.all_special_ids] == [tokenizer.eos_token_id]
+    assert [item for item in dataset[0]["input_ids"] if item in tokenizer.all_special_ids] == [tokenizer.eos_token_id]
 
 
 # The longest samples

@@ -9,9 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, DataCollatorWithFlattening, Trainer
 
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings import SETTINGS, Context
 from autotune.workload.data.collate import collated_as_asked
@@ -79,8 +77,8 @@ def test_packed_batches_have_no_padding_and_as_many_samples(train: Train, model:
 def test_grouped_batches_have_less_padding_and_the_same_worst_batch(train: Train) -> None:
     grouped, random = train(batching="group_by_length"), train(batching="random")
     shares = [
-        sum(step.non_padding_tokens for step in one.steps) / sum(step.tokens for step in one.steps)
-        for one in (grouped, random)
+        sum(step.non_padding_tokens for step in item.steps) / sum(step.tokens for step in item.steps)
+        for item in (grouped, random)
     ]
     assert shares[0] > shares[1] + 0.1
     assert grouped.worst_batch == random.worst_batch
@@ -97,10 +95,10 @@ def test_a_packed_sample_is_not_seen_by_its_neighbour(
     made = build_model(workload, model_arguments={"attn_implementation": attention}).eval()
     made.config.use_cache = False
     samples = [{"input_ids": list(range(5, 5 + length))} for length in (4, 9, 6)]
-    packed = {name: one for name, one in DataCollatorWithFlattening()(samples).items() if name != "labels"}
+    packed = {name: item for name, item in DataCollatorWithFlattening()(samples).items() if name != "labels"}
     with torch.no_grad():
         together = made(**packed).logits[0]
-        apart = torch.cat([made(torch.tensor([one["input_ids"]])).logits[0] for one in samples])
+        apart = torch.cat([made(torch.tensor([sample["input_ids"]])).logits[0] for sample in samples])
     torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
 
 

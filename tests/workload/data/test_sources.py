@@ -24,7 +24,7 @@ def test_a_folder_is_looked_at_until_the_first_file_of_data(tmp_path: Path, monk
         (tmp_path / name).write_bytes(b"")
     looked: list[Path] = []
     whole = sources._files_below
-    monkeypatch.setattr(sources, "_files_below", lambda folder: (looked.append(one) or one for one in whole(folder)))
+    monkeypatch.setattr(sources, "_files_below", lambda folder: (looked.append(item) or item for item in whole(folder)))
     check_data(str(tmp_path))
     assert [path.name for path in looked] == ["a.png"]
 

@@ -13,10 +13,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
-from autotune.core.configuration import Configuration
-from autotune.core.environment import Environment
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.workload import Workload
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.memory.estimate import memory_model
 from autotune.memory.keys import UpdateKey, update_key, wanted_traces
 from autotune.probe.order import Order
@@ -95,9 +92,9 @@ class Living(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, torch.Tensor) and one.device.type != "meta":
-                self.note(one.untyped_storage())
+        for tree_leave in tree_leaves(made):
+            if isinstance(tree_leave, torch.Tensor) and tree_leave.device.type != "meta":
+                self.note(tree_leave.untyped_storage())
         return made
 
     def note(self, storage: Any) -> None:
@@ -129,21 +126,22 @@ def test_a_model_made_layer_by_layer_is_the_whole_one_packed(
     assert packed.is_loaded_in_4bit
     assert described(packed) == described(again)
     buffers = dict(again.named_buffers())
-    assert all(torch.equal(one, buffers[name]) for name, one in packed.named_buffers())
-    values = {name: unpacked(one) for name, one in packed.named_parameters()}
+    assert all(torch.equal(item, buffers[name]) for name, item in packed.named_buffers())
+    values = {name: unpacked(item) for name, item in packed.named_parameters()}
     for name, one in again.named_parameters():
         old, new = unpacked(one), values[name]
         assert new.isfinite().all(), name
         assert old.numel() < 1000 or float(new.std()) == pytest.approx(float(old.std()), rel=0.1), name
     # Values that four bits can hold are packed to themselves: from the whole model with these the packed one must come.
-    columns = {name for name, one in whole.named_modules() if isinstance(one, Conv1D)}
+    columns = {name for name, item in whole.named_modules() if isinstance(item, Conv1D)}
     turned = {
-        name: one.t() if name.rpartition(".")[0] in columns and one.dim() == 2 else one for name, one in values.items()
+        name: value.t() if name.rpartition(".")[0] in columns and value.dim() == 2 else value
+        for name, value in values.items()
     }
     whole.load_state_dict(turned, strict=False)
     sample = SyntheticSamples(packed.config, workload.task, workload.sequence_length, 2, seed=0)
     batch = {name: torch.stack([sample[0][name], sample[1][name]]) for name in sample[0]}
-    losses = [loss_of(one, batch) for one in (packed, in_four_bits(whole, FOUR_BITS))]
+    losses = [loss_of(item, batch) for item in (packed, in_four_bits(whole, FOUR_BITS))]
     assert torch.equal(*losses)
     assert losses[0].isfinite()
 
@@ -157,7 +155,10 @@ def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def described(model: Any) -> dict[str, tuple[Any, ...]]:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: (type(one), one.shape, one.dtype, one.device, one.requires_grad) for name, one in tensors.items()}
+    return {
+        name: (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
+        for name, tensor in tensors.items()
+    }
 
 
 def unpacked(one: Any) -> torch.Tensor:
@@ -211,7 +212,7 @@ def test_only_the_adapter_has_gradients_and_states(traced: Callable[..., Any], e
     small, large, whole = (configuration(4, lora=rank) for rank in ("8", "64", "none"))
     model = traced([small, large, whole])
     assert not model.failures
-    peaks = [model.peak(one) for one in (small, large, whole)]
+    peaks = [model.peak(item) for item in (small, large, whole)]
     splits = [peak.split for peak in peaks]
     adapters = [split.weights - splits[2].weights for split in splits[:2]]
     assert adapters[1] == 8 * adapters[0] > 0
@@ -231,7 +232,7 @@ def test_frozen_weights_in_16_bits_are_half_as_many_bytes_and_the_adapter_learns
     model = traced(every)
     assert not model.failures
     assert not [note for note in model.notes if "real tensors" in note], "without storage, by the device's own kernels"
-    plain, autocast, frozen = (model.peak(one).split for one in every)
+    plain, autocast, frozen = (model.peak(item).split for item in every)
     assert frozen.optimizer_states == autocast.optimizer_states == plain.optimizer_states
     adapter = plain.optimizer_states / 2  # AdamW's two states are float32, as the adapter
     # Autocast keeps copies of weights in 16 bits: half as many bytes again, but of those that have 16 bits none.

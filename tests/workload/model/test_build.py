@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from autotune.core.errors import InvalidRequest
-from autotune.core.workload import Workload
+from autotune.core import InvalidRequest, Workload
 from autotune.workload.model.build import (
     auto_class,
     build_model,

@@ -43,8 +43,8 @@ def test_a_plain_model_is_rebuilt_alike_with_other_weights() -> None:
     assert (reason, len(cloudpickle.dumps(made)) < 10_000) == ("", True)
     assert made is not None
     again = cloudpickle.loads(cloudpickle.dumps(made))()
-    shapes = [(name, one.shape, one.dtype, one.requires_grad) for name, one in model.named_parameters()]
-    assert [(name, one.shape, one.dtype, one.requires_grad) for name, one in again.named_parameters()] == shapes
+    shapes = [(name, item.shape, item.dtype, item.requires_grad) for name, item in model.named_parameters()]
+    assert [(name, item.shape, item.dtype, item.requires_grad) for name, item in again.named_parameters()] == shapes
     assert not torch.equal(again.classifier.weight, model.classifier.weight)
     assert again.training
 
@@ -59,7 +59,7 @@ def test_resized_embeddings_are_in_the_config() -> None:
 
 def test_what_makes_a_model_is_told_by_its_word() -> None:
     made, _ = rebuilt(bert(), Trainer)
-    assert [made_by(one) for one in (bert, made, Prebuilt(bert()))] == [MODEL_INIT, CONFIG, ITSELF]
+    assert [made_by(item) for item in (bert, made, Prebuilt(bert()))] == [MODEL_INIT, CONFIG, ITSELF]
 
 
 def replaced(model: Any) -> Any:

@@ -41,7 +41,7 @@ def test_a_folders_weights_are_found_and_built(tmp_path: Path) -> None:
     assert not torch.equal(weight(build_model(workload)), as_saved)
     model = build_model(workload, weights=workload.weights)
     assert torch.equal(weight(model), as_saved)
-    assert {one.dtype for one in model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.training
 
 
@@ -49,7 +49,7 @@ def test_weights_of_sixteen_bits_become_float32(tmp_path: Path) -> None:
     workload = saved(tmp_path)
     build_model(workload).to(torch.bfloat16).save_pretrained(tmp_path)
     model = build_model(workload, weights=workload.weights)
-    assert {one.dtype for one in model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_a_head_that_the_weights_lack_is_random(tmp_path: Path) -> None:
