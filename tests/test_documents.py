@@ -142,7 +142,7 @@ def test_every_command_that_is_shown_is_valid() -> None:
         if name.startswith("-"):
             assert name in [option for parameter in program.params for option in parameter.opts]
         else:
-            program.commands[name].make_context(name, words)  # type: ignore[attr-defined]
+            program.get_command(typer.Context(program), name).make_context(name, words)  # type: ignore[attr-defined]
 
 
 # Python ---------------------------------------------------------------------------------------------------------

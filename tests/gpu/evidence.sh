@@ -70,14 +70,14 @@ case $part in
     command -v nvidia-smi > /dev/null && nvidia-smi -q > "$out/nvidia-smi.txt"
     "$python" -m pip list > "$out/pip.txt" 2> /dev/null
     autotune 90 doctor doctor --device "$device"
-    search 100 first bert-mini --sequence-length 128 --global-batch-size 32 --space quick --n-trials 3 --timeout 60s --confirmation-rounds 1
+    search 100 first bert-mini --sequence-length 128 --global-batch-size 32 --search-space quick --n-trials 3 --timeout 60s --confirmation-rounds 1
     step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu" -m "gpu and not gpu_more"
     ;;
 2)
     search 290 bert "${bert[@]}" --only precision="$precisions" --only workers=0,2 --fix "pin_memory=$pinned" \
         --n-trials 10 --timeout 260s --probe-timeout 120s
     autotune 120 verify verify bert --output-dir "$out" --steps "$steps"
-    search 130 bert-over-bf16 "${bert[@]}" --training-args "$out/bf16.json" --only precision="${precisions#fp32,}" "${quiet[@]}" \
+    search 130 bert-over-bf16 "${bert[@]}" --args "$out/bf16.json" --only precision="${precisions#fp32,}" "${quiet[@]}" \
         --n-trials 5 --timeout 110s --probe-timeout 60s
     ;;
 3)
@@ -86,16 +86,16 @@ case $part in
         --only optimizer=adamw_torch_fused,adamw_bnb_8bit,adafactor "${quiet[@]}" --n-trials 14 --timeout 300s --probe-timeout 120s
     ;;
 4)
-    search 290 gpt2 "$out/gpt2.json" "${gpt[@]}" --space compile --fix liger=none --fix expandable_segments=false \
+    search 290 gpt2 "$out/gpt2.json" "${gpt[@]}" --search-space compile --fix liger=none --fix expandable_segments=false \
         --only precision=bf16,bf16_weights --only compile=none,$compiled --only micro_batch_size=$micro_gpt \
         --n-trials 6 --timeout 260s --confirmation-rounds 2
-    search 240 bert-compiled "${bert[@]}" --space compile --fix liger=none --fix expandable_segments=false \
+    search 240 bert-compiled "${bert[@]}" --search-space compile --fix liger=none --fix expandable_segments=false \
         --only precision=bf16,bf16_weights --only compile=none,$compiled --n-trials 5 --timeout 210s --confirmation-rounds 2
     ;;
 5)
-    search 280 llama-1b "${llama_1b[@]}" --space compile --fix liger=none --fix expandable_segments=false --fix precision=bf16_weights \
+    search 280 llama-1b "${llama_1b[@]}" --search-space compile --fix liger=none --fix expandable_segments=false --fix precision=bf16_weights \
         --only compile=none,$compiled --only micro_batch_size=$micro_1b --n-trials 6 --timeout 250s --probe-timeout 120s --confirmation-rounds 2
-    search 250 llama-8b "${llama_8b[@]}" --space lora --fix lora=16 --fix lora_targets=all_linear --fix precision=$frozen \
+    search 250 llama-8b "${llama_8b[@]}" --search-space lora --fix lora=16 --fix lora_targets=all_linear --fix precision=$frozen \
         --fix optimizer=adamw_torch_fused --only checkpointing=none,full --only micro_batch_size=$micro_8b \
         --n-trials 4 --timeout 220s --probe-timeout 120s --confirmation-rounds 2
     ;;
