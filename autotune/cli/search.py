@@ -121,7 +121,7 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
 
 def _print_best_so_far(progress: "Progress") -> None:
     if best := progress.best:
-        from autotune.report.summary import speed_text
+        from autotune.report.trial_text import speed_text
 
         trial = f"trial {best.number}{'' if best.confirmed else ', not confirmed'}"
         print(f"Best so far: {best.configuration}: {speed_text(best)} samples/s ({trial})", file=sys.stderr)

@@ -16,7 +16,8 @@ from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lin
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import launch_lines
-from autotune.report.summary import headline, plain_trial, speed_line, speedup_fields, warnings
+from autotune.report.summary import headline, warnings
+from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
 from autotune.study.result import SearchResult
 

@@ -11,7 +11,7 @@ from autotune.core.paths import named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import ORDER
 from autotune.report.snippets import launch_lines
-from autotune.report.summary import speedup_fields
+from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
 from autotune.study.result import SearchResult

@@ -16,8 +16,9 @@ from autotune.report.logs import log_tails
 from autotune.report.page_table import Table, table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
-from autotune.report.summary import answer_parts, evidence_lines, headline, is_same, outcome_text, speed_text, warnings
+from autotune.report.summary import answer_parts, evidence_lines, headline, warnings
 from autotune.report.templates import rendered, text_of
+from autotune.report.trial_text import is_same, outcome_text, speed_text
 from autotune.study.result import SearchResult
 
 ROOM_FOR_LOGS = 400_000

@@ -6,7 +6,8 @@ from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.evidence import numerics_lines
 from autotune.report.markdown import markdown_list, markdown_text
-from autotune.report.summary import changed_learning, headline, is_same, speed_text, warnings
+from autotune.report.summary import changed_learning, headline, warnings
+from autotune.report.trial_text import is_same, speed_text
 from autotune.study.result import SearchResult
 
 BEGIN, END = "<!-- autotune: begin -->", "<!-- autotune: end -->"

@@ -5,16 +5,8 @@ from html import escape
 
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
-from autotune.report.summary import (
-    difference,
-    headline,
-    is_same,
-    outcome_text,
-    speed_line,
-    speed_text,
-    warnings,
-    warnings_text,
-)
+from autotune.report.summary import headline, warnings
+from autotune.report.trial_text import difference, is_same, outcome_text, speed_line, speed_text, warnings_text
 from autotune.study.result import SearchResult
 
 ROWS = 20

@@ -9,7 +9,8 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.request import tuning_request
-from autotune.report.summary import answer_lines, headline, outcome_text, speed_text, summary
+from autotune.report.summary import answer_lines, headline, summary
+from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
 from tests.makers import GIB, MIB, completed, configuration, ended, gpu, out_of_memory, result, trial, workload
 

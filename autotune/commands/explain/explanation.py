@@ -13,7 +13,7 @@ from autotune.commands.explain.reasons import Alternative, change_text, changes,
 from autotune.commands.explain.remeasure import Remeasured
 from autotune.commands.layout import ratio_text
 from autotune.core import Interval, Trial
-from autotune.report.summary import interval_fields, outcome_text, speed_line
+from autotune.report.trial_text import interval_fields, outcome_text, speed_line
 from autotune.space.settings import SETTINGS
 from autotune.space.utilization import Utilization
 

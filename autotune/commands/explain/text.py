@@ -9,7 +9,7 @@ from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
-from autotune.report.summary import outcome_text, speed_text
+from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
 
 STEP = {

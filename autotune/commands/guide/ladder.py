@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autotune.core import Configuration, Environment, Interval, Trial, Value, Workload
-from autotune.report.summary import interval_fields
+from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
 
 SAMPLES = 512

@@ -17,8 +17,8 @@ from autotune.commands.guide.ladder import (
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
-from autotune.report.summary import outcome_text, speed_text
 from autotune.report.table import frame
+from autotune.report.trial_text import outcome_text, speed_text
 
 THEIRS = f"The guides' own figures, not this machine's: {THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")

@@ -9,7 +9,7 @@ from autotune.core import Interval, Measurement, Outcome, Trial
 from autotune.core.interval import quotient_of_means
 from autotune.core.units import format_bytes, format_duration, format_interval
 from autotune.report.markdown import wrapped
-from autotune.report.summary import interval_fields
+from autotune.report.trial_text import interval_fields
 
 DEVICE_FACTS = {
     "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),

@@ -4,7 +4,7 @@ from autotune.core import Outcome, Trial
 from autotune.core.units import format_bytes
 from autotune.report.figures.canvas import Drawing
 from autotune.report.figures.rows import listed, memory_unit, special_trials, stacked, trial_name
-from autotune.report.summary import is_same
+from autotune.report.trial_text import is_same
 from autotune.study.result import SearchResult
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.core.trial import Trial
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, INK, PARTS, SMALL, WIDTH, new_figure
-from autotune.report.summary import difference, is_same
+from autotune.report.trial_text import difference, is_same
 from autotune.study.objective import pareto_front
 from autotune.study.result import SearchResult
 

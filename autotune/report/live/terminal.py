@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autotune.core.units import format_seconds
 from autotune.report.live.text import HEADER, ROWS, LiveView, cells, lines
-from autotune.report.summary import is_same
+from autotune.report.trial_text import is_same
 from autotune.study.plan import Progress, Watch
 
 OTHER_LINES = 8

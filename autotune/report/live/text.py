@@ -6,7 +6,8 @@ from autotune.core.configuration import RANKS, Configuration, word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
-from autotune.report.summary import SHORT, is_same, speed_text
+from autotune.report.summary import SHORT
+from autotune.report.trial_text import is_same, speed_text
 from autotune.study.plan import Progress
 
 ROWS = 12

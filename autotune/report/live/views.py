@@ -15,7 +15,7 @@ from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
 from autotune.report.live.text import baseline_of, best_text, left_text
 from autotune.report.markdown import one_line
-from autotune.report.summary import outcome_text, speed_text
+from autotune.report.trial_text import outcome_text, speed_text
 from autotune.study.plan import Progress, Watch
 
 Watching = contextlib.AbstractContextManager[Watch]

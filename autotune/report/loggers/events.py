@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
-from autotune.report.summary import headline, speedup_fields
+from autotune.report.summary import headline
+from autotune.report.trial_text import speedup_fields
 from autotune.study.objective import best_trial, speed_up
 from autotune.study.result import SearchResult
 

@@ -1,0 +1,103 @@
+"""Words and JSON fields of a trial: its speed, outcome, warnings, and what differs from the baseline."""
+
+from typing import Any
+
+from autotune.core import Interval, Outcome, Trial
+from autotune.core.units import finite, format_bytes, format_interval
+from autotune.study.objective import speed_up
+from autotune.study.result import SearchResult
+
+
+def interval_text(interval: Interval) -> str:
+    """`1.23x, 95 % interval 0.44 to 3.41`."""
+    return f"{interval:.2f}x, 95 % interval {range_text(interval)}"
+
+
+def range_text(interval: Interval) -> str:
+    return f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+def speed_text(trial: Trial) -> str:
+    """`41.2 ± 0.3`, or a dash."""
+    speed = trial.samples_per_second
+    return format_interval(speed, speed.low, speed.high) if speed is not None else "-"
+
+
+def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
+    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95 % interval 2.30 to 2.52)`; the peak too where memory is the objective."""
+    text = f"{speed_text(best)} samples/s"
+    if objective == "memory":
+        text = f"{format_bytes(best.peak_bytes)}, {text}"
+    if baseline is None or is_same(baseline, best):
+        return f"{text}, the baseline itself" if baseline else text
+    speedup, reason = speed_up(best, baseline, objective)
+    if speedup is None:
+        return f"{text}, no speed-up: {reason}"
+    return f"{text}, {speedup:.2f}x the baseline (95 % interval {range_text(speedup)})"
+
+
+def is_same(trial: Trial, other: Trial | None) -> bool:
+    """Whether both are the same trial of a study."""
+    return other is not None and trial.number == other.number
+
+
+def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
+    """A trial for JSON: configuration, outcome, speed (samples / second) and peak (bytes)."""
+    if trial is None:
+        return None
+    speed, final = trial.samples_per_second, trial.final
+    return trial.configuration.to_dict() | {
+        "number": trial.number,
+        "outcome": final.outcome.value,
+        **interval_fields("samples_per_second", speed),
+        "peak_bytes": trial.peak_bytes,
+        "data_wait_share": final.data_wait_share,
+        "input_bound": final.input_bound,
+        "joules_per_sample": final.joules_per_sample,
+        "confirmed": trial.confirmed,
+        "warnings": list(final.warnings),
+    }
+
+
+def speedup_fields(result: SearchResult) -> dict[str, Any]:
+    """The speed-up with its interval for JSON, or why there is none."""
+    return interval_fields("speedup", result.measured_speedup) | {"speedup_reason": result.speedup_reason}
+
+
+def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """`name`, `name_low` and `name_high` for JSON: None where unknown, or for an upper end without bound."""
+    if interval is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: finite(interval), f"{name}_low": interval.low, f"{name}_high": finite(interval.high)}
+
+
+def difference(trial: Trial, result: SearchResult) -> str:
+    """The configuration: the baseline's in full, of the others what differs from it."""
+    baseline = result.baseline_trial
+    is_whole = baseline is None or is_same(trial, baseline)
+    return trial.configuration.unlike(None if is_whole or baseline is None else baseline.configuration)
+
+
+def warnings_text(trial: Trial) -> str:
+    """The warnings about a trial's numbers, and those for which it was measured again."""
+    remeasured = [f"measured again because {warning}" for warning in trial.final.repeated_because]
+    return "; ".join([*trial.final.warnings, *remeasured])
+
+
+def outcome_text(trial: Trial) -> str:
+    """`completed`, `completed (confirmed)`, `out of memory in forward: 16 MiB more were refused`."""
+    final = trial.final
+    if final.outcome is Outcome.COMPLETED:
+        if final.allocator_retries and not final.feasible:
+            return f"completed, but the CUDA allocator had to retry {final.allocator_retries} time(s)"
+        if not final.feasible:
+            return f"completed, but {final.fits:.0%} above what is allowed"
+        if trial.disqualified_reason:
+            return f"completed (cannot win: {trial.disqualified_reason})"
+        if trial.confirmed:
+            return "completed (confirmed)"
+        return "completed (ended early: cannot win)" if final.ended_early else "completed"
+    where = f" in {final.where}" if final.where else ""
+    if final.outcome is Outcome.OUT_OF_MEMORY and final.refused_bytes is not None:
+        return f"out of memory{where}: {format_bytes(final.refused_bytes)} more were refused"
+    return f"{final.outcome}{where}: {final.reason}"
