@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from transformers import TrainingArguments
 
 from autotune.core.errors import StorageFailed
 from autotune.core.loss_curves import Curve, Numerics
@@ -40,14 +39,6 @@ def test_every_json_file_is_plain_json(tmp_path: Path) -> None:
         json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-def test_the_answer_s_file_makes_real_training_arguments(tmp_path: Path) -> None:
-    folder = result().save(tmp_path)
-    tuned = json.loads((folder / "best_training_arguments.json").read_text())
-    real = TrainingArguments(output_dir=str(tmp_path / "out"), **tuned)
-    assert real.per_device_train_batch_size * real.gradient_accumulation_steps == 48
-    assert real.bf16
-
-
 def test_the_tables_hold_the_same_rows(tmp_path: Path) -> None:
     made = result()
     folder = made.save(tmp_path)
@@ -56,12 +47,6 @@ def test_the_tables_hold_the_same_rows(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["number"] for row in rows] == ["0", "1", "2"]
     assert rows[2]["samples_per_second"] == ""
-
-
-def test_without_an_answer_there_is_no_answer_s_file(tmp_path: Path) -> None:
-    folder = result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
-    assert not (folder / "best_training_arguments.json").exists()
-    assert (folder / "summary.md").exists()
 
 
 def test_a_report_can_be_written_again(tmp_path: Path) -> None:

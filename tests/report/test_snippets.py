@@ -108,14 +108,6 @@ def test_a_model_that_no_name_loads_is_told_by_what_it_needs(of: Workload) -> No
     ast.parse(form(facts, "python").text)
 
 
-def test_variables_and_ranks_are_told_beside_what_holds_none() -> None:
-    facts = facts_with(PLAIN, processes=2, process_environment={"NAME": "a value"})
-    for name in ("python", "json", "yaml"):
-        assert "NAME='a value' torchrun --nproc-per-node 2 your_script.py" in form(facts, name).note
-    assert "torchrun" not in form(facts, "command").note  # its text is that line
-    assert "python your_script.py" not in form(facts_with(PLAIN), "json").note
-
-
 def test_without_an_answer_nothing_can_be_pasted() -> None:
     of = configuration()
     assert snippets(result([Trial(0, of, out_of_memory(of))])) == []

@@ -2,7 +2,7 @@
 
 import re
 
-from autotune.report.figures.canvas import ACCENT, BAD, Drawing, figure_style, file_svg, new_figure, page_svg
+from autotune.report.figures.canvas import ACCENT, BAD, Drawing, figure_style, new_figure, page_svg
 from tests.report.figures.studies import texts
 
 
@@ -30,19 +30,3 @@ def test_many_marks_of_one_kind_say_their_colour_once() -> None:
     assert len(marks) >= 300
     assert sum("style" in mark for mark in marks) < 20
     assert "var(--accent)" in svg
-
-
-def test_hatches_and_marks_refer_to_what_is_there() -> None:
-    with figure_style():
-        svg = page_svg(drawing())
-    referred = set(re.findall(r"#(some-name-[\w-]+)", svg))
-    assert referred
-    assert referred == set(re.findall(r'id="([^"]+)"', svg))
-
-
-def test_a_file_of_its_own_carries_its_title_and_its_size() -> None:
-    with figure_style():
-        svg = file_svg(drawing(), "the study")
-    assert "the study" in texts(svg)
-    assert "var(" not in svg
-    assert re.search(r'<svg[^>]* width="360pt"', svg)

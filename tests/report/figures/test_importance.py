@@ -46,10 +46,6 @@ def test_what_does_not_fit_has_no_part_in_it() -> None:
     assert shares([*trials, *more]) == shares(trials)
 
 
-def test_the_same_trials_have_the_same_importances() -> None:
-    assert shares(made_trials()) == shares(made_trials())
-
-
 def test_few_trials_or_none_that_differ_say_nothing() -> None:
     assert not shares(made_trials()[:7])
     assert not shares([Trial(number, configuration(8), completed(configuration(8))) for number in range(10)])

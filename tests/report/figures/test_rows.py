@@ -6,7 +6,6 @@ from autotune.report.figures.canvas import Drawing, figure_style, page_svg
 from autotune.report.figures.rows import (
     LINES,
     MOST_NAMED,
-    listed,
     memory_unit,
     named_trials,
     rows_of,
@@ -70,8 +69,3 @@ def test_sizes_are_told_in_the_unit_of_the_largest() -> None:
     assert memory_unit([5 * MIB, None]) == ("MiB", MIB)
     assert memory_unit([5 * MIB, 3 * GIB]) == ("GiB", GIB)
     assert memory_unit([]) == ("MiB", MIB)
-
-
-def test_names_are_listed_as_people_do() -> None:
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"

@@ -9,9 +9,7 @@ from rich.console import Console
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.report.live.terminal import OTHER_LINES, LiveTable, trials_table
 from autotune.report.live.text import ROWS
-from autotune.report.summary import SHORT
 from autotune.space.file import read_space
-from autotune.space.settings import SETTINGS
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial
 
@@ -62,12 +60,6 @@ def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
         assert shown[0] == header
         assert len(shown) == 1 + min(count, ROWS)
         assert max(map(len, shown)) <= width
-
-
-def test_the_baseline_of_many_settings_takes_one_line() -> None:
-    assert len(FULL.settings) > 2 * SHORT
-    assert len(SETTINGS) > SHORT
-    assert lines(80, progress([trial(0, 9.0, of=FULL)]), ROWS)[1].split()[:3] == ["0*", "8x6", "baseline"]
 
 
 def test_the_best_is_marked_and_what_failed_says_how_at_any_width() -> None:

@@ -13,11 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.util.tensor_util import make_ndarray
 
-from autotune.core import Outcome, Trial
 from autotune.report import formats
 from autotune.report.table import frame
-from tests import makers
-from tests.makers import ended
 from tests.report.loggers.studies import SECRET, begun, holds, result, told
 
 pytestmark = pytest.mark.filterwarnings(
@@ -63,19 +60,6 @@ def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> N
         rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
     )
     assert text(events, "trials") == formats.formatted(frame(made.trials), "markdown")
-
-
-def test_names_and_reasons_are_text(tmp_path: Path) -> None:
-    made = result(
-        "tensorboard",
-        trials=[makers.trial(0), Trial(1, makers.configuration(16), ended(Outcome.CRASHED, reason="a | <i>"))],
-    )
-    made = replace(made, workload=makers.workload(name="*b* | <i>"), stop_reason="x | y")
-    told(made, tmp_path / "study")
-    events = read(tmp_path / "study" / "tensorboard")
-    assert r"\*b\* \| &lt;i&gt; (GPT2LMHeadModel" in text(events, "study")
-    assert r"x \| y" in text(events, "answer")
-    assert r"a \| &lt;i&gt;" in text(events, "trials")
 
 
 def test_each_trial_is_a_row_of_the_hparams_table(tmp_path: Path) -> None:
