@@ -146,7 +146,10 @@ def _groups(result: SearchResult, model: list[str], adapter: str) -> list[list[s
         groups.append(["from peft import LoraConfig, get_peft_model", f"model = get_peft_model(model, {adapter})"])
     if collator := collator_text(result.workload.task, setup.data_arguments):
         groups.append([f"from transformers import {collator.partition('(')[0]}", f"data_collator = {collator}"])
-    groups.append(mask_lines(setup.data_arguments))
+    mask = mask_lines(setup.data_arguments)
+    if collator and mask:  # on top of that collator
+        mask = [line.replace("default_data_collator", "data_collator") for line in mask[1:]]
+    groups.append(mask)
     if setup.switches:
         groups.append(["import torch", *switch_lines(setup.switches)])
     return [group for group in groups if group]

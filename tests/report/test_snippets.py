@@ -158,3 +158,5 @@ def test_the_collator_of_the_script_leaves_out_a_mask_that_hides_nothing() -> No
     assert names["data_collator"]([row]).keys() == {"input_ids"}
     assert names["data_collator"]([row, {**row, "attention_mask": [1, 0]}]).keys() == row.keys()
     assert script(workload(), attention_mask="always") == []
+    padded = script(workload(), attention_mask="where_needed", padding="64")
+    assert "def data_collator(samples, collate=data_collator):  # or yours" in padded, "it keeps the other collator"
