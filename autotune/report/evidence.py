@@ -9,6 +9,18 @@ from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_duration
 from autotune.space.utilization import Utilization
+from autotune.study.result import SearchResult
+
+
+def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
+    """What the best trial's numbers are based on: steps, memory, losses, evaluation, a verification."""
+    return [
+        *measurement_lines(best),
+        *utilization_lines(result.utilizations.get(best.number)),
+        *(f"losses: {line}" for line in numerics_lines(result.numerics, best)),
+        *rehearsal_lines(result.rehearsal),
+        *verification_lines(result.verification),
+    ]
 
 
 def measurement_lines(trial: Trial) -> list[str]:

@@ -11,12 +11,13 @@ from autotune.core import Outcome, Trial
 from autotune.core.configuration import RANKS, word
 from autotune.core.units import format_bytes
 from autotune.report.device import device_parts
+from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
 from autotune.report.logs import log_tails
 from autotune.report.page_table import Table, table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
-from autotune.report.summary import answer_parts, evidence_lines, headline, warnings
+from autotune.report.summary import answer_parts, headline, warnings
 from autotune.report.templates import rendered, text_of
 from autotune.report.trial_text import is_same, outcome_text, speed_text
 from autotune.study.result import SearchResult

@@ -8,14 +8,7 @@ from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
 from autotune.core.units import format_bytes, format_seconds, in_ranges, without_numbers
 from autotune.report.device import device_parts
-from autotune.report.evidence import (
-    input_bound_text,
-    measurement_lines,
-    numerics_lines,
-    rehearsal_lines,
-    utilization_lines,
-    verification_lines,
-)
+from autotune.report.evidence import evidence_lines, input_bound_text, numerics_lines, rehearsal_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports, switch_lines
 from autotune.report.markdown import markdown_list, markdown_table, markdown_text, one_line
 from autotune.report.snippets import WITHOUT_MASK, adapter_text, collator_text, mask_lines, script_lines
@@ -234,17 +227,6 @@ def summary(result: SearchResult) -> str:
 
 def _code(language: str, *lines: str) -> list[str]:
     return [f"```{language}", *lines, "```", ""]
-
-
-def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
-    """What the best trial's numbers are based on: steps, memory, losses, evaluation, a verification."""
-    return [
-        *measurement_lines(best),
-        *utilization_lines(result.utilizations.get(best.number)),
-        *(f"losses: {line}" for line in numerics_lines(result.numerics, best)),
-        *rehearsal_lines(result.rehearsal),
-        *verification_lines(result.verification),
-    ]
 
 
 def _trials_table(result: SearchResult) -> list[str]:

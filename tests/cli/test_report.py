@@ -62,7 +62,7 @@ def test_html_names_the_page_that_was_written(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--output", "trials.txt"], 2, "does not say in which format"),
+        (["--output", "trials.txt"], 2, "is unknown"),
         (["--format", "csv", "--columns", "numbr"], 2, "Did you mean 'number'?"),
         (["--format", "csv", "--output", "none/trials.csv"], 1, "none/trials.csv cannot be written"),
         (["--format", "csv", "--output", "."], 1, "it is a folder"),

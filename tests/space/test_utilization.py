@@ -11,9 +11,10 @@ from autotune.commands.compare.text import figures
 from autotune.commands.explain.reasons import bound
 from autotune.commands.result import TuningResult
 from autotune.commands.verify.result import Verification, verification_lines
+from autotune.report.evidence import evidence_lines
 from autotune.report.html import page
 from autotune.report.page_table import table_of
-from autotune.report.summary import answer_lines, evidence_lines, summary
+from autotune.report.summary import answer_lines, summary
 from autotune.space.utilization import Arithmetic, SampleFlops, adapter_key
 from tests.makers import GIB, completed, configuration, cpu, gpu, result, trial, workload
 
