@@ -15,13 +15,13 @@ class OptimalityGap:
     Shares of the best's speed (of its memory, where that is the objective); infinite while nothing fits.
     """
 
-    max_gain_if_fits: float  # of those that are likely to fit
-    max_gain: float  # of all, weighted by the probability that they fit
+    max_gain: float  # of those that are likely to fit
+    max_gain_if_fits: float  # of all, weighted by the probability that they fit
     untried: int  # configurations considered
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: None for infinity."""
-        gains = {"could_win": finite(self.max_gain_if_fits), "any_could_win": finite(self.max_gain)}
+        gains = {"could_win": finite(self.max_gain), "any_could_win": finite(self.max_gain_if_fits)}
         return gains | {"untried": self.untried}
 
     @classmethod

@@ -37,8 +37,8 @@ class Proposal:
     """The configuration to probe next, and the gains to expect, as shares of the best's speed (or memory, the objective)."""
 
     configuration: Configuration | None  # None where all are measured, or nothing untried is likely to fit
-    max_gain_if_fits: float  # of untried ones that are likely to fit, with 95 % confidence; infinite while nothing fits
-    max_gain: float  # the same of all untried ones, in draws in which they fit
+    max_gain: float  # of untried ones that are likely to fit, with 95 % confidence; infinite while nothing fits
+    max_gain_if_fits: float  # the same of all untried ones, in draws in which they fit
     untried: int  # configurations considered
     expected_gain: float = 0.0  # of this probe
     probe_seconds: float = 0.0  # of this probe

@@ -123,7 +123,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                     self.seed + len(observations),
                     known.margin,
                 )
-                if proposal.configuration is not None and proposal.max_gain_if_fits > known.margin:
+                if proposal.configuration is not None and proposal.max_gain > known.margin:
                     break
         return proposal
 

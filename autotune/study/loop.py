@@ -300,7 +300,7 @@ def progress(study: Study, kind: str, **what: Any) -> Progress:
         tuple(study.trials),
         best=best,
         speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
-        max_gain_if_fits=study.max_gain_if_fits,
+        max_gain=study.max_gain,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
         folder=study.folder,

@@ -56,7 +56,7 @@ class Progress:
     preparing and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
     trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
     seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
-    max_gain_if_fits: share by which something untried could still beat the best, before what is probed now; None: not known.
+    max_gain: share by which something untried could still beat the best, before what is probed now; None: not known.
     folder: where the study lies; None before it is open.
     """
 
@@ -69,7 +69,7 @@ class Progress:
     probes_left: int = 0
     seconds_left: float | None = None
     speedup: float | None = None
-    max_gain_if_fits: float | None = None
+    max_gain: float | None = None
     message: str = ""
     folder: Path | None = None
 

@@ -30,24 +30,24 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
         if len(trials) < space_size:
             return "all configurations around the best of the core settings have been measured or ruled out"
         return "all configurations have been measured or ruled out"
-    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain_if_fits > plan.margin):
+    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain > plan.margin):
         return _not_worth_it(plan, trials, choice) if trials else ""
-    if choice.max_gain <= plan.margin:
+    if choice.max_gain_if_fits <= plan.margin:
         return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
     reason = f"nothing untried is likely to fit{_surely(choice)}"
     if choice.configuration is not None:
         best = f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}"
         reason = f"{best}{_surely(choice)}"
-    if math.isinf(choice.max_gain):
+    if math.isinf(choice.max_gain_if_fits):
         return reason
-    return f"{reason}; what fits after all could beat the best by at most {_share(choice.max_gain)}"
+    return f"{reason}; what fits after all could beat the best by at most {_share(choice.max_gain_if_fits)}"
 
 
 def could_still_win(choice: Proposal) -> str:
     """What a search leaves open that ends before nothing can be won."""
-    if choice.configuration is None or math.isinf(choice.max_gain):
+    if choice.configuration is None or math.isinf(choice.max_gain_if_fits):
         return ""
-    return f"what is untried could beat the best by at most {_share(choice.max_gain)}{_surely(choice)}"
+    return f"what is untried could beat the best by at most {_share(choice.max_gain_if_fits)}{_surely(choice)}"
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:

@@ -37,7 +37,7 @@ WALKED_THROUGH = 5000
 class Study:
     """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
 
-    max_gain_if_fits: share by which something untried could still beat the best, at the last proposal; None where the sampler
+    max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
     does not know. wish: the user's request to stop.
     """
 
@@ -48,7 +48,7 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     queue: list[Configuration] = field(default_factory=list)
     duplicate_proposals: int = 0
-    max_gain_if_fits: float | None = None
+    max_gain: float | None = None
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
 
@@ -75,9 +75,9 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
         choice = sampler.propose(study.optuna, trials=study.trials)
         if study.trials:
-            prospect = OptimalityGap(choice.max_gain_if_fits, choice.max_gain, choice.untried)
+            prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
-    study.max_gain_if_fits = finite(choice.max_gain) if choice else None
+    study.max_gain = finite(choice.max_gain_if_fits) if choice else None
     if over:
         stop_reason = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
         study.left_out += [PROBES] if out_of_time and not stop_reason else []

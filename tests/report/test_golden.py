@@ -64,7 +64,7 @@ def test_files_for_other_tools_are_as_before(kind: str, golden: Callable[[str, s
 
 def test_a_running_search_is_shown_as_before(golden: Callable[[str, str], None]) -> None:
     trials, best = tuple(RICH.trials), RICH.best_trial
-    kinds = {"speedup": 2.0, "probes_left": 3, "seconds_left": 61.0, "max_gain_if_fits": 0.44, "best": best}
+    kinds = {"speedup": 2.0, "probes_left": 3, "seconds_left": 61.0, "max_gain": 0.44, "best": best}
     events = [
         Progress("probing", trials, number=4, configuration=FAST, **kinds),
         Progress("confirming", trials, number=0, configuration=SLOW, **kinds),

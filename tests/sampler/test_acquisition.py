@@ -31,18 +31,18 @@ def searched(allowed: int, most: int = 20, objective: str = "samples_per_second"
     observations = [world(BASE, allowed)]
     for seed in range(most):
         choice = propose(cost_model, observations, nothing_settled, objective, seed=seed)
-        if choice.configuration is None or (len(observations) > 2 and choice.max_gain_if_fits <= 0.01):
-            return observations, choice.max_gain_if_fits
+        if choice.configuration is None or (len(observations) > 2 and choice.max_gain <= 0.01):
+            return observations, choice.max_gain
         observations.append(world(choice.configuration, allowed))
-    return observations, choice.max_gain_if_fits
+    return observations, choice.max_gain
 
 
 @pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
 def test_the_fastest_that_fits_is_found_without_running_out_of_memory(allowed: int) -> None:
-    observations, max_gain_if_fits = searched(allowed)
+    observations, max_gain = searched(allowed)
     fastest = min((candidate for candidate in EVERY if peak(candidate) <= allowed), key=seconds)
     assert fastest in [candidate.configuration for candidate in observations]
-    assert max_gain_if_fits <= 0.01
+    assert max_gain <= 0.01
     assert len(observations) <= 10
     assert sum(candidate.outcome is Outcome.OUT_OF_MEMORY for candidate in observations) <= 1
 
@@ -58,7 +58,7 @@ def test_nothing_is_probed_twice_and_nothing_that_is_settled() -> None:
     assert choice.configuration == of(16, "full", "slow")
     assert propose(model(), tried, lambda candidate: True).configuration is None
     exhausted = propose(model(), [seen(candidate) for candidate in EVERY], nothing_settled)
-    assert (exhausted.configuration, exhausted.max_gain_if_fits) == (None, 0.0)
+    assert (exhausted.configuration, exhausted.max_gain) == (None, 0.0)
 
 
 def test_what_another_worker_probes_is_not_proposed_and_neither_is_its_twin() -> None:
@@ -78,7 +78,7 @@ def test_where_nothing_surely_fits_the_likeliest_is_tried() -> None:
     choice = propose(model(allowed), failed, nothing_settled)
     assert choice.configuration is not None
     assert peak(choice.configuration) < peak(BASE)
-    assert choice.max_gain_if_fits == float("inf")
+    assert choice.max_gain == float("inf")
 
 
 def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> None:
@@ -91,11 +91,11 @@ def test_the_least_memory_is_found_among_what_is_as_fast_as_the_baseline() -> No
 
 
 def test_what_could_win_shrinks_with_each_probe_of_the_best_ones() -> None:
-    def max_gain_if_fits(tried: Sequence[Configuration]) -> float:
-        return propose(model(), [seen(candidate) for candidate in tried], nothing_settled).max_gain_if_fits
+    def max_gain(tried: Sequence[Configuration]) -> float:
+        return propose(model(), [seen(candidate) for candidate in tried], nothing_settled).max_gain
 
     several = [BASE, of(16), of(8), of(16, "full")]
-    assert max_gain_if_fits(several[:2]) > max_gain_if_fits(several) > 0
+    assert max_gain(several[:2]) > max_gain(several) > 0
 
 
 def test_while_nothing_is_known_to_fit_what_is_likely_to_comes_before_what_is_not(
@@ -145,13 +145,13 @@ def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> N
         propose(model(limit), tried, lambda candidate: "full" in candidate.values.values()) for limit in limits
     )
     assert near.configuration is None
-    assert near.max_gain > 0.01 > near.max_gain_if_fits
-    assert far.max_gain == far.max_gain_if_fits == 0.0
+    assert near.max_gain_if_fits > 0.01 > near.max_gain
+    assert far.max_gain_if_fits == far.max_gain == 0.0
 
 
 def test_what_could_win_counts_what_is_only_likely_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """While what surely fits is probed, the bound speaks of the rest too."""
     allowed, tried = peak(of(8)) + 5 * MIB, [seen(BASE), seen(of(2)), seen(of(1))]
-    both = propose(model(allowed), tried, nothing_settled).max_gain_if_fits
+    both = propose(model(allowed), tried, nothing_settled).max_gain
     monkeypatch.setattr("autotune.sampler.acquisition.P_FIT_LIKELY", 0.9)
-    assert both >= propose(model(allowed), tried, nothing_settled).max_gain_if_fits > 0
+    assert both >= propose(model(allowed), tried, nothing_settled).max_gain > 0

@@ -16,8 +16,8 @@ SIZE = 4
 """Configurations of the space: as many as were tried."""
 
 
-def choice(max_gain_if_fits: float = 0.2, expected_gain: float = 0.1, probe_seconds: float = 5.0) -> Proposal:
-    return Proposal(NEXT, max_gain_if_fits, max_gain_if_fits, 30, expected_gain, probe_seconds, better=True)
+def choice(max_gain: float = 0.2, expected_gain: float = 0.1, probe_seconds: float = 5.0) -> Proposal:
+    return Proposal(NEXT, max_gain, max_gain, 30, expected_gain, probe_seconds, better=True)
 
 
 def announced(steps: int) -> Plan:
@@ -31,15 +31,15 @@ def test_a_budget_ends_it() -> None:
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
-    assert nothing_to_win(PLAN, TRIALS, choice(max_gain_if_fits=0.011), SIZE) == ""
-    said = nothing_to_win(PLAN, TRIALS, choice(max_gain_if_fits=0.009), SIZE)
+    assert nothing_to_win(PLAN, TRIALS, choice(max_gain=0.011), SIZE) == ""
+    said = nothing_to_win(PLAN, TRIALS, choice(max_gain=0.009), SIZE)
     assert said == (
         "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
     )
 
 
 def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
-    said = nothing_to_win(PLAN, TRIALS, replace(choice(max_gain_if_fits=0.009), max_gain=0.07), SIZE)
+    said = nothing_to_win(PLAN, TRIALS, replace(choice(max_gain=0.009), max_gain_if_fits=0.07), SIZE)
     assert said == (
         "nothing untried that is likely to fit can beat the best by more than 1.0% "
         "(95% sure, 30 untried configurations considered); what fits after all could beat the best by at most 7.0%"
@@ -47,7 +47,7 @@ def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
 
 
 def test_nothing_is_concluded_from_two_probes() -> None:
-    assert nothing_to_win(PLAN, TRIALS[:2], choice(max_gain_if_fits=0.0), SIZE) == ""
+    assert nothing_to_win(PLAN, TRIALS[:2], choice(max_gain=0.0), SIZE) == ""
 
 
 def test_it_ends_when_all_is_known() -> None:
@@ -84,7 +84,7 @@ def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
 
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
-    said = could_still_win(choice(max_gain_if_fits=0.25))
+    said = could_still_win(choice(max_gain=0.25))
     assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
-    assert could_still_win(choice(max_gain_if_fits=math.inf)) == ""
+    assert could_still_win(choice(max_gain=math.inf)) == ""
     assert could_still_win(Proposal(None, 0.0, 0.0, 0)) == ""

@@ -79,7 +79,7 @@ def _bounds(result: SearchResult, best: Sequence[Point], is_memory: bool) -> tup
     untested: list[Point] = []
     for number, value in best:
         if (gap := result.prospects.get(number)) is not None:
-            for points, share in ((likely, gap.max_gain_if_fits), (untested, gap.max_gain)):
+            for points, share in ((likely, gap.max_gain), (untested, gap.max_gain_if_fits)):
                 if math.isfinite(share):
                     points.append((number, value * (1 - share if is_memory else 1 + share)))
     return likely, untested

@@ -125,6 +125,6 @@ def left_text(progress: Progress) -> str:
 
 def bound_text(progress: Progress) -> str:
     """By how much the best may still be beaten, as far as the sampler knows; else empty."""
-    if progress.max_gain_if_fits is None:
+    if progress.max_gain is None:
         return ""
-    return f"remaining speed-up at most {max(0.0, progress.max_gain_if_fits):.0%}"
+    return f"remaining speed-up at most {max(0.0, progress.max_gain):.0%}"

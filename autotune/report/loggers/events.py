@@ -91,20 +91,20 @@ def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value
 
 
 def rows(
-    trials: Sequence[Trial], objective: str, max_gain_if_fits: Mapping[int, float] | None = None, after: int = -1
+    trials: Sequence[Trial], objective: str, max_gain: Mapping[int, float] | None = None, after: int = -1
 ) -> Iterator[Row]:
     """A row for each trial whose number is above `after`, by what its own probe measured.
 
     Confirmations come later and are in the ending's table: the rows of a study are the same, logged while it runs or
-    afterwards. max_gain_if_fits: trial number -> share by which something untested could still beat the best before it.
+    afterwards. max_gain: trial number -> share by which something untested could still beat the best before it.
     """
     probed = [replace(trial, confirmations=(), disqualified_reason="") for trial in trials]
     for count, trial in enumerate(probed, start=1):
         if trial.number > after:
-            yield _row(trial, probed[:count], objective, (max_gain_if_fits or {}).get(trial.number))
+            yield _row(trial, probed[:count], objective, (max_gain or {}).get(trial.number))
 
 
-def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain_if_fits: float | None) -> Row:
+def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float | None) -> Row:
     measurement, best, first = trial.measurement, best_trial(so_far, objective), so_far[0]
     speedup = speed_up(best, first, objective)[0] if best is not None and first.number == 0 else None
     numbers = {
@@ -116,7 +116,7 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain_if_fits
         "best_samples_per_second": best and best.samples_per_second,
         "best_peak_bytes": best and best.peak_bytes,
         "speedup_so_far": speedup,
-        "untried_could_win": max_gain_if_fits,
+        "untried_could_win": max_gain,
     }
     return Row(trial.number, _finite(numbers), sizes_and_settings(trial), measurement.outcome.value)
 

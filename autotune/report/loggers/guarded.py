@@ -39,7 +39,7 @@ class LoggerGroup:
         self._names, self._objective, self._folder = names, objective, folder
         self._runs = _read(folder / RUNS) if names else {}
         self._loggers: dict[str, Logger] = {}
-        self._max_gain_if_fits = _before_each(folder) if names else {}
+        self._max_gain = _before_each(folder) if names else {}
         self.problems: list[str] = []
 
     def start(self, request: TuningRequest, result: SearchResult) -> None:
@@ -55,8 +55,8 @@ class LoggerGroup:
             watch(progress)
             if progress.kind == "stopping":  # from a signal's handler, maybe while a trial is being logged
                 return
-            if progress.kind == "probing" and progress.number is not None and progress.max_gain_if_fits is not None:
-                self._max_gain_if_fits[progress.number] = progress.max_gain_if_fits
+            if progress.kind == "probing" and progress.number is not None and progress.max_gain is not None:
+                self._max_gain[progress.number] = progress.max_gain
             self.log(progress.trials)
 
         return both if self._loggers else watch
@@ -64,7 +64,7 @@ class LoggerGroup:
     def log(self, trials: Sequence[Trial]) -> None:
         """Log every trial that a logger has not yet logged."""
         for name in list(self._loggers):
-            for row in rows(trials, self._objective, self._max_gain_if_fits, after=self._runs[name]["last"]):
+            for row in rows(trials, self._objective, self._max_gain, after=self._runs[name]["last"]):
                 if name in self._loggers:
                     self._attempt(name, partial(self._loggers[name].log, row), partial(self._keep_row, name, row))
 
@@ -142,7 +142,7 @@ def without_secrets(text: str) -> str:
 
 def _before_each(folder: Path) -> dict[int, float]:
     """Trial number -> by what share something untested could still beat the best before it: the gap after the trial before."""
-    return {number + 1: gap.max_gain for number, gap in read_prospects(folder).items()}
+    return {number + 1: gap.max_gain_if_fits for number, gap in read_prospects(folder).items()}
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -82,7 +82,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
     for height in (10, 15, 24, 60):
         out = console(80, height)
         table = LiveTable(out)
-        table._take(progress(many(30), speedup=2.0, max_gain_if_fits=0.4))
+        table._take(progress(many(30), speedup=2.0, max_gain=0.4))
         table._take(Progress("stopping", (), message="stopping after the running probe"))
         out.print(table._render())
         shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -37,7 +37,7 @@ def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool =
         watch(Progress("resumed", trials[:already]))
     for at in range(already, len(trials)):
         number = trials[at].number
-        watch(Progress("probing", trials[:at], number=number, max_gain_if_fits=0.5 / (1 + number)))
+        watch(Progress("probing", trials[:at], number=number, max_gain=0.5 / (1 + number)))
         watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
     made.save(folder)
     loggers.finish(made, complete)
