@@ -22,6 +22,14 @@ signal.signal(
 )  # a shell's background jobs ignore Ctrl-C, and so would children
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
+CORES = os.sched_getaffinity(0)
+"""Of this machine, as far as the tests may use it."""
+
+if worker := os.environ.get(
+    "PYTEST_XDIST_WORKER"
+):  # a core each: trainings on all cores at once slow each other twofold
+    os.sched_setaffinity(0, {sorted(CORES)[int(worker.removeprefix("gw")) % len(CORES)]})
+
 if str(ROOT := Path(__file__).parents[1]) not in sys.path:
     sys.path.insert(0, str(ROOT))  # a plain checkout, with the project not installed
 
@@ -58,6 +66,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{name} differs; --update-golden writes it anew"
 
     return check
+
+
+@pytest.fixture(scope="module")
+def all_cores() -> Iterator[None]:
+    """For tests that start processes which need several cores."""
+    pinned = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    yield
+    os.sched_setaffinity(0, pinned)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimi
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, str]:
+def searched(all_cores: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, str]:
     """The search of the command line, and what it printed."""
     folder = tmp_path_factory.mktemp("reports")
     words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={item}" for item in FIXED)]

@@ -289,6 +289,7 @@ print("FOUND", result.folder.name, result.best.configuration.global_batch_size)
 """
 
 
+@pytest.mark.nightly
 def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text(OWN_MODULE)
     (tmp_path / "wave.py").write_text(OWN_MODULE)  # so is a module of Python's own called

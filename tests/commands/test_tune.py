@@ -113,6 +113,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
     assert result.workload.architecture == "Own"
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 @pytest.mark.filterwarnings("ignore:This sequence already has:UserWarning")
 def test_trl_s_sft_trainer_is_what_is_measured(tmp_path: Path) -> None:

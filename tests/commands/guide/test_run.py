@@ -275,6 +275,7 @@ def test_the_picture_is_an_svg_with_every_method_and_every_bar_s_number(theirs: 
 # The real thing -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_
     assert not (folder / "probes" / "0042").exists()
 
 
+@pytest.mark.nightly
 def test_an_interrupt_prints_what_is_known_and_exits_with_130(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", "guide", "bert-mini", "--device", "cpu", "--sequence-length", "8"],
