@@ -84,8 +84,8 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
 
     # Wrong options are refused within a second: the search's own imports take as long.
     user_fields = read_user_arguments(args=options.get("args")).fields
-    known = ("model", "global_batch_size", *OPTIONS)
-    request = {name: value for name, value in options.items() if name in known}
+    arguments = ("model", "global_batch_size", *OPTIONS)
+    request = {name: value for name, value in options.items() if name in arguments}
     check_request(tuning_request(**request, training_args=user_fields))
 
     from autotune.commands.finished import finished_answer

@@ -103,10 +103,10 @@ def sizes_of(card: Card) -> tuple[int, ...]:
 
 
 def _no_such_size(card: Card, size: str) -> InvalidRequest:
-    known = " and ".join(f"{variant.name} ({variant.gigabytes} GB)" for variant in _of_any_size(card))
+    variants = " and ".join(f"{variant.name} ({variant.gigabytes} GB)" for variant in _of_any_size(card))
     return InvalidRequest(
         f"There is no {_without_size(card)} with {size} GB in the list.",
-        f"Known: {known}; or give --memory-limit {size}GiB.",
+        f"Known: {variants}; or give --memory-limit {size}GiB.",
     )
 
 

@@ -111,19 +111,22 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     def _proposal(self, observations: list[Observation], failed: list[Trial], running: list[Configuration]) -> Proposal:
         if not observations and not running:
             return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
-        needed, known = [self.space.baseline, *(seen.configuration for seen in observations), *running], self.knowledge
+        needed, warm_start = (
+            [self.space.baseline, *(seen.configuration for seen in observations), *running],
+            self.knowledge,
+        )
         with _on_one_thread():
-            for parts in stages(self.space, observations, known.core_probes, known.objective):
+            for parts in stages(self.space, observations, warm_start.core_probes, warm_start.objective):
                 proposal = propose(
                     self._model_with(needed, _near(observations), parts),
                     observations,
                     lambda configuration: implied_by(configuration, failed) is not None,
-                    known.objective,
+                    warm_start.objective,
                     running,
                     self.seed + len(observations),
-                    known.margin,
+                    warm_start.margin,
                 )
-                if proposal.configuration is not None and proposal.max_gain > known.margin:
+                if proposal.configuration is not None and proposal.max_gain > warm_start.margin:
                     break
         return proposal
 
@@ -153,16 +156,18 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             or (near, parts) != self._considered
             or any(configuration not in model.place for configuration in needed)
         ):
-            known = self.knowledge
+            warm_start = self.knowledge
             model = CostModel(
                 pool(parts, needed, near, self.knowledge.prior, self.seed),
                 all_values(self.space),
                 self.space.baseline,
-                known.prior if known.estimate else replace(known.prior, memory=_unknown_memory(known.allowed_bytes)),
-                known.estimate or (lambda configuration: ASSUMED_SHARE * known.allowed_bytes),
-                known.allowed_bytes,
-                known.training_steps,
-                known.untouched_bytes,
+                warm_start.prior
+                if warm_start.estimate
+                else replace(warm_start.prior, memory=_unknown_memory(warm_start.allowed_bytes)),
+                warm_start.estimate or (lambda configuration: ASSUMED_SHARE * warm_start.allowed_bytes),
+                warm_start.allowed_bytes,
+                warm_start.training_steps,
+                warm_start.untouched_bytes,
             )
             self._considered, self._model = (near, parts), model
         return model
