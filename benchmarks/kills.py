@@ -32,7 +32,6 @@ from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
-from autotune.study.loss_check import KEPT as LOSSES  # noqa: E402
 from autotune.study.sanity_check import KEPT as REHEARSAL  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
@@ -45,7 +44,7 @@ SEARCH = (
 VICTIMS = {"search": 3, "supervisor": 1, "host": 2, "child": 4}
 """Who is killed, and how often in so many kills."""
 
-PHASES = {"numerics": "losses", "rehearsal": "rehearsal", "confirmation": "confirmation", "probes": "probes"}
+PHASES = {"rehearsal": "rehearsal", "confirmation": "confirmation", "probes": "probes"}
 """A part of the path of the order that was written last -> what the search was doing; without one it was starting."""
 
 MEAN_S = 2.0
@@ -314,7 +313,7 @@ def last_order(place: Path, since_ns: int) -> str:
 def measured(place: Path) -> Facts:
     """What is measured and wholly on disk."""
     facts: Facts = {}
-    for name in (ANSWER, LOSSES, REHEARSAL):
+    for name in (ANSWER, REHEARSAL):
         for path in place.rglob(name):
             try:
                 content, order = path.read_bytes(), path.parent / ORDER

@@ -1,5 +1,5 @@
-"""Quick whole searches: few confirmation rounds, no comparison of losses, nothing measured again; on request without
-processes, answered from a recording."""
+"""Quick whole searches: few confirmation rounds, nothing measured again; on request without processes, answered from a
+recording."""
 
 import os
 from functools import partial
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.probe.recorded import RecordedHost
-from autotune.study import confirm, finish, measure
+from autotune.study import confirm, measure
 from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,6 @@ STARTING = (
 def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
     """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
     patch.setattr(confirm, "FURTHER", -1.0)
-    patch.setattr(finish, "NUMERICS_MOST_S", -1.0)
     patch.setattr(measure, "REPEATS", 0)
     for module in STARTING if recorded else ():
         patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)

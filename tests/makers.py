@@ -142,8 +142,8 @@ def trial(
 ) -> Trial:
     """A completed trial; confirmed: the speed of its two confirmation rounds."""
     of = of or configuration()
-    rounds = () if confirmed is None else (completed(of, confirmed, peak_bytes, **facts),) * 2
-    return Trial(number, of, completed(of, samples_per_second, peak_bytes, **facts), rounds)
+    rounds = () if confirmed is None else (completed(of, confirmed, peak_bytes, round=at, **facts) for at in (1, 2))
+    return Trial(number, of, completed(of, samples_per_second, peak_bytes, **facts), tuple(rounds))
 
 
 def space(

@@ -9,7 +9,6 @@ from warnings import warn
 
 from autotune.commands.save import fields_of_saved, save
 from autotune.core.errors import InvalidRequest, LossWarning
-from autotune.core.loss_curves import LOSSES
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lines
@@ -70,10 +69,10 @@ class TuningResult(SearchResult):
     @property
     def loss_warning(self) -> str:
         """That the recommended trial does not learn as fp32 does, or that it is not known; else empty."""
-        why_none = "" if self.complete else "the search did not come to its end"
-        return loss_warning(
-            self.numerics, self.best_trial, "there was no time" if LOSSES in self.left_out else why_none
-        )
+        best, why_none = self.best_trial, "" if self.complete else "the search did not come to its end"
+        if best is not None and not best.confirmations:
+            why_none = why_none or "no confirmation round was run"
+        return loss_warning(self.numerics, best, why_none)
 
     def _warn_of_losses(self) -> None:
         if warning := self.loss_warning:

@@ -248,16 +248,7 @@ def _search(
             watch = loggers.watching(watch)
             result = dataclasses.replace(result, stop_reason=run_study(study, probe, watch))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
-            numerics, rehearsal = finish(
-                study,
-                probe,
-                probe.train,
-                _weights_text(workload),
-                watch,
-                request.require_parity,
-                request.allow_loss_difference,
-            )
-            result = dataclasses.replace(result, numerics=numerics, rehearsal=rehearsal, complete=True)
+            result = dataclasses.replace(result, rehearsal=finish(study, probe.train, watch), complete=True)
         except BaseException as error:
             result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
             raise
@@ -268,6 +259,7 @@ def _search(
                     trials=tuple(study.trials),
                     duplicate_proposals=study.duplicate_proposals,
                     left_out=tuple(study.left_out),
+                    numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
                     notes=(*unmeasured.notes, *crash_notes(study.trials), *loggers.problems),
                     finished=fingerprint if result.complete and not study.left_out else "",
                     prospects=read_prospects(folder),

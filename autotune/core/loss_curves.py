@@ -1,31 +1,32 @@
-"""Loss curves: whether configurations learn as float32 does, judged by their losses over the same few steps."""
+"""Loss curves: whether configurations learn as the reference does, by their losses in the rounds that both ran."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 from typing import Any
 
 from autotune.core.io import Serializable
 
-STEPS = 30
-"""Optimizer steps of each compared training."""
+COMPARED_STEPS = 30
+"""Optimizer steps of a confirmation round whose losses are kept at the most."""
 
-JUDGED = 10
-"""Its last steps, whose mean loss is compared."""
+LEAST_STEPS = 4
+"""Steps that two trainings must share to be compared."""
 
-SEEDS = (0, 1, 2)
-"""Seeds of the float32 trainings; their spread is the normal difference between trainings."""
+LEARNED_LESS, LEARNED_MORE = 0.15, 1.0
+"""Shares of what the reference learned by which a trial may learn less or more. On the same weights, samples and dropout
+bf16 autocast differs by 0.1 % and another micro-batch size by 1 to 4 %; weights in bf16, which lose small updates, by 20 to 25 %;
+a learning rate ten times too low by 80 %, ten times too high by 700 % (bert-mini, 14 steps, reports/LOG.md)."""
 
 DEVIATIONS = 3.0
-"""Standard deviations of the float32 trainings' means from which on a mean is flagged."""
+"""Standard errors that a difference exceeds to be one: dropout and padding draw other numbers with other micro-batches."""
 
-LOSSES = "losses"
-"""Name of the comparison among what a search skipped for want of time."""
+RELATED = 2.0
+"""How much larger the variance of a mean of steps that follow each other is than that of independent ones."""
 
 LEAST_DIFFERENCE = 0.001
-"""Share of the loss that is never flagged: with a model's own weights and no dropout seeds vary little or nothing, and
-three seeds can be close by chance."""
+"""Share of the loss that is never flagged."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,6 @@ class Curve(Serializable):
     """The loss of each optimizer step of one training."""
 
     losses: tuple[float, ...] = ()  #: in the steps' order, NaN and infinities included
-    skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
-    problem: str = ""  #: why there are no losses
-
-    @property
-    def level(self) -> float:
-        """Mean of the last ten losses; NaN where there are none."""
-        return fmean(self.losses[-JUDGED:]) if self.losses else math.nan
 
     @property
     def non_finite_step(self) -> int | None:
@@ -48,69 +42,107 @@ class Curve(Serializable):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for strict JSON: NaN and infinities as text."""
-        return super().to_dict() | {"losses": [loss if math.isfinite(loss) else str(loss) for loss in self.losses]}
+        return {"losses": [loss if math.isfinite(loss) else str(loss) for loss in self.losses]}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more a trial's loss is than the reference's over the second half of the steps that they share."""
+
+    loss: float  #: mean over the rounds
+    error: float  #: its standard error
+    learned: float  #: by how much the reference's own loss had fallen by then
+    learned_error: float  #: the standard error of that
+    level: float  #: the reference's own loss by then
+    steps: int  #: of the shortest shared round
+    rounds: int
+
+    def is_flagged(self, loss: float) -> bool:
+        """Whether this difference would be one: more than chance explains, and much of what the reference learned."""
+        share = LEARNED_LESS if loss > 0 else LEARNED_MORE
+        learned = max(0.0, self.learned) + 2 * self.learned_error
+        return abs(loss) > max(DEVIATIONS * self.error, share * learned, LEAST_DIFFERENCE * abs(self.level))
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether a training that learns nothing would be flagged."""
+        return self.is_flagged(self.learned) and self.learned > 0
 
 
 @dataclass(frozen=True)
 class Numerics(Serializable):
-    """The loss curves of float32 and of trials, over the same steps on the same data."""
+    """The loss curves of the reference and of trials, round by round: each with its own weights and samples for all."""
 
-    FORMER_NAMES = {"reference_levers": "reference_settings"}  # noqa: RUF012
-
-    references: tuple[Curve, ...] = ()  #: float32's, one a seed
-    curves: Mapping[int, Curve] = field(default_factory=dict)  #: trial number -> its curve
-    reference_settings: Mapping[str, Any] = field(default_factory=dict)  #: what the references trained with
+    references: Mapping[int, Curve] = field(default_factory=dict)  #: round -> the reference's curve
+    curves: Mapping[int, Mapping[int, Curve]] = field(default_factory=dict)  #: trial number -> round -> its curve
+    reference: str = "fp32"  #: what the reference is, as text
     weights: str = "random weights"  #: where the model's weights came from, as text
     problem: str = ""  #: why nothing can be compared
     note: str = ""
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Numerics":
+        """Earlier versions trained the reference once a seed and each trial once, with the first seed."""
+        data = dict(data)
+        if isinstance(data.get("references"), list):
+            data["references"] = dict(enumerate(data["references"], 1))
+            data["curves"] = {number: {1: curve} for number, curve in data["curves"].items()}
+        return super().from_dict(data)
+
     @property
     def has_losses(self) -> bool:
-        """Whether any float32 training has losses: without them there is nothing to draw."""
-        return any(curve.losses for curve in self.references)
+        """Whether the reference has losses: without them there is nothing to draw."""
+        return any(curve.losses for curve in self.references.values())
 
-    @property
-    def level(self) -> float:
-        """Mean over the seeds of float32's last ten losses."""
-        return fmean(curve.level for curve in self.references)
-
-    @property
-    def deviation(self) -> float:
-        """Sample standard deviation (n - 1) over the seeds of the mean of float32's last ten losses."""
-        return stdev(curve.level for curve in self.references)
-
-    @property
-    def band(self) -> tuple[float, float] | None:
-        """Lowest and highest mean of the last ten losses that counts as float32's; None where it is unknown."""
-        if self.problem or len(self.references) < 2:
+    def difference(self, number: int) -> Difference | None:
+        """What the trial's losses differ by; None where it shares no round of finite losses with the reference."""
+        pairs = list(self._pairs(number))
+        if not pairs:
             return None
-        width = max(DEVIATIONS * self.deviation, LEAST_DIFFERENCE * abs(self.level))
-        return self.level - width, self.level + width
+        above = [[own - other for own, other in zip(*halves, strict=True)] for _, *halves in pairs]
+        learned = [first - fmean(reference) for first, _, reference in pairs]
+        level = fmean(fmean(reference) for _, _, reference in pairs)
+        means = [fmean(steps) for steps in above]
+        within = fmean(RELATED * variance(steps) / len(steps) for steps in above)
+        error = math.sqrt(max(within, variance(means) if len(means) > 1 else 0.0) / len(means))
+        spread = stdev(learned) / math.sqrt(len(learned)) if len(learned) > 1 else 0.0
+        steps = 2 * min(len(half) for half in above)
+        return Difference(fmean(means), error, fmean(learned), spread, level, steps, len(means))
+
+    def _pairs(self, number: int) -> Iterator[tuple[float, list[float], list[float]]]:
+        """Of each shared round: the reference's first loss, and both's losses over the second half of the shared steps."""
+        for round_number, curve in self.curves.get(number, {}).items():
+            reference = self.references.get(round_number, Curve())
+            steps = min(len(curve.losses), len(reference.losses))
+            own, other = list(curve.losses[steps // 2 : steps]), list(reference.losses[steps // 2 : steps])
+            if steps >= LEAST_STEPS and all(map(math.isfinite, own + other)):
+                yield reference.losses[0], own, other
+
+    def _non_finite(self, number: int) -> tuple[float, int] | None:
+        """(loss, step) of the first loss of the trial that was not finite."""
+        for curve in self.curves.get(number, {}).values():
+            if step := curve.non_finite_step:
+                return curve.losses[step - 1], step
+        return None
 
     def is_checked(self, number: int) -> bool:
         """Whether this trial's losses were compared, or not even finite."""
-        curve = self.curves.get(number)
-        return bool(curve and curve.losses and (self.band or curve.non_finite_step))
+        return not self.problem and bool(self._non_finite(number) or self.difference(number))
 
     def flag(self, number: int) -> str:
-        """Why this trial does not learn as float32 does; empty where it does, and where that is unknown."""
-        if not self.is_checked(number):
+        """Why this trial does not learn as the reference does; empty where it does, and where that is unknown."""
+        if self.problem:
             return ""
-        curve = self.curves[number]
-        if step := curve.non_finite_step:
-            return f"the loss became {curve.losses[step - 1]} in step {step} of {len(curve.losses)}"
-        assert self.band is not None
-        low, high = self.band
-        if low <= curve.level <= high:
+        if non_finite := self._non_finite(number):
+            return f"the loss became {non_finite[0]} in step {non_finite[1]}"
+        difference = self.difference(number)
+        if difference is None or not difference.is_flagged(difference.loss):
             return ""
-        if not self.deviation:
-            return f"loss {curve.level:.5g} is not fp32's {self.level:.5g}, which is the same with every seed"
-        away = abs(curve.level - self.level) / self.deviation
-        return f"loss {curve.level:.5g} is {away:.3g} standard deviations from fp32's {self.level:.5g}"
+        how = f"{abs(difference.loss):.3g} {'above' if difference.loss > 0 else 'below'} {self.reference}'s"
+        return f"after {difference.steps} steps the loss is {how}, which had fallen by {difference.learned:.3g}"
 
     def why_unchecked(self, number: int) -> str:
         """Why this trial's losses were not compared; empty where they were."""
         if self.is_checked(number):
             return ""
-        curve = self.curves.get(number)
-        return self.problem or (curve.problem if curve else "not a finalist")
+        return self.problem or "no round that it shares with the reference was long enough"

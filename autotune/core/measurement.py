@@ -74,6 +74,8 @@ class Measurement(Serializable):
     skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
     compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
     recompiled_graphs: int = 0  #: compiled in the timed steps
+    round: int = 0  #: number of the confirmation round, from 1; 0: a probe, or of a study that did not count them
+    losses: tuple[float, ...] = ()  #: of a confirmation round: mean loss of each of its first optimizer steps
     training_steps: int | None = None  #: of the run that this was measured for, where announced
     joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
     surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit

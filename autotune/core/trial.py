@@ -36,6 +36,11 @@ class Trial:
         return bool(self.confirmations) and all(measured.feasible for measured in self.confirmations)
 
     @property
+    def rounds(self) -> tuple[int, ...]:
+        """The numbers, from 1, of the rounds that it was confirmed in."""
+        return tuple(measured.round or place for place, measured in enumerate(self.confirmations, 1))
+
+    @property
     def feasible(self) -> bool:
         """Whether it completed within the memory allowed, confirmations included."""
         return self.final.feasible

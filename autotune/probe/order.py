@@ -19,7 +19,7 @@ _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what w
 CHILD_ANSWER = "answer.json"
 """What the child leaves; the parent judges it with what only it saw, and writes the measurement once."""
 
-TRAINED_BY_RANKS = ("probe", "numerics", "rehearsal")
+TRAINED_BY_RANKS = ("probe", "rehearsal")
 """Kinds of orders that as many processes carry out as their configuration has ranks."""
 
 
@@ -60,9 +60,8 @@ def timings(is_cpu: bool) -> tuple[Timing, Timing]:
 class Order(Serializable):
     """What the child is to do.
 
-    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; `numerics`,
-    `rehearsal`, `verification`, `trace` (tracing) and `rates` each with the plain data that the module of that name in this
-    room describes.
+    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment;
+    `rehearsal`, `verification`, `trace` and `rates` each with the plain data that its module describes.
     folder: absolute; where order, answer and log go (not written down: a report folder may move).
     sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
     process_environment: variables that the child sets; host_environment: those that it has to be started with.

@@ -30,10 +30,6 @@ class RecordedHost(ProbeHost):
     def __init__(self, recording: Path, objects: bytes = b"") -> None:
         super().__init__(objects)
         self._recording = read_json(recording)
-        self._probes = [
-            (Configuration.from_dict(configuration), Measurement.from_dict(data))
-            for configuration, data in self._recording["probes"]
-        ]
         self.orders: list[Order] = []
 
     def launch(self) -> None:
@@ -65,13 +61,14 @@ class RecordedHost(ProbeHost):
             "rates": lambda order: self._recording["rates"],
             "capabilities": lambda order: self._recording["environment"],
             "verification": self._verification,
+            "rehearsal": lambda order: self._nearest(order, "rehearsal")[1],
         }
         seconds = 0.0
         if order.kind == "probe":
             measurement = self.probe(order)
             answer, seconds = measurement.to_dict(), measurement.probe_seconds
         else:
-            answer = {"value": answers.get(order.kind, self._trained)(order)}
+            answer = {"value": answers[order.kind](order)}
         for rank in range(order.ranks):
             write_json(folder / answer_name(rank), answer)
         codes = [0] * order.ranks
@@ -90,25 +87,36 @@ class RecordedHost(ProbeHost):
         """What a probe of the ordered configuration brings back."""
         configuration = order.configuration
         assert configuration is not None
-        nearest, measurement = self._nearest(configuration)
+        nearest, data = self._nearest(order, "probes")
+        measurement = Measurement.from_dict(data)
         larger = max(1.0, configuration.micro_batch_size / nearest.micro_batch_size)
         peak = int((measurement.peak_bytes or 0) * larger)
         answer = recorded(configuration, measurement.samples_per_second or 1.0, peak, order.allowed_bytes or peak)
+        trained, losses = self._nearest(order, "losses")
+        scale = (
+            configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
+        )  # this model adds them up
         return replace(
             answer,
             settings=configuration.values,
             asked=configuration.values,
             surroundings=measurement.surroundings,
             probe_seconds=measurement.probe_seconds,
+            losses=tuple(scale * loss for loss in losses) if order.confirmation and answer.steps else (),
         )
 
-    def _nearest(self, wanted: Configuration) -> tuple[Configuration, Measurement]:
+    def _nearest(self, order: Order, kind: str) -> tuple[Configuration, Any]:
+        """(configuration, answer) that is recorded of this kind and shares most values with the ordered configuration."""
+        assert order.configuration is not None
+        wanted = order.configuration
+
         def distance(recorded: Configuration) -> tuple[int, float]:
             settings = {name: value for name, value in wanted.values.items() if name != "micro_batch_size"}
             differing = sum(recorded.values.get(name) != value for name, value in settings.items())
             return differing, abs(math.log(recorded.micro_batch_size / wanted.micro_batch_size))
 
-        return min(self._probes, key=lambda pair: distance(pair[0]))
+        pairs = [(Configuration.from_dict(configuration), answer) for configuration, answer in self._recording[kind]]
+        return min(pairs, key=lambda pair: distance(pair[0]))
 
     def _trace(self, order: Order) -> dict[str, Any]:
         traces = self._recording["traces"]
@@ -117,16 +125,6 @@ class RecordedHost(ProbeHost):
             missing = {"error": "not recorded"}
             answer[kind] = [traces[kind].get(_key(wanted), missing) for wanted in order.request[kind]]
         return answer
-
-    def _trained(self, order: Order) -> Any:
-        """The recorded answer of this kind whose configuration shares most values with the ordered one."""
-        assert order.configuration is not None
-        wanted = order.configuration.values
-        shared = [
-            (sum(wanted.get(name) == value for name, value in Configuration.from_dict(data).values.items()), answer)
-            for data, answer in self._recording[order.kind]
-        ]
-        return max(shared, key=lambda pair: pair[0])[1]
 
     def _verification(self, order: Order) -> dict[str, Any]:
         measurement = self.probe(order)
@@ -168,14 +166,16 @@ class RecordingHost(ProbeHost):
 
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
     """Write what a RecordedHost reads. Raises OSError where the disk refuses."""
-    recorded: dict[str, Any] = {"probes": [], "numerics": [], "rehearsal": []}
+    recorded: dict[str, Any] = {"probes": [], "losses": [], "rehearsal": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:
         if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
             brief = {
                 name: value for name, value in answer.items() if value and name not in ("stage_peak_bytes", "log_tail")
             }
-            recorded["probes"].append([order.configuration.to_dict(), brief])
+            losses = brief.pop("losses", [])
+            kind, told = ("losses", losses) if order.confirmation else ("probes", brief)
+            recorded[kind].append([order.configuration.to_dict(), told])
         elif "value" not in answer:
             continue
         elif order.kind == "trace":
@@ -183,8 +183,8 @@ def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> Non
             traces["model"] = model
             for kind in ("steps", "updates"):
                 traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
-        elif order.kind in ("numerics", "rehearsal") and order.configuration:
-            recorded[order.kind].append([order.configuration.to_dict(), answer["value"]])
+        elif order.kind == "rehearsal" and order.configuration:
+            recorded["rehearsal"].append([order.configuration.to_dict(), answer["value"]])
         elif order.kind != "verification":
             recorded[{"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)] = answer[
                 "value"

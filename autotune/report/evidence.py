@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.core.loss_curves import STEPS, Numerics
+from autotune.core.loss_curves import Numerics
 from autotune.core.measurement import INPUT_BOUND, Measurement
 from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
@@ -79,18 +79,25 @@ def input_bound_text(measurement: Measurement) -> str:
 
 
 def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
-    """Whether the trial learns as float32 does over the first steps."""
+    """Whether the trial learns as the reference does over the first steps of the rounds that both ran."""
     if numerics is None or trial is None:
         return []
     if reason := numerics.why_unchecked(trial.number):
-        return [f"not compared with fp32's: {reason}"]
-    level = numerics.curves[trial.number].level
-    text = (
-        f"as fp32's over {STEPS} steps: {level:.4g} against {numerics.level:.4g} "
-        f"± {numerics.deviation:.2g} over the seeds ({numerics.weights})"
-    )
+        return [f"not compared with {numerics.reference}'s: {reason}"]
     if flag := numerics.flag(trial.number):
-        text = f"differ from fp32's: {flag} ({numerics.weights})"
+        text = f"differ from {numerics.reference}'s: {flag} ({numerics.weights})"
+    elif (difference := numerics.difference(trial.number)) is None:
+        return []
+    elif difference.is_sensitive:
+        text = (
+            f"as {numerics.reference}'s over {difference.steps} steps of {difference.rounds} round(s): they differ by "
+            f"{difference.loss:+.2g} after falling by {difference.learned:.3g} ({numerics.weights})"
+        )
+    else:
+        text = (
+            f"not told from {numerics.reference}'s over {difference.steps} steps of {difference.rounds} round(s), in which the "
+            f"loss fell too little to show a training that learns nothing ({numerics.weights})"
+        )
     return [text, *([numerics.note] if numerics.note else [])]
 
 

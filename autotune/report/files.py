@@ -98,7 +98,8 @@ def storage_errors(
 def _write_probes(folder: Path, result: SearchResult) -> None:
     """Orders, measurements, estimated peaks and optimality gaps, where the search did not write them here itself."""
     for trial in result.trials:
-        for confirmation, measurement in enumerate((trial.measurement, *trial.confirmations)):
+        measured = zip((0, *trial.rounds), (trial.measurement, *trial.confirmations), strict=True)
+        for confirmation, measurement in measured:
             place = probe_folder(folder, trial.number, confirmation)
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)

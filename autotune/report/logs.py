@@ -26,7 +26,8 @@ def log_tails(trials: Sequence[Trial], folder: Path | None) -> dict[int, str]:
 def _tail(trial: Trial, folder: Path | None) -> str:
     if trial.final.log_tail or folder is None:
         return trial.final.log_tail
-    failed = next((number for number, round in enumerate(trial.confirmations, 1) if not round.feasible), 0)
+    rounds = zip(trial.rounds, trial.confirmations, strict=True)
+    failed = next((number for number, measured in rounds if not measured.feasible), 0)
     with contextlib.suppress(OSError), (probe_folder(folder, trial.number, failed) / LOG).open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - BYTES))
         return file.read().decode(errors="replace")

@@ -1,23 +1,34 @@
-"""Confirmation: the finalists and the baseline again, in interleaved rounds, until the best one is certain."""
+"""Confirmation: a race of the finalists and the baseline in interleaved rounds, until the best one is known.
+
+round 1:  baseline  A  B  C  D        D is surely slower than A
+round 2:  A  B  C  baseline           what C can still win is worth less than its next round
+round 3:  B  baseline  A              A is faster than B, or both are as fast: over
+"""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
 from autotune.core import Interval, Measurement, Trial
-from autotune.study.objective import SPEED_UP_WIDTH, finalists, quotient, speed
-from autotune.study.pacing import LEAST_RIVALS, rounds_seconds
+from autotune.core.interval import student_t_975
+from autotune.study.objective import RoundSpeeds, fastest_proven, finalists, is_open, speed_up
+from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
 
 MOST_GROUPS = 4
-"""Groups of finalists that are confirmed at most, one after the other."""
+"""Races that are run at most, one after the other: each brings those in that look faster than the leader of the one before."""
 
 EQUAL = 0.02
-"""Full width of the 95 % interval of two rivals' speeds, one over the other, below which holding 1 means equal."""
+"""A rival that is surely no faster than the leader by more than this share is as fast, and leaves the race."""
 
 FURTHER = 1.0
-"""A group's further rounds, beyond the ones that it needs, begin while it has taken no more than this share of the time
-that the search's probes took: a short search is not worth a long confirmation."""
+"""Rounds beyond the ones that are needed begin while confirmation has taken no more than this share of the time that the
+search's probes took: a short search is not worth a long confirmation."""
+
+NOISE, NOISE_DEGREES = 0.03, 2
+"""What one process differs from another of the same configuration in one round, as a share of the speed, before any round, and
+how many degrees of freedom that counts for: it is 0.5 % on a quiet device and 10 % on a shared one (reports/replay.md)."""
 
 
 def confirm(
@@ -29,93 +40,148 @@ def confirm(
     spare_s: Callable[[], float] = lambda: 0.0,
     expected: Callable[[], Mapping[int, Interval] | None] = lambda: None,
     confirmed: Callable[[Trial], None] = lambda trial: None,
+    compare: Callable[[int], None] = lambda round_number: None,
+    run_seconds: float = math.inf,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
-    rounds: needed at the least; up to twice as many are run while it is open who is faster, or how much faster than
-    the baseline. measure: (trial, round from 1) -> its measurement with full accumulation. Where a confirmation fails or
-    comes out slower than others' probes, those are confirmed too. expected: trial's number -> its speed by what all
-    measurements so far say together. confirmed: called with a trial once its
-    round is among the trials. Rounds that an interrupted search has behind it are not run again.
+    rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
+    faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
+    (trial, number of the round, from 1) -> its measurement with full accumulation. expected: trial's number -> its speed by
+    what all measurements so far say together. confirmed: called with a trial once its round is among the trials. compare:
+    called with the number of each round that is complete; it may disqualify trials in the list.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
     these, what further rounds and further finalists leave for what follows. What `measure` raises passes, and what was
-    measured before stays.
+    measured before stays; a round that was interrupted is completed first.
     """
     for _ in range(MOST_GROUPS if rounds else 0):
-        begun = [trial for trial in trials if trial.confirmations and not is_settled(trial, rounds)]
-        rivals = begun or finalists(trials, objective, expected=expected())
-        baseline = [trial for trial in trials[:1] if trial.feasible and not is_settled(trial, rounds)]
-        left = seconds_left()
-        numbers = _in_time(rivals, baseline, rounds, left, spare_s(), objective)
+        rivals = still_racing(trials, objective, rounds, run_seconds)
+        last_round = _last_round(trials)
+        if rivals and last_round == 1:  # perhaps interrupted before all finalists ran it
+            fresh = [replace(trial, confirmations=()) for trial in trials]
+            first = [trial for trial in finalists(fresh, objective, expected=expected()) if trial.number]
+            rivals += [trial for trial in trials if not trial.rounds and trial.number in _numbers(first)]
+        rivals = rivals or finalists(trials, objective, expected=expected())
+        numbers = _numbers(_in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective))
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])
-        if not rivals or not numbers or (alone and math.isfinite(left)):
+        if not numbers or (alone and math.isfinite(seconds_left())):
             return
         until = time.monotonic() + FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
-        for one_round in range(1, 2 * rounds + 1):
-            is_further = one_round > rounds
-            if is_further and (_is_decided(trials, numbers, objective) or time.monotonic() > until):
-                break
-            running = [trial for trial in trials if trial.number in numbers and not _failed(trial)]
-            if rounds_seconds(running, one_round) > seconds_left() - (spare_s() if is_further else 0.0):
-                break
-            for number in rotated(numbers, one_round - 1):
+        while numbers:
+            running = [trial for trial in trials if trial.number in numbers]
+            is_further = all(len(trial.confirmations) >= rounds for trial in running)
+            round_s = sum(map(round_seconds, running))
+            if round_s > seconds_left() - (spare_s() if is_further else 0.0) or (
+                is_further and time.monotonic() > until
+            ):
+                return
+            interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
+            is_incomplete = interrupted and any(last_round not in trial.rounds for trial in running)
+            round_number = _last_round(trials) + (not is_incomplete)
+            for number in rotated(numbers, round_number - 1):
                 index = next(i for i, trial in enumerate(trials) if trial.number == number)
-                trial = trials[index]
-                if len(trial.confirmations) < one_round and not _failed(trial):
-                    measurement = measure(trial, one_round)
-                    trials[index] = replace(trial, confirmations=(*trial.confirmations, measurement))
-                    confirmed(trials[index])
+                if round_number in trials[index].rounds:
+                    continue
+                measurement = replace(measure(trials[index], round_number), round=round_number)
+                trials[index] = replace(trials[index], confirmations=(*trials[index].confirmations, measurement))
+                confirmed(trials[index])
+            compare(round_number)
+            racing = _numbers(still_racing(trials, objective, rounds, run_seconds, numbers))
+            numbers = [number for number in numbers if number in racing]
 
 
 def _in_time(
-    rivals: Sequence[Trial], baseline: Sequence[Trial], rounds: int, seconds: float, spare_s: float, objective: str
-) -> list[int]:
-    """The numbers of those that are confirmed: of the rivals, the best first, as many as there is time for.
-
-    Two, or those of which at least one round ends in time; more where all their rounds do and leave time to spare.
+    trials: Sequence[Trial], rivals: Sequence[Trial], rounds: int, seconds: float, spare_s: float, objective: str
+) -> list[Trial]:
+    """Those that race: the baseline, the leader of earlier rounds, and of the rivals, the best first, as many as there is
+    time for: two, or those of which at least one round ends in time; more where all their rounds do and leave time to spare.
     """
-    if math.isinf(seconds):
-        return [trial.number for trial in _each_once([*rivals, *baseline])]
-    ordered = sorted(rivals, key=lambda one: -(speed(one.final, objective) or 0.0) if one.confirmations else 0.0)
-    least = min(LEAST_RIVALS, len(ordered))
-    for count in range(len(ordered), 0, -1):
-        group = _each_once([*ordered[:count], *baseline])
-        if count > least and rounds_seconds(group, rounds) > seconds - spare_s:
-            continue
-        if rounds_seconds(group, 1) <= seconds:
-            return [trial.number for trial in group]
+    earlier = [trial for trial in trials if trial.confirmed and not trial.disqualified_reason]
+    leader = fastest_proven(earlier, trials, objective)
+    always = [*([leader] if leader else []), *(trial for trial in trials[:1] if trial.feasible)]
+    for count in range(len(rivals), 0, -1):
+        group = list({trial.number: trial for trial in [*rivals[:count], *always]}.values())
+        is_short = rounds_seconds(group, rounds) > seconds - spare_s
+        if not (count > LEAST_RIVALS and is_short) and sum(map(round_seconds, group)) <= seconds:
+            return group
     return []
 
 
-def _each_once(trials: Iterable[Trial]) -> list[Trial]:
-    return list({trial.number: trial for trial in trials}.values())
+# The race ----------------------------------------------------------------------------------------------------------
+
+
+def still_racing(
+    trials: Sequence[Trial], objective: str, rounds: int, run_seconds: float, numbers: Sequence[int] | None = None
+) -> list[Trial]:
+    """The trials that run another round: the leader, the baseline and who may still win; none where the race is over.
+
+    numbers: of those that ran the last round; by default all that ran any. Nobody runs more than twice the `rounds`.
+    """
+    ran = [trial for trial in trials if trial.confirmations and (numbers is None or trial.number in numbers)]
+    able = [trial for trial in ran if trial.confirmed and not trial.disqualified_reason]
+    if objective == "memory":
+        return [trial for trial in able if len(trial.confirmations) < rounds]
+    leader = fastest_proven(able, trials, objective)
+    if leader is None:
+        return []
+    shared = RoundSpeeds.of(able, objective)
+    rivals = [
+        trial
+        for trial in able
+        if trial.number not in (0, leader.number)
+        and len(trial.confirmations) < 2 * rounds
+        and _may_win(trial, leader, shared, run_seconds)
+    ]
+    pair = [trial for trial in able if trial.number in (0, leader.number)]
+    is_short = any(len(trial.confirmations) < rounds for trial in pair)
+    if rivals or is_short or (len(leader.confirmations) < 2 * rounds and _cannot_tell(leader, pair, objective)):
+        return [trial for trial in able if trial in pair or trial in rivals]
+    return []
+
+
+def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
+    """Whether it is open how much faster than the baseline the leader is."""
+    if len(pair) < 2:
+        return False
+    gain, _ = speed_up(leader, pair[0], objective)
+    return gain is not None and is_open(gain)
+
+
+def _may_win(rival: Trial, leader: Trial, shared: RoundSpeeds, run_seconds: float) -> bool:
+    """Whether the rival may be faster by more than EQUAL, and what it is expected to win by that over so many seconds of
+    training is worth its next round."""
+    degrees = NOISE_DEGREES + shared.degrees
+    squares = NOISE_DEGREES * NOISE**2 + sum(residual**2 for residual in shared.residuals)
+    rounds = 1 / len(rival.confirmations) + 1 / len(leader.confirmations)
+    error = math.sqrt(squares / degrees * rounds)
+    ahead = math.log(shared.speeds[rival.number] / shared.speeds[leader.number])
+    if ahead + student_t_975(degrees) * error <= math.log1p(EQUAL):
+        return False
+    return expected_gain(ahead, error) * run_seconds > round_seconds(rival)
+
+
+def expected_gain(ahead: float, error: float) -> float:
+    """Mean of what is above 0 of a normal number with this mean and standard deviation (expected improvement).
+
+    Jones, Schonlau and Welch, Efficient Global Optimization of Expensive Black-Box Functions, 1998, equation 15.
+    """
+    z = ahead / error if error else math.copysign(math.inf, ahead)
+    return max(0.0, ahead) if math.isinf(z) else ahead * NormalDist().cdf(z) + error * NormalDist().pdf(z)
+
+
+def _last_round(trials: Iterable[Trial]) -> int:
+    return max((number for trial in trials for number in trial.rounds), default=0)
+
+
+def _numbers(trials: Iterable[Trial]) -> list[int]:
+    return [trial.number for trial in trials]
 
 
 def is_settled(trial: Trial, rounds: int) -> bool:
-    """Whether a trial needs no more confirmation rounds: it has them all, or failed one."""
-    return len(trial.confirmations) >= rounds or _failed(trial)
-
-
-def _failed(trial: Trial) -> bool:
-    return any(not measurement.feasible for measurement in trial.confirmations)
-
-
-def _is_decided(trials: Sequence[Trial], numbers: Sequence[int], objective: str) -> bool:
-    """Whether the fastest is surely faster than each other or as fast, and its speed-up is known well enough."""
-    running = [trial for trial in trials if trial.number in numbers and not _failed(trial)]
-    rates = {trial.number: rate for trial in running if (rate := speed(trial.final, objective)) is not None}
-    fastest = max(running, key=lambda trial: rates.get(trial.number, 0.0), default=None)
-    for trial in running:
-        if fastest is None or trial.number == fastest.number or trial.number not in rates:
-            continue
-        times_as_fast = quotient(fastest, trial, objective)
-        if times_as_fast.low <= 1 and times_as_fast.relative_width > EQUAL:
-            return False
-        if trial.number == 0 and times_as_fast.relative_width > SPEED_UP_WIDTH:
-            return False
-    return True
+    """Whether a trial has all rounds that are needed, or failed one."""
+    return len(trial.confirmations) >= rounds or (bool(trial.confirmations) and not trial.confirmed)
 
 
 def rotated(rivals: Sequence[int], by: int) -> list[int]:

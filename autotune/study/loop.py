@@ -27,12 +27,13 @@ from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.confirm import confirm
+from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, measure, unsupported
 from autotune.study.objective import best_trial, finalists, speed_up
 from autotune.study.pacing import finishing_seconds, reserved_seconds
 from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.stopping import time_is_over
-from autotune.study.store import read_trial, reporting_storage
+from autotune.study.store import REFERENCE, read_references, read_trial, reporting_storage
 from autotune.study.study import PROBES, Study, ask, begin, propose, tell
 
 CORE_SHARE = 0.5
@@ -67,6 +68,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
         first, *others = openings(space)
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
+        study.references = read_references(folder)
         seed = plan.seed + len(record.get_trials(deepcopy=False))
     warm_start = replace(
         warm_start or WarmStart(plan.allowed_bytes),
@@ -120,7 +122,7 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
             running = propose(study, trial.configuration)
             begin(study, running, trial.configuration)
             keep(study.probe_folder(number), trial.configuration, trial.measurement)
-            for round_number, measurement in enumerate(trial.confirmations, 1):
+            for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
                 keep(study.probe_folder(number, round_number), trial.configuration, measurement)
             tell(study, running, trial.configuration, trial.measurement)
             study.trials.append(replace(trial, number=number))
@@ -159,6 +161,7 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
     if study.trials:
         watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
+        compare_rounds(study)
     stop_reason = _probe_on(study, probe, watch)
     while True:
         probed = len(study.trials)
@@ -259,6 +262,14 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
     def confirmed(trial: Trial) -> None:
         watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
 
+    def compare(round_number: int) -> None:
+        reference = reference_of(study.trials, best_trial(study.trials, plan.objective))
+        if reference is not None and all(measured.feasible for measured in study.references.values()):
+            with contextlib.suppress(TimeIsOver):
+                watch(progress(study, "finishing", message=f"fp32's losses in round {round_number}"))
+                study.references[round_number] = _reference(study, probe, reference, round_number)
+        compare_rounds(study)
+
     with contextlib.suppress(TimeIsOver):
         confirm(
             study.trials,
@@ -269,7 +280,25 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
             lambda: finishing_seconds(study.trials, plan.objective),
             lambda: _expected_speeds(study),
             confirmed,
+            compare,
+            plan.run_seconds(best_trial(study.trials, plan.objective)),
         )
+
+
+def _reference(study: Study, probe: Probe, configuration: Configuration, round_number: int) -> Measurement:
+    """What the reference did in this round: as measured where a trial has its configuration, else in a run of its own."""
+    for trial in study.trials:
+        if trial.configuration == configuration and round_number in trial.rounds:
+            return trial.confirmations[trial.rounds.index(round_number)]
+    measurement = _measure(study, probe, configuration, REFERENCE, round_number)
+    return replace(measurement, round=round_number)
+
+
+def compare_rounds(study: Study) -> None:
+    """Compare the losses of all rounds so far; what does not learn as the reference does cannot win, unless that is allowed."""
+    study.numerics = compare_losses(study.trials, study.references)
+    if study.numerics and not study.plan.allow_loss_difference:
+        disqualify_flagged(study.trials, study.numerics, study.plan.require_parity)
 
 
 def missing_rounds(study: Study) -> str:

@@ -1,65 +1,35 @@
-"""Which short trainings show whether the finalists learn as float32 does, run once each and kept.
-
-<folder>/reference-0/losses.json    float32 with the baseline's settings, one training a seed
-         stand-in-0/losses.json     the same with the first finalist's, where the baseline's need too much memory
-         trial-0007/losses.json     a finalist
-"""
+"""Comparison of the losses that the confirmation's rounds recorded: does each trial learn as float32 does."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from autotune.core import Configuration, Outcome, Trial, read_json, write_json
-from autotune.core.failures import Failure
-from autotune.core.loss_curves import SEEDS, STEPS, Curve, Numerics
-from autotune.probe.order import CHILD_ANSWER
-
-KEPT = "losses.json"
+from autotune.core import Configuration, Measurement, Trial
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.space.settings import learning_differences
 
 ADDED_UP = (
     "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "
     "the losses compared are averages"
 )
 
-Attempt = Callable[[Configuration, int, Path], tuple[Any, Failure | None]]
-"""(configuration, seed, folder for its files) -> the answer to a `numerics` order of STEPS steps, or why there is none."""
+BASELINE = "the baseline"
 
 
-def check_numerics(
-    trials: Sequence[Trial], finalists: Sequence[int], attempt: Attempt, folder: Path, weights: str
-) -> Numerics:
-    """The losses of the finalists, named by number, beside those of float32 with the baseline's settings.
-
-    Every finalist is trained, one that changes no number format too: checkpointing and accumulation can be wrong as
-    well. Where float32 itself cannot be trained nothing else is, and `problem` says why. weights: where they come
-    from, for people. What lies in the folder from an interrupted search is not trained again. Raises OSError where the
-    disk refuses.
-    """
-    known = {trial.number: trial for trial in trials}
-    chosen = [known[number].configuration for number in finalists]
-    reference, name = in_float32(known[0].configuration), "reference"
-    first, failure = _train(reference, SEEDS[0], attempt, folder / f"{name}-{SEEDS[0]}")
-    if failure and failure.outcome is Outcome.OUT_OF_MEMORY and chosen:
-        reference, name = stand_in(chosen[0], known[0].configuration), "stand-in"
-        first, failure = _train(reference, SEEDS[0], attempt, folder / f"{name}-{SEEDS[0]}")
-    references = [first]
-    for seed in SEEDS[1:]:
-        if not _problem(references):
-            references.append(_train(reference, seed, attempt, folder / f"{name}-{seed}")[0])
-    numerics = Numerics(tuple(references), {}, reference.values, weights, _problem(references))
-    if numerics.problem:
-        return numerics
-    curves = {
-        number: first
-        if configuration == reference
-        else _train(configuration, SEEDS[0], attempt, _place(folder, number))[0]
-        for number, configuration in zip(finalists, chosen, strict=True)
-    }
-    numerics = replace(numerics, curves=curves)
-    steps = {number: known[number].configuration.gradient_accumulation_steps for number in finalists}
-    return _averaged(numerics, reference.gradient_accumulation_steps, steps)
+def reference_of(trials: Sequence[Trial], leader: Trial | None) -> Configuration | None:
+    """What the others are compared with: the baseline in float32, or, where that does not run, the leader's sizes and
+    settings in float32 with the baseline's optimizer. None for the baseline itself, which trained in float32."""
+    baseline = trials[0]
+    if baseline.feasible:
+        in_fp32 = in_float32(baseline.configuration)
+        trained = baseline.measurement.settings.get("precision", "fp32")
+        return None if in_fp32 == baseline.configuration or trained == "fp32" else in_fp32
+    if leader is None:
+        return None
+    own = {name: value for name, value in baseline.configuration.settings if name == "optimizer"}
+    return in_float32(
+        replace(leader.configuration, settings=tuple((dict(leader.configuration.settings) | own).items()))
+    )
 
 
 def in_float32(configuration: Configuration) -> Configuration:
@@ -67,96 +37,87 @@ def in_float32(configuration: Configuration) -> Configuration:
     return replace(configuration, settings=tuple((dict(configuration.settings) | {"precision": "fp32"}).items()))
 
 
-def stand_in(finalist: Configuration, baseline: Configuration) -> Configuration:
-    """The finalist's sizes and settings, which fit, in float32 with the baseline's optimizer."""
-    own = {name: value for name, value in baseline.settings if name == "optimizer"}
-    return in_float32(replace(finalist, settings=tuple((dict(finalist.settings) | own).items())))
+def compare_losses(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> Numerics | None:
+    """The losses of all confirmed trials beside the reference's; None where no round was run.
 
-
-def predicted_seconds(trials: Sequence[Trial], finalists: Sequence[int]) -> float:
-    """How long `check_numerics` will train, by the step times that were measured; starting processes comes on top.
-
-    Float32's step takes what a trial of that configuration took, else what the baseline did, else the slowest finalist.
-    Infinity where no step was timed at all.
+    references: round -> the reference's measurement, empty where the baseline itself is the reference. Where the
+    reference did not complete, as float32 may need too much memory, the baseline takes its place.
     """
-    known = {trial.number: trial for trial in trials}
-    reference = in_float32(known[0].configuration)
-    times = [time for number in finalists if (time := known[number].final.step_time_s)]
-    alike = [trial for trial in trials if trial.configuration == reference]
-    measured = [time for trial in [*alike, known[0]] if (time := trial.final.step_time_s)]
-    slowest = [*measured, max(times, default=float("inf"))][0]
-    others = [number for number in finalists if known[number].configuration != reference]
-    return STEPS * (len(SEEDS) * slowest + sum(known[number].final.step_time_s or slowest for number in others))
-
-
-def _train(configuration: Configuration, seed: int, attempt: Attempt, folder: Path) -> tuple[Curve, Failure | None]:
-    """The curve of one training, kept where it has losses: what failed is tried again by a resumed search."""
-    if known := kept(configuration, seed, folder):
-        return known, None
-    answer, failure = attempt(configuration, seed, folder)
-    if failure is not None:
-        return Curve(problem=f"{failure.outcome.value.replace('_', ' ')}: {failure.reason}"), failure
-    curve = Curve.from_dict(answer)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / KEPT, {"configuration": configuration.to_dict(), "seed": seed, "curve": curve.to_dict()})
-    (folder / CHILD_ANSWER).unlink(missing_ok=True)
-    return curve, None
-
-
-def has_losses(trial: Trial, baseline: Trial, folder: Path) -> bool:
-    """Whether `check_numerics` need not train this trial: it did so in this folder, or it is float32's own."""
-    if trial.configuration == in_float32(baseline.configuration):
-        return True
-    return kept(trial.configuration, SEEDS[0], _place(folder, trial.number)) is not None
-
-
-def _place(folder: Path, number: int) -> Path:
-    return folder / f"trial-{number:04d}"
-
-
-def kept(configuration: Configuration, seed: int, folder: Path) -> Curve | None:
-    """The curve of this training that lies in this folder; None where there is no whole one."""
-    try:
-        data = read_json(folder / KEPT)
-        curve = Curve.from_dict(data["curve"])
-        same = Configuration.from_dict(data["configuration"]) == configuration and data["seed"] == seed
-        return curve if same and len(curve.losses) == STEPS else None
-    except (OSError, ValueError, KeyError, TypeError):
+    if not any(trial.confirmations for trial in trials):
         return None
+    usable = {number: round_ for number, round_ in references.items() if round_.feasible}
+    name = "fp32" if usable or not references else BASELINE
+    if not usable:
+        usable = dict(_rounds(trials[0])) if trials[0].feasible else {}
+    if not usable:
+        return Numerics(problem="neither the baseline nor fp32 ran in the rounds")
+    adds_up = _adds_up(trials, usable)
+    return Numerics(
+        {number: _curve(measured, adds_up) for number, measured in usable.items()},
+        {
+            trial.number: {number: _curve(measured, adds_up) for number, measured in _rounds(trial)}
+            for trial in trials
+            if trial.confirmations
+        },
+        name,
+        note=ADDED_UP if adds_up else "",
+    )
 
 
-def _averaged(numerics: Numerics, reference_steps: int, steps: Mapping[int, int]) -> Numerics:
-    """With losses averaged over the micro-steps where the Trainer added them up. steps: trial number -> micro-steps.
+def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: bool = False) -> None:
+    """Bar in this list what is flagged, and what learns as a flagged one does that learns otherwise than the baseline; never
+    the baseline, which is the first. require_parity: also what was compared by too few steps to tell."""
+    baseline = trials[0].configuration
+    flags = {trial.number: numerics.flag(trial.number) for trial in trials[1:]}
+    otherwise = [
+        trial for trial in trials[1:] if flags[trial.number] and learning_differences(trial.configuration, baseline)
+    ]
+
+    def reason(trial: Trial) -> str:
+        difference = numerics.difference(trial.number)
+        if flags[trial.number]:
+            return flags[trial.number]
+        if numerics.is_checked(trial.number):
+            is_open = require_parity and not (difference and difference.is_sensitive)
+            return "the rounds were too short to tell whether it learns as the reference does" if is_open else ""
+        for other in otherwise:
+            if not learning_differences(trial.configuration, other.configuration):
+                return f"learns as trial {other.number}: {flags[other.number]}"
+        return trial.disqualified_reason
+
+    trials[1:] = [replace(trial, disqualified_reason=reason(trial)) for trial in trials[1:]]
+
+
+def _adds_up(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> bool:
+    """Whether the Trainer adds losses up over micro-steps instead of averaging them.
 
     It does so for a model that takes the number of items in the whole step and then ignores it. The first step shows
     it: there all have the same weights and samples, so that their losses are equal, or as their numbers of micro-steps.
     """
-    first = numerics.references[0].losses[0]
-    told = {n: curve.losses[0] / first for n, curve in numerics.curves.items() if curve.losses and first}
-    apart = {n: ratio for n, ratio in told.items() if steps[n] != reference_steps and 0 < ratio < math.inf}
-    if not apart:
-        return numerics
-    farthest = max(apart, key=lambda n: abs(math.log(steps[n] / reference_steps)))
-    as_steps, ratio = math.log(steps[farthest] / reference_steps), math.log(apart[farthest])
-    if abs(ratio - as_steps) >= abs(ratio):
-        return numerics
-    return replace(
-        numerics,
-        references=tuple(_divided(curve, reference_steps) for curve in numerics.references),
-        curves={number: _divided(curve, steps[number]) for number, curve in numerics.curves.items()},
-        note=ADDED_UP,
-    )
+    ratios = [
+        (
+            math.log(measured.accumulation_steps / other.accumulation_steps),
+            math.log(measured.losses[0] / other.losses[0]),
+        )
+        for trial in trials
+        for number, measured in _rounds(trial)
+        if (other := references.get(number))
+        and measured.accumulation_steps != other.accumulation_steps
+        and measured.losses
+        and other.losses
+        and 0 < measured.losses[0] / (other.losses[0] or math.nan) < math.inf
+    ]
+    if not ratios:
+        return False
+    as_steps, ratio = max(ratios, key=lambda pair: abs(pair[0]))
+    return abs(ratio - as_steps) < abs(ratio)
 
 
-def _divided(curve: Curve, by: int) -> Curve:
-    return replace(curve, losses=tuple(loss / by for loss in curve.losses))
+def _rounds(trial: Trial) -> list[tuple[int, Measurement]]:
+    return list(zip(trial.rounds, trial.confirmations, strict=True))
 
 
-def _problem(references: Sequence[Curve]) -> str:
-    """Why float32's curves cannot be compared with; empty where they can."""
-    for seed, curve in zip(SEEDS, references, strict=False):
-        if curve.problem:
-            return f"fp32 with seed {seed} cannot be trained: {curve.problem}"
-        if step := curve.non_finite_step:
-            return f"fp32's own loss became {curve.losses[step - 1]} in step {step} with seed {seed}"
-    return ""
+def _curve(measured: Measurement, adds_up: bool) -> Curve:
+    """The losses of one round, averaged over the micro-steps where they were added up."""
+    divisor = measured.accumulation_steps if adds_up else 1
+    return Curve(tuple(loss / divisor for loss in measured.losses))

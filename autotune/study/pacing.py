@@ -1,12 +1,10 @@
-"""How a search shares out its time: what a round, the losses and another probe are expected to take."""
+"""How a search shares out its time: what a round, the sanity check and another probe are expected to take."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from autotune.core import Measurement, Trial
-from autotune.core.loss_curves import SEEDS
 from autotune.probe.order import timings
-from autotune.study.loss_check import predicted_seconds
 from autotune.study.objective import best_trial, finalists
 from autotune.study.plan import Plan
 
@@ -14,7 +12,7 @@ LEAST_RIVALS = 2
 """Finalists that are confirmed together at the least where there is time: one by itself may have had a lucky probe."""
 
 RESERVED = 0.4
-"""Share of a limited time that is left to rounds, losses and checks at the most, beyond one round."""
+"""Share of a limited time that is left to rounds and checks at the most, beyond one round."""
 
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at the most, its evaluation and checkpoint counted as some."""
@@ -57,10 +55,10 @@ def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int) -
 
 def rounds_seconds(trials: Iterable[Trial], rounds: int) -> float:
     """How long it is expected to take until each of these has so many rounds."""
-    return sum(max(0, rounds - len(trial.confirmations)) * _round_seconds(trial) for trial in trials)
+    return sum(max(0, rounds - len(trial.confirmations)) * round_seconds(trial) for trial in trials)
 
 
-def _round_seconds(trial: Trial) -> float:
+def round_seconds(trial: Trial) -> float:
     """As its last round took; else the seconds of its probe outside its steps, and as many full steps as a round has."""
     if trial.confirmations:
         return trial.confirmations[-1].probe_seconds
@@ -82,16 +80,9 @@ def starting_seconds(measurement: Measurement) -> float:
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
-    """How long comparing the losses of the best trial and its sanity check are expected to take; 0 where there is none."""
+    """How long the best trial's sanity check is expected to take; 0 where there is none."""
     best = best_trial(trials, objective)
-    return 0.0 if best is None else losses_seconds(trials, [best.number]) + sanity_check_seconds(best)
-
-
-def losses_seconds(trials: Sequence[Trial], finalists: Sequence[int]) -> float:
-    """How long comparing the losses of these trials is expected to take, the processes' starts included."""
-    first = next(trial for trial in trials if trial.number == finalists[0])
-    starts = (len(SEEDS) + len(finalists)) * starting_seconds(first.measurement)
-    return predicted_seconds(trials, finalists) + starts
+    return 0.0 if best is None else sanity_check_seconds(best)
 
 
 def sanity_check_seconds(best: Trial) -> float:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,9 +42,13 @@ def study_folder(study: str, output_dir: str) -> Path:
     return Path(study) if (Path(study) / REQUEST).exists() else Path(output_dir) / study
 
 
+REFERENCE = -1
+"""In place of a trial's number: fp32's trainings in rounds whose baseline is not fp32."""
+
+
 def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
     """Where the files of a trial's probe, or of a confirmation round of it, go."""
-    place = folder / "probes" / f"{number:04d}"
+    place = folder / "probes" / ("reference" if number == REFERENCE else f"{number:04d}")
     return place / f"confirmation-{confirmation}" if confirmation else place
 
 
@@ -137,11 +142,24 @@ def read_trial(folder: Path, number: int) -> Trial | None:
     try:
         order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
         configuration = Configuration.from_dict(order["configuration"])
-        rounds = sorted(folder.glob("confirmation-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-        confirmed = [Measurement.from_dict(read_json(path / ANSWER)) for path in rounds if (path / ANSWER).exists()]
-        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(confirmed))
+        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(_read_rounds(folder).values()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_references(folder: Path) -> dict[int, Measurement]:
+    """Round -> what fp32 did in it, where it was trained for itself; empty where a file is not whole."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return _read_rounds(probe_folder(folder, REFERENCE))
+    return {}
+
+
+def _read_rounds(folder: Path) -> dict[int, Measurement]:
+    """Round -> measurement, of all confirmation rounds in a trial's folder."""
+    paths = {int(path.parent.name.rpartition("-")[2]): path for path in folder.glob(f"confirmation-*/{ANSWER}")}
+    return {
+        number: replace(Measurement.from_dict(read_json(path)), round=number) for number, path in sorted(paths.items())
+    }
 
 
 def keep_prospect(folder: Path, number: int, prospect: OptimalityGap) -> None:

@@ -9,6 +9,7 @@ from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interrupt import StopRequest
+from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.units import finite
 from autotune.sampler.acquisition import Proposal
@@ -38,7 +39,8 @@ class Study:
     """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
-    does not know. wish: the user's request to stop.
+    does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
+    rounds so far, compared. wish: the user's request to stop.
     """
 
     folder: Path
@@ -49,6 +51,8 @@ class Study:
     queue: list[Configuration] = field(default_factory=list)
     duplicate_proposals: int = 0
     max_gain: float | None = None
+    references: dict[int, Measurement] = field(default_factory=dict)
+    numerics: Numerics | None = None
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
 

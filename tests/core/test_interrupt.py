@@ -216,7 +216,7 @@ def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
 
 def searched(study: Study, probe: Pressing, events: list[Progress]) -> None:
     search(study, probe, events.append)
-    finish(study, probe, lambda *_: pytest.fail("nothing is trained any more"), "", events.append, False)
+    finish(study, lambda *_: pytest.fail("nothing is trained any more"), events.append)
 
 
 def stopped(folder: Path, probe: Pressing) -> list[Progress]:
@@ -261,14 +261,13 @@ def test_what_was_disturbed_is_not_measured_again_for_somebody_who_wants_to_go(t
     assert len(patiently.inner.asked) == 3
 
 
-def test_no_losses_are_compared_after_a_wish_to_stop_in_the_last_round(tmp_path: Path) -> None:
+def test_nothing_is_rehearsed_after_a_wish_to_stop_in_the_last_round(tmp_path: Path) -> None:
     counting = Pressing(at=-1)
     search(opened(tmp_path / "whole"), counting)
     last = len(counting.inner.asked)
     probe = Pressing(at=last)
     events = stopped(tmp_path / "stopped", probe)
     assert len(probe.inner.asked) == last
-    assert "finishing" in [event.kind for event in events]
     assert best_trial(events[-1].trials, "samples_per_second") is not None
 
 

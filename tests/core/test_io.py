@@ -8,7 +8,6 @@ import pytest
 
 from autotune.core import Configuration, Environment, Measurement, Outcome, Serializable, Step, Workload
 from autotune.core.io import parse_json
-from autotune.core.loss_curves import Numerics
 from autotune.space.file import read_yaml
 from tests.makers import completed, configuration, gpu, step, workload
 
@@ -38,7 +37,6 @@ def test_former_names_are_read_unknown_ones_ignored_and_numbers_read_from_text()
     read = Everything.from_dict({"former": "a", "colour": "green", "rates": ["inf", 2]})
     assert read == Everything("a", rates=(float("inf"), 2))
     assert Measurement.from_dict({"outcome": "crashed", "observed_doubts": ["hot"]}).observed_warnings == ("hot",)
-    assert Numerics.from_dict({"reference_levers": {"precision": "fp32"}}).reference_settings == {"precision": "fp32"}
 
 
 @pytest.mark.parametrize("data", [{}, [], [1, 2], None, {"name": "a", "outcome": "fine"}, {"name": "a", "steps": [3]}])

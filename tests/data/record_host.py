@@ -14,7 +14,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autotune.core.configuration import Configuration
-from autotune.core.loss_curves import STEPS
 from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Order, Timing
@@ -24,10 +23,10 @@ from autotune.probe.runner import LiveProbe
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO
-from autotune.study.loss_check import in_float32
 from autotune.study.warm_start import build_warm_start
 
 TIMING = Timing(untimed_least=2, untimed_most=2, timed_least=4, timed_most=4)
+ROUND = Timing(untimed_least=4, untimed_most=4, timed_least=16, timed_most=16)
 LIMIT = 8 << 30
 DEADLINE_S = 600.0
 
@@ -57,15 +56,14 @@ def main() -> None:
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, {})
         build_warm_start(host, environment, workload, space, {}, LIMIT)
-        timings = (TIMING, TIMING)
+        timings = (TIMING, ROUND)
         probe = LiveProbe(host, environment, workload, {}, LIMIT, lambda n, _: folder / f"{n}", timings=timings)
         for number, configuration in enumerate(dict.fromkeys(probed(space))):
             measurement = probe(configuration, ProbeOptions(number, DEADLINE_S))
             print(f"{configuration}: {measurement.outcome} {measurement.samples_per_second}", flush=True)
         bf16 = space.configuration(dict(space.baseline.values) | {"precision": "bf16"})
-        for place, configuration in enumerate((in_float32(space.baseline), bf16)):
-            losses = {"steps": STEPS, "seed": 0}
-            probe.train("numerics", configuration, folder / f"losses-{place}", DEADLINE_S, losses)
+        for number, configuration in enumerate((space.baseline, bf16)):
+            probe(configuration, ProbeOptions(number, DEADLINE_S, confirmation=1))
         probe.train("rehearsal", space.baseline, folder / "rehearsal", DEADLINE_S, {})
     save_recording(answers, path)
 

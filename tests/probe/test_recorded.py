@@ -33,7 +33,7 @@ def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
     result, hosts = searched(tmp_path, n_trials=4)
     assert {order.kind for host in hosts for order in host.orders} >= {
-        *("capabilities", "prepare", "rates", "trace", "probe", "numerics", "rehearsal")
+        *("capabilities", "prepare", "rates", "trace", "probe", "rehearsal")
     }
     assert len(result.trials) == 4
     assert result.best.confirmed

@@ -90,7 +90,8 @@ def test_a_folder_that_cannot_be_written_is_said_so_in_one_line(tmp_path: Path) 
 
 
 def test_a_picture_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
-    numerics = Numerics((Curve((9.0, 8.0)),) * 3, {0: Curve((9.0, 8.0))})
+    falling = {1: Curve((9.0, 8.0, 7.0, 6.0))}
+    numerics = Numerics(falling, {0: falling})
     folder = result(numerics=numerics).save(tmp_path)
     assert (folder / "loss_curves.svg").exists()
     result().save(tmp_path)

@@ -19,7 +19,7 @@ from tests.report.exports.answers import EVERY
 
 SLOW = configuration(8, lora="none", packing="none", padding="none")
 FAST = configuration(16, lora="8", packing="none", padding="64", attention_mask="where_needed")
-FALLING = Curve(tuple(9.0 - step / 10 for step in range(30)))
+FALLING = {number: Curve(tuple(9.0 - step / 10 for step in range(14))) for number in (1, 2, 3)}
 RICH = result(
     [
         trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=("clocks fell to 1.7 GHz",)),
@@ -35,7 +35,7 @@ RICH = result(
     notes=("a *note*",),
     left_out=("losses",),
     verification={"sentence": "it held"},
-    numerics=Numerics((FALLING,) * 3, {0: FALLING, 1: FALLING}),
+    numerics=Numerics(FALLING, {0: FALLING, 1: FALLING}),
 )
 RICH_SETUP = {"switches": {"enable_cudnn_sdp": False}, "process_environment": {"NAME": "a value"}, "processes": 2}
 REPORTS = {

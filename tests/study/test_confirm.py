@@ -1,4 +1,4 @@
-"""Confirmation: who is measured again, in which order, how often, and when it is enough."""
+"""The race of the finalists: who is measured again, in which order, and when it is over."""
 
 import math
 import random
@@ -10,10 +10,11 @@ import pytest
 
 from autotune.core import Measurement, Outcome, Trial
 from autotune.study import confirm as confirmation
-from autotune.study.confirm import EQUAL, FURTHER, MOST_GROUPS, confirm, is_settled, rotated
-from autotune.study.objective import SPEED_UP_WIDTH, best_trial, speed_up
+from autotune.study.confirm import FURTHER, MOST_GROUPS, NOISE, confirm, expected_gain, rotated
+from autotune.study.objective import best_trial, quotient
 from tests.clocks import SimulatedTime
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory
+from tests.makers import trial as made
 
 SPEED = "samples_per_second"
 World = Callable[[Trial, int], Measurement]
@@ -22,30 +23,37 @@ World = Callable[[Trial, int], Measurement]
 def steady(speeds: dict[int, float] | None = None, spread: float = 1e-4) -> World:
     """Each trial as fast as its probe was, or as said, in every round."""
 
-    def world(one: Trial, _: int) -> Measurement:
-        probed = float(one.measurement.samples_per_second or 0)
-        peak = one.measurement.peak_bytes or 0
-        return completed(one.configuration, (speeds or {}).get(one.number, probed), peak, spread)
+    def world(trial: Trial, _: int) -> Measurement:
+        probed = float(trial.measurement.samples_per_second or 0)
+        peak = trial.measurement.peak_bytes or 0
+        return completed(trial.configuration, (speeds or {}).get(trial.number, probed), peak, spread)
 
     return world
 
 
 def restless(spread: float = 0.2, seed: int = 0, speed: float = 10.0) -> World:
-    """Every round at another speed, around this one."""
+    """Every round at another speed, around this trial."""
     chance = random.Random(seed)
 
-    def world(one: Trial, _: int) -> Measurement:
-        return completed(one.configuration, speed * chance.uniform(1 - spread, 1 + spread))
+    def world(trial: Trial, _: int) -> Measurement:
+        return completed(trial.configuration, speed * chance.uniform(1 - spread, 1 + spread))
 
     return world
 
 
-def failing(*numbers: int, at: int = 1) -> World:
-    """These trials run out of memory in this round."""
+def wavering(trial: Trial, round_number: int) -> Measurement:
+    """The baseline at 10 samples / second, all others now 15 % above and now 10 % below."""
+    return completed(
+        trial.configuration, 10 * (1.025 - 0.125 * (-1) ** round_number if trial.number else 1.0), spread=1e-4
+    )
 
-    def world(one: Trial, one_round: int) -> Measurement:
-        failed = one.number in numbers and one_round == at
-        return out_of_memory(one.configuration) if failed else steady()(one, one_round)
+
+def failing(*numbers: int, at: int | None = 1) -> World:
+    """These trials run out of memory in this round, or in every one."""
+
+    def world(trial: Trial, round_number: int) -> Measurement:
+        failed = trial.number in numbers and at in (None, round_number)
+        return out_of_memory(trial.configuration) if failed else steady()(trial, round_number)
 
     return world
 
@@ -57,31 +65,34 @@ def confirmed(
     objective: str = SPEED,
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: float = 0.0,
+    compare: Callable[[int], None] = lambda round_number: None,
+    run_seconds: float = 3600.0,
 ) -> list[tuple[int, int]]:
     """Confirm the trials in place; the (number, round) of every measurement, in their order."""
-    asked: list[tuple[int, int]] = []
+    measured: list[tuple[int, int]] = []
     world = world or steady()
 
-    def measure(one: Trial, one_round: int) -> Measurement:
-        asked.append((one.number, one_round))
-        assert len(asked) < 200, "the confirmation does not end"
-        return world(one, one_round)
+    def measure(trial: Trial, round_number: int) -> Measurement:
+        measured.append((trial.number, round_number))
+        assert len(measured) < 200, "the confirmation does not end"
+        return world(trial, round_number)
 
-    confirm(trials, objective, rounds, measure, seconds_left, lambda: spare_s)
-    return asked
+    confirm(trials, objective, rounds, measure, seconds_left, lambda: spare_s, compare=compare, run_seconds=run_seconds)
+    return measured
 
 
 def rounds_of(trials: list[Trial]) -> list[int]:
-    return [len(one.confirmations) for one in trials]
+    return [len(trial.confirmations) for trial in trials]
 
 
 # Who, and in which order ----------------------------------------------------------------------------------------
 
 
-def test_rivals_and_the_baseline_are_confirmed_in_interleaved_rotated_rounds() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
-    assert confirmed(trials) == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
-    assert all(one.confirmed for one in trials)
+def test_rivals_and_the_baseline_run_interleaved_rotated_rounds() -> None:
+    trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
+    measured = confirmed(trials, restless(0.02))
+    assert measured[:6] == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
+    assert all(trial.confirmed for trial in trials)
 
 
 def test_no_rival_always_runs_on_the_warmer_machine() -> None:
@@ -91,169 +102,160 @@ def test_no_rival_always_runs_on_the_warmer_machine() -> None:
 
 def test_trials_far_behind_ended_early_or_barred_are_not_confirmed() -> None:
     trials = [
-        trial(0, 5.0),
-        trial(1, 10.0),
-        trial(2, 7.0),
-        trial(3, 11.0, ended_early=True),
-        replace(trial(4, 12.0), disqualified_reason="its loss differs from the baseline's"),
+        made(0, 5.0),
+        made(1, 10.0),
+        made(2, 7.0),
+        made(3, 11.0, ended_early=True),
+        replace(made(4, 12.0), disqualified_reason="its loss differs from the baseline's"),
         Trial(5, configuration(), ended(Outcome.OUT_OF_MEMORY)),
     ]
     assert {number for number, _ in confirmed(trials)} == {0, 1}
 
 
 def test_the_baseline_alone_is_confirmed_where_it_is_best() -> None:
-    assert confirmed([trial(0, 10.0), trial(1, 5.0)]) == [(0, 1), (0, 2)]
+    assert confirmed([made(0, 10.0), made(1, 5.0)]) == [(0, 1), (0, 2)]
 
 
 def test_a_baseline_that_does_not_run_is_not_tried_again() -> None:
-    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), trial(1, 10.0)]
+    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), made(1, 10.0)]
     assert confirmed(trials) == [(1, 1), (1, 2)]
 
 
 def test_without_rounds_or_without_anything_feasible_nothing_is_confirmed() -> None:
-    assert confirmed([trial(0), trial(1)], rounds=0) == []
+    assert confirmed([made(0), made(1)], rounds=0) == []
     assert confirmed([Trial(0, configuration(), ended(Outcome.CRASHED))]) == []
     assert confirmed([]) == []
 
 
-# How often ------------------------------------------------------------------------------------------------------
+# The race -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4])
 def test_rivals_that_surely_differ_have_no_more_rounds_than_needed(rounds: int) -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0)]
+    trials = [made(0, 5.0), made(1, 10.0)]
     confirmed(trials, rounds=rounds)
     assert rounds_of(trials) == [rounds, rounds]
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
-def test_rivals_that_stay_uncertain_have_up_to_twice_as_many_rounds(rounds: int) -> None:
-    trials = [trial(0, 10.0), trial(1, 10.0)]
-    asked = confirmed(trials, restless(), rounds=rounds)
-    assert rounds_of(trials) == [2 * rounds, 2 * rounds]
-    assert len(asked) == len(set(asked)) == 4 * rounds
+def test_who_is_surely_slower_than_the_leader_runs_no_further_round() -> None:
+    trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0), made(3, 10.0)]
+    confirmed(trials, steady({1: 10.0, 2: 9.95, 3: 7.0}), rounds=3)
+    assert rounds_of(trials)[0] == rounds_of(trials)[1] == 3
+    assert rounds_of(trials)[3] == 1
+    assert best_trial(trials, SPEED) is trials[1]
 
 
-def test_one_uncertain_rival_gives_all_a_further_round_so_that_they_stay_pairs() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0)]
+def test_what_can_win_less_than_its_next_round_costs_runs_no_further_round() -> None:
+    def rounds_within(run_seconds: float) -> int:
+        trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
+        confirmed(trials, steady({1: 10.0, 2: 9.9}), rounds=3, run_seconds=run_seconds)
+        return rounds_of(trials)[2]
 
-    def world(one: Trial, one_round: int) -> Measurement:
-        off = one.number == 1 and one_round == 1
-        return completed(one.configuration, (9.0 if off else 10.0) * (0.5 if one.number == 0 else 1.0), spread=1e-4)
+    assert rounds_within(60.0) == 1
+    assert rounds_within(1e6) > 1
 
-    confirmed(trials, world, rounds=3)
+
+def test_rivals_that_are_equal_end_the_race_and_those_that_stay_uncertain_run_twice_as_many_rounds() -> None:
+    equal = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
+    confirmed(equal, steady({0: 5.0, 1: 10.0, 2: 10.01}, spread=1e-5), rounds=3, run_seconds=1e9)
+    assert max(rounds_of(equal)) == 5
+    uncertain = [made(0, 5.0, probe_seconds=1e6), made(1, 10.0), made(2, 10.0)]
+    confirmed(uncertain, restless(), rounds=3, run_seconds=1e9)
+    assert max(rounds_of(uncertain)) == 6
+
+
+def test_it_is_open_whether_the_leader_is_faster_than_the_baseline() -> None:
+    trials = [made(0, 10.0, probe_seconds=1e6), made(1, 10.5)]
+    confirmed(trials, wavering, rounds=3)
     assert rounds_of(trials) == [6, 6]
 
 
-def jittered(ratio: float, jitter: Callable[[int], float]) -> World:
-    """The baseline at 10 samples / second, all others `ratio` times as fast, more or less by the round's jitter."""
-
-    def world(one: Trial, one_round: int) -> Measurement:
-        return completed(one.configuration, 10 * (ratio + jitter(one_round) if one.number else 1.0), spread=1e-4)
-
-    return world
-
-
-def test_a_rival_that_is_surely_slower_needs_no_exact_speed() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 9.9)]
-
-    def world(one: Trial, one_round: int) -> Measurement:
-        mood = 1 + 0.3 * (one_round % 2)
-        return completed(one.configuration, {0: 5.0, 1: 10.0, 2: 9.0}[one.number] * mood, spread=1e-4)
-
-    confirmed(trials, world, rounds=3)
-    assert rounds_of(trials) == [3, 3, 3], "every round at another speed, but all by the same share"
-    assert trials[1].final.samples_per_second.relative_width > 0.2  # type: ignore[union-attr]
-
-
-def test_further_rounds_end_once_rivals_are_known_to_be_equal() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
-
-    def world(one: Trial, one_round: int) -> Measurement:
-        jitter = 0.02 * (one_round in (1, 2)) * (-1) ** one_round
-        return completed(one.configuration, {0: 5.0, 1: 10.0, 2: 10.0 + 0.1 * jitter}[one.number], spread=1e-4)
-
-    confirmed(trials, world, rounds=3)
-    assert rounds_of(trials) == [3, 3, 3]
-    undecided = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
-    confirmed(undecided, lambda one, n: world(one, n) if one.number < 2 else restless(seed=n)(one, n), rounds=3)
-    assert rounds_of(undecided) == [6, 6, 6]
-
-
-def test_further_rounds_end_once_the_speed_up_is_known() -> None:
-    first_off = jittered(2.0, lambda one_round: 0.12 if one_round == 1 else 0.0)
-    trials = [trial(0, 10.0), trial(1, 20.0)]
-    confirmed(trials, first_off, rounds=3)
-    up, _ = speed_up(trials[1], trials[0], SPEED)
-    assert up is not None
-    assert 3 < len(trials[1].confirmations) < 6
-    assert up.relative_width <= SPEED_UP_WIDTH
-    assert EQUAL < SPEED_UP_WIDTH
-
-
-def test_no_further_round_begins_when_the_group_has_taken_as_long_as_the_probes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trials = [trial(0, 10.0), trial(1, 10.0)]
-    probed_s = sum(one.measurement.probe_seconds for one in trials)
+def test_further_rounds_end_when_they_have_taken_as_long_as_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = [made(0, 10.0), made(1, 10.0)]
+    probed_s = sum(trial.measurement.probe_seconds for trial in trials)
     seconds = count(0.0, 0.6 * FURTHER * probed_s)
     monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
-    confirmed(trials, restless(), rounds=2)
+    confirmed(trials, wavering, rounds=2)
     # 0 at the beginning, 0.6 before the third round, 1.2 before the fourth.
     assert rounds_of(trials) == [3, 3]
 
 
-def test_a_rival_that_failed_keeps_no_other_waiting_for_an_exact_speed() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0)]
-    confirmed(trials, failing(1))
-    assert rounds_of(trials) == [2, 1]
+def test_a_round_that_was_faster_for_all_does_not_make_who_left_after_it_the_winner() -> None:
+    def world(trial: Trial, round_number: int) -> Measurement:
+        rate = {0: 5.0, 1: 10.0, 2: 9.0}[trial.number] * (1.5 if round_number == 1 else 1.0)
+        return completed(trial.configuration, rate, spread=1e-4)
+
+    trials = [made(0, 5.0), made(1, 10.0), made(2, 9.8)]
+    confirmed(trials, world, rounds=3)
+    assert rounds_of(trials) == [3, 3, 1]
+    assert float(trials[2].final.samples_per_second or 0) > float(trials[1].final.samples_per_second or 0)
+    assert best_trial(trials, SPEED) is trials[1]
+    assert quotient(trials[1], trials[2], SPEED).value == pytest.approx(10 / 9, rel=1e-3)
+
+
+def test_the_expected_gain_is_that_of_a_normal_number_above_zero() -> None:
+    chance = random.Random(0)
+    drawn = [max(0.0, chance.gauss(-NOISE, NOISE)) for _ in range(200_000)]
+    assert expected_gain(-NOISE, NOISE) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
+    assert (expected_gain(-1.0, 0.0), expected_gain(0.5, 0.0)) == (0.0, 0.5)
 
 
 # What comes next ------------------------------------------------------------------------------------------------
 
 
 def test_a_finalist_that_fails_gives_way_to_the_next_and_is_not_tried_again() -> None:
-    trials = [trial(0, 1.0), trial(1, 80.0), trial(2, 60.0), trial(3, 40.0), trial(4, 20.0)]
-    asked = confirmed(trials, failing(1, 2))
-    assert rounds_of(trials) == [2, 1, 1, 2, 2]
-    assert len(asked) == len(set(asked))
+    trials = [made(0, 1.0), made(1, 80.0), made(2, 60.0), made(3, 40.0), made(4, 20.0)]
+    measured = confirmed(trials, failing(1, 2, at=None))
+    assert rounds_of(trials)[1:4] == [1, 1, 2]
+    assert len(measured) == len(set(measured))
     assert best_trial(trials, SPEED) is trials[3]
 
 
 def test_one_that_fails_in_a_later_round_fails() -> None:
-    trials = [trial(0, 1.0), trial(1, 80.0), trial(2, 60.0)]
+    trials = [made(0, 1.0), made(1, 80.0), made(2, 60.0)]
     confirmed(trials, failing(1, at=2))
-    assert rounds_of(trials) == [2, 2, 2]
     assert not trials[1].feasible
+    assert best_trial(trials, SPEED) is trials[2]
+    assert rounds_of(trials)[2] == 2
+
+
+def test_who_is_barred_by_the_losses_of_a_round_leaves_the_race_and_the_next_takes_its_place() -> None:
+    trials = [made(0, 1.0), made(1, 80.0), made(2, 60.0)]
+
+    def compare(round_number: int) -> None:
+        trials[1] = replace(trials[1], disqualified_reason="it learns nothing")
+
+    confirmed(trials, compare=compare)
+    assert rounds_of(trials)[1:] == [1, 2]
     assert best_trial(trials, SPEED) is trials[2]
 
 
 @pytest.mark.parametrize("objective", [SPEED, "memory"])
 def test_where_every_confirmation_fails_it_ends(objective: str) -> None:
-    trials = [trial(number, 10.0 - number, (9 - number) * 100 * MIB) for number in range(6)]
-    asked = confirmed(trials, failing(*range(6)), objective=objective)
-    assert len(asked) == len(set(asked))
+    trials = [made(number, 10.0 - number, (9 - number) * 100 * MIB) for number in range(6)]
+    measured = confirmed(trials, failing(*range(6), at=None), objective=objective)
+    assert len(measured) == len(set(measured))
     assert max(rounds_of(trials)) == 1
 
 
-def test_no_more_than_a_few_groups_are_confirmed() -> None:
-    trials = [trial(number, 100.0 * 0.8**number) for number in range(10)]
-    confirmed(trials, failing(*range(10)))
+def test_no_more_than_a_few_races_are_run() -> None:
+    trials = [made(number, 100.0 * 0.8**number) for number in range(10)]
+    confirmed(trials, failing(*range(10), at=None))
     assert sum(map(bool, rounds_of(trials))) == MOST_GROUPS
 
 
 def test_the_leanest_that_fails_gives_way_to_the_next_leanest() -> None:
     trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY))]
-    trials += [trial(number, 10.0, number * 100 * MIB) for number in (1, 2, 3)]
+    trials += [made(number, 10.0, number * 100 * MIB) for number in (1, 2, 3)]
     confirmed(trials, failing(1), objective="memory")
     assert rounds_of(trials) == [0, 1, 2, 0]
     assert best_trial(trials, "memory") is trials[2]
 
 
 def test_a_finalist_that_comes_out_slower_is_measured_against_those_behind_it() -> None:
-    trials = [trial(0, 1.0), trial(1, 50.0), trial(2, 30.0), trial(3, 5.0)]
+    trials = [made(0, 1.0), made(1, 50.0), made(2, 30.0), made(3, 5.0)]
     confirmed(trials, steady({1: 10.0}))
-    assert rounds_of(trials) == [2, 2, 2, 0]
+    assert rounds_of(trials)[2:] == [2, 0]
     assert best_trial(trials, SPEED) is trials[2]
 
 
@@ -266,46 +268,40 @@ def in_seconds(
     """Confirm in so many seconds, of which every measurement takes ten."""
     time = SimulatedTime(seconds)
 
-    def measured(one: Trial, one_round: int) -> Measurement:
+    def measure(trial: Trial, round_number: int) -> Measurement:
         time.spend(10.0)
-        return replace((world or steady())(one, one_round), probe_seconds=10.0)
+        return replace((world or steady())(trial, round_number), probe_seconds=10.0)
 
-    asked = confirmed(trials, measured, rounds, seconds_left=time.seconds_left, spare_s=spare_s)
+    measured = confirmed(trials, measure, rounds, seconds_left=time.seconds_left, spare_s=spare_s)
     assert time.passed[0] <= seconds
-    return asked
+    return measured
 
 
 def rivals(*speeds: float) -> list[Trial]:
     """Trials of these speeds, whose probes took ten seconds, nearly none of them in steps."""
-    return [trial(number, rate, probe_seconds=10.0) for number, rate in enumerate(speeds)]
+    return [made(number, rate, probe_seconds=10.0) for number, rate in enumerate(speeds)]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "confirmed_rounds"),
-    [
-        (19, [0, 0, 0, 0, 0]),  # not even the best and the baseline
-        (21, [1, 1, 0, 0, 0]),
-        (31, [1, 1, 1, 0, 0]),
-        (91, [3, 3, 3, 0, 0]),
-        (121, [3, 3, 3, 3, 0]),
-        (151, [3, 3, 3, 3, 3]),
-    ],
+    ("seconds", "in_the_first_round", "rounds"),
+    [(19, 0, 0), (21, 2, 1), (31, 3, 1), (61, 3, 2), (121, 4, 3), (151, 5, 3)],
 )
 def test_there_are_as_many_finalists_and_rounds_as_there_is_time_for(
-    seconds: float, confirmed_rounds: list[int]
+    seconds: float, in_the_first_round: int, rounds: int
 ) -> None:
     trials = rivals(5e6, 10e6, 10e6, 10e6, 10e6)
-    in_seconds(seconds, trials)
-    assert rounds_of(trials) == confirmed_rounds
+    measured = in_seconds(seconds, trials)
+    assert sum(round_number == 1 for _, round_number in measured) == in_the_first_round
+    assert max(rounds_of(trials)) >= rounds
 
 
-def test_time_to_spare_is_for_what_follows_and_not_for_more_finalists_or_rounds() -> None:
+def test_time_to_spare_is_for_what_follows_and_not_for_more_finalists() -> None:
     trials = rivals(5e6, 10e6, 10e6, 10e6)
     in_seconds(185, trials, restless(speed=15e6), spare_s=70)
-    assert rounds_of(trials) == [3, 3, 3, 0]
+    assert rounds_of(trials)[3] == 0
     trials = rivals(5e6, 10e6, 10e6, 10e6)
     in_seconds(185, trials, restless(speed=15e6), spare_s=10)
-    assert rounds_of(trials) == [4, 4, 4, 4]
+    assert rounds_of(trials)[3] > 0
 
 
 def test_a_baseline_without_a_rival_is_not_confirmed_against_nobody() -> None:
@@ -313,43 +309,28 @@ def test_a_baseline_without_a_rival_is_not_confirmed_against_nobody() -> None:
     assert in_seconds(1000, trials) == []
 
 
-def test_a_round_that_the_next_run_of_the_search_finds_missing_is_the_first_to_be_run() -> None:
-    trials = rivals(5e6, 10e6, 10e6)
-    in_seconds(31, trials)
-    assert rounds_of(trials) == [1, 1, 1]
-    assert (0, 1) not in in_seconds(61, trials)
-    assert rounds_of(trials) == [3, 3, 3]
-
-
-# Going on -------------------------------------------------------------------------------------------------------
+# Resuming -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", range(6))
 def test_rounds_that_an_interrupted_search_has_behind_it_are_not_run_again(at: int) -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0), trial(2, 10.0)]
+    trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
     before: list[tuple[int, int]] = []
 
-    def stops(one: Trial, one_round: int) -> Measurement:
+    def stops(trial: Trial, round_number: int) -> Measurement:
         if len(before) == at:
             raise KeyboardInterrupt
-        before.append((one.number, one_round))
-        return steady()(one, one_round)
+        before.append((trial.number, round_number))
+        return restless(0.03, seed=trial.number)(trial, round_number)
 
     with pytest.raises(KeyboardInterrupt):
         confirm(trials, SPEED, 2, stops)
     after = confirmed(trials)
-    assert sorted([*before, *after]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert len({*before, *after}) == len(before) + len(after)
+    assert {(0, 1), (0, 2), (1, 1), (2, 1)} <= {*before, *after}
 
 
 def test_what_is_confirmed_is_not_confirmed_again() -> None:
-    trials = [trial(0, 5.0), trial(1, 10.0)]
-    confirmed(trials, restless())
-    assert confirmed(trials, restless()) == []
-
-
-def test_a_trial_is_settled_by_all_its_rounds_or_by_a_failure() -> None:
-    one = trial(0)
-    assert not is_settled(one, 2)
-    assert not is_settled(replace(one, confirmations=(completed(),)), 2)
-    assert is_settled(replace(one, confirmations=(completed(), completed())), 2)
-    assert is_settled(replace(one, confirmations=(ended(Outcome.TIMED_OUT),)), 2)
+    trials = [made(0, 5.0), made(1, 10.0)]
+    confirmed(trials)
+    assert confirmed(trials) == []

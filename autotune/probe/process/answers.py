@@ -49,7 +49,7 @@ def read_value(order: Order, account: Account) -> tuple[Any, failures.Failure | 
     values = [value for value, _ in ends if value is not None]
     if len(values) < order.ranks:
         return None, failure_of(account, 0, log_tail(Path(order.folder)))
-    return values[0] if order.ranks == 1 else merge_values(order.kind, values), None
+    return values[0] if order.ranks == 1 else merge_values(values), None
 
 
 def _measurement_of(order: Order, rank: int, account: Account, seconds: float) -> Measurement | None:

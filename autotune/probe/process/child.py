@@ -19,7 +19,6 @@ from autotune.probe.process import cleanup, ranks
 from autotune.probe.process.lazy_import import forget_opened_later
 
 ANSWERED_BY = {
-    "numerics": "autotune.probe.train.losses",
     "rehearsal": "autotune.probe.train.sanity",
     "verification": "autotune.probe.train.plain",
     "trace": "autotune.probe.trace.step",

@@ -9,13 +9,13 @@ no rank ends that step without rank 0 having joined.
 """
 
 import contextlib
-import math
 import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from autotune.core import Measurement, Outcome
@@ -114,6 +114,7 @@ def merge_ranks(ranks: Sequence[Measurement]) -> Measurement:
         micro_batch_bytes=max(rank.micro_batch_bytes for rank in ranks),
         allocator_retries=sum(rank.allocator_retries for rank in ranks),
         joules=sum(joules) if len(joules) == len(ranks) else None,
+        losses=tuple(fmean(losses) for losses in zip(*(rank.losses for rank in ranks), strict=False)),
         observed_warnings=tuple(dict.fromkeys(warning for rank in ranks for warning in rank.observed_warnings)),
     )
 
@@ -122,13 +123,9 @@ def _highest(ranks: Sequence[Measurement], name: str) -> int | None:
     return max((value for rank in ranks if (value := getattr(rank, name)) is not None), default=None)
 
 
-def merge_values(kind: str, values: Sequence[Any]) -> Any:
-    """The plain data of an order that ranks carried out together: the mean of their losses, the highest of their peaks."""
+def merge_values(values: Sequence[Any]) -> Any:
+    """The plain data of a sanity check that ranks carried out together: the highest of their peaks, all problems."""
     first: Mapping[str, Any] = values[0]
-    if kind == "numerics":
-        steps = zip(*(value["losses"] for value in values), strict=True)
-        losses = [sum(map(float, step)) / len(values) for step in steps]
-        return {**first, "losses": [loss if math.isfinite(loss) else str(loss) for loss in losses]}
     parts = dict.fromkeys(part for value in values for part in value["peak_bytes"])
     return {
         **first,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import Measurement, Outcome, failures
 from autotune.probe.device.compile import keep_compiled
@@ -48,6 +48,9 @@ PROBE_FIELDS: dict[str, Any] = {
 DEFAULT_SEED = 42
 """`TrainingArguments.seed` where nobody sets it."""
 
+WARMUP_STEPS = 3
+"""Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
+
 SAME_ORDER_STEPS = 64
 """Steps that there are random samples for at the least: from more others are drawn, and some settings need more steps."""
 
@@ -76,7 +79,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:
-        trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **data_order(order))
+        trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **round_fields(order))
         watch.attach(trainer, worst_batch(order, trainer))
         trainer.train()
         if not watch.finite:
@@ -105,6 +108,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         steps=tuple(watch.steps),
         untimed_steps=watch.untimed_steps,
         compile_s=watch.compile_s,
+        losses=watch.losses if order.confirmation else (),
         recompiled_graphs=watch.recompiled_graphs,
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
@@ -143,15 +147,25 @@ def most_steps(order: Order) -> int:
     return WORST_STEPS + untimed + timed
 
 
-def data_order(order: Order) -> dict[str, Any]:
-    """Each confirmation round draws the samples in an order of its own, the same for every rival.
+def round_fields(order: Order) -> dict[str, Any]:
+    """The training arguments that a confirmation round has of its own, the same for every rival; none for a probe.
 
-    Rounds on one and the same few samples would agree with each other, and not with the rest of the data.
+    Each round draws the samples in another order: rounds on one and the same few samples would agree with each other, and
+    not with the rest of the data. The learning rate does not decay, so that rivals that take another number of steps can be
+    compared by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
     """
     if not order.confirmation:
         return {}
-    seed = order.training_arguments.get("data_seed", order.training_arguments.get("seed", DEFAULT_SEED))
-    return {"data_seed": int(seed or DEFAULT_SEED) + order.confirmation}
+    fields = order.training_arguments
+    seed = fields.get("data_seed", fields.get("seed", DEFAULT_SEED))
+    warmup = bool(fields.get("warmup_steps") or fields.get("warmup_ratio"))
+    return {
+        "data_seed": int(seed or DEFAULT_SEED) + order.confirmation,
+        "lr_scheduler_type": "constant_with_warmup",
+        "lr_scheduler_kwargs": None,
+        "warmup_steps": WARMUP_STEPS * warmup,
+        **({"warmup_ratio": None} if "warmup_ratio" in fields else {}),
+    }
 
 
 def arguments_of(order: Order, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
@@ -178,7 +192,9 @@ def prepared_trainer(
     arguments = arguments_of(order, objects, scratch, steps, **fields)
     open_optimizers_library(arguments)
     memory.hold()
-    return trainer_of(order, UserObjects.opened(objects), arguments)
+    if order.confirmation:  # weights of its own in each round, the same for every rival
+        set_seed(arguments.data_seed)
+    return trainer_of(order, UserObjects.opened(objects), arguments, weights=bool(order.confirmation))
 
 
 def take_variables(order: Order) -> None:
@@ -223,7 +239,10 @@ def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, we
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
         samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
-        dataset, collator, processing = collate.training_data(order.workload, samples, seed)
+        pool = (
+            order.configuration.global_batch_size if order.confirmation else None
+        )  # few: of ever new ones nothing is learned
+        dataset, collator, processing = collate.training_data(order.workload, samples, seed, pool)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
     parts |= {"model": model, "args": arguments}

@@ -9,11 +9,12 @@ A GPU is waited for at the end of each untimed step and of the last timed one. I
 training, and a step is read once the device is known to have ended it.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers import TrainerCallback
 
 from autotune.core import Interval, Step
 from autotune.core.interval import ratio_interval
+from autotune.core.loss_curves import COMPARED_STEPS
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Order
@@ -46,6 +48,7 @@ class Marks:
     wait: float = 0.0
     counted: Counted = field(default_factory=Counted)
     skipped: bool = False
+    loss: torch.Tensor | None = None
 
 
 class Stopwatch(TrainerCallback):  # type: ignore[misc]
@@ -77,6 +80,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._worst: WorstBatch | None = None
         self._steps_watched = 0
         self._finite: torch.Tensor | None = None
+        self._losses: list[torch.Tensor] = []
         self._is_timing = False
         self._timed_s = 0.0
         self._last_step = LastStep()
@@ -113,6 +117,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         marks, self._marks = self._marks, Marks()
         marks.end = self._mark()
+        if marks.loss is not None and len(self._losses) < COMPARED_STEPS and not self._on_the_worst():
+            self._losses.append(marks.loss)
         marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
         self.skipped_steps += marks.skipped
         seconds = 0.0 if self._is_timing else self._untimed_seconds(marks.end)
@@ -154,6 +160,13 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def finite(self) -> bool:
         """Whether every loss so far was finite; waits for the device."""
         return self._finite is None or bool(self._finite)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The mean loss of each first optimizer step that is not on the worst batch, on this rank, up to one that is not finite;
+        waits for the device."""
+        losses = torch.stack(self._losses).tolist() if self._losses else []
+        return tuple(takewhile(math.isfinite, losses))
 
     @property
     def overflowed(self) -> str:
@@ -201,6 +214,10 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._marks.done.append(self._mark())
             finite = torch.isfinite(loss).all()
             self._finite = finite if self._finite is None else self._finite & finite
+            part = (
+                loss.detach().float().mean()
+            )  # already divided by the micro-steps, or by the tokens of the whole step
+            self._marks.loss = part if self._marks.loss is None else self._marks.loss + part
             self._enter("optimizer")
             return loss
 

@@ -1,6 +1,8 @@
 """Worst batch: the longest samples of the data, which need the most memory."""
 
+import math
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from autotune.probe.order import Order
@@ -11,16 +13,17 @@ WORST_STEPS = 2
 
 @dataclass(frozen=True)
 class WorstBatch:
-    """batch: on the host, as the loader's collator makes it. origin: how it was made, for people."""
+    """batches: on the host, as the loader's collator makes them, the longest first. origin: how they were made, for people."""
 
-    batch: Any
+    batches: tuple[Any, ...]
     origin: str
 
     def micro_batches(self, count: int, device: Any) -> list[Any]:
-        """So many of them on the device, each with memory of its own, as the Trainer holds a step's micro-batches."""
+        """So many of them in turn on the device, each with memory of its own, as the Trainer holds a step's micro-batches."""
         from accelerate.utils import send_to_device
 
-        return [send_to_device(_copied(self.batch), device) for _ in range(count)]
+        batches = islice(cycle(self.batches), count)
+        return [send_to_device(_copied(batch), device) for batch in batches]
 
 
 def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
@@ -36,9 +39,14 @@ def worst_batch(order: Order, trainer: Any) -> WorstBatch | None:
     size = size or order.configuration.micro_batch_size
     if not hasattr(loader, "dataset") or getattr(loader, "collate_fn", None) is None:
         return None  # a caller's own Trainer brings batches in its own way
-    samples = [loader.dataset[longest[place % len(longest)]] for place in range(size)]
+    # Micro-batches go on where the one before ended: a step has the same samples whatever its micro-batch size.
+    places = [longest[place % len(longest)] for place in range(math.lcm(size, len(longest)))]
+    batches = [places[begin : begin + size] for begin in range(0, len(places), size)]
     named = " and ".join(map(str, longest[:size]))
-    return WorstBatch(loader.collate_fn(samples), f"{size} x sample {named}, the longest of the data")
+    return WorstBatch(
+        tuple(loader.collate_fn([loader.dataset[place] for place in batch]) for batch in batches),
+        f"{size} x sample {named}, the longest of the data",
+    )
 
 
 def feed(trainer: Any, worst: WorstBatch, steps: int) -> None:

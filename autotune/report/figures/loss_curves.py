@@ -1,11 +1,11 @@
-"""Losses of the finalists against those of float32."""
+"""Losses of the confirmed trials against those of the reference."""
 
 import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.core.loss_curves import DEVIATIONS, JUDGED, Curve, Numerics
+from autotune.core.loss_curves import Curve, Numerics
 from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
 from autotune.report.figures.rows import trial_name
 from autotune.study.result import SearchResult
@@ -15,61 +15,51 @@ LETTERS = 58
 
 
 def draw(result: SearchResult) -> Drawing | None:
-    """Loss over optimizer steps, grey for float32's seeds and a colour for each trial; None where none was compared.
+    """Loss minus the reference's over optimizer steps, a colour for each trial and a line for each round that both ran; None
+    where none was compared.
 
-    The band over the last steps is the allowed mean of the losses there; the legend names flagged trials. What is far from
-    float32 is outside the picture.
+    The grey lines are what the reference itself learned by then, below its first loss: a trial that learns nothing rises as
+    far above 0 as they fall below it. What is farther from 0 than twice that is outside the picture.
     """
     numerics = result.numerics
-    if numerics is None or not numerics.has_losses:
+    if numerics is None or not any(map(numerics.difference, numerics.curves)):
         return None
     names = {trial.number: trial_name(result, trial) for trial in result.trials}
     figure = new_figure(3.3 + 0.25 * len(numerics.curves))
     axes = figure.add_subplot()
-    _curves(axes, numerics, names)
-    axes.set(xlabel="optimizer step", ylabel="training loss")
-    if limits := _limits(numerics):
-        axes.set_ylim(*limits)
+    learned = [
+        [loss - curve.losses[0] for loss in curve.losses] for curve in numerics.references.values() if curve.losses
+    ]
+    for place, losses in enumerate(learned):
+        label = None if place else f"what {numerics.reference} learned in each round"
+        axes.plot(_steps(losses), losses, color=MUTED, linewidth=1, label=label)
+    for place, (number, curves) in enumerate(numerics.curves.items()):
+        flagged = " (flagged)" if numerics.flag(number) else ""
+        name = textwrap.fill(names.get(number, f"trial {number}") + flagged, LETTERS)
+        _differences(axes, numerics, curves, PARTS[place % len(PARTS)], name)
+    most = max((abs(loss) for losses in learned for loss in losses if math.isfinite(loss)), default=0.0) or 1.0
+    axes.set(xlabel="optimizer step", ylabel=f"loss minus {numerics.reference}'s", ylim=(-1.1 * most, 1.1 * most))
     axes.grid()
     legend_below(figure, 1)
     caption = (
-        f"The same steps on the same data with {numerics.weights}: grey are float32's seeds, whose spread is what a training "
-        "may differ by without anything being wrong. A cross ends a curve whose next loss was not finite."
+        f"The same steps on the same data with {numerics.weights}, each round with a seed of its own. A line at 0 learns exactly "
+        f"as {numerics.reference} does; one that learned nothing would rise as far as the grey lines fall. A line ends where "
+        "its loss is not finite."
     )
-    return Drawing("loss-curves", "Losses of the numerics check", caption, figure)
+    return Drawing("loss-curves", "Losses in the confirmation rounds", caption, figure)
 
 
-def _curves(axes: Any, numerics: Numerics, names: Mapping[int, str]) -> None:
-    for place, curve in enumerate(curve for curve in numerics.references if curve.losses):
-        label = None if place else f"fp32, {len(numerics.references)} seeds"
-        axes.plot(_steps(curve), curve.losses, color=MUTED, linewidth=1, label=label)
-    if numerics.band:
-        last = len(numerics.references[0].losses)
-        label = f"mean of the last {JUDGED} losses: fp32's ± {DEVIATIONS:g} standard deviations"
-        window = [max(1, last - JUDGED + 1), last]
-        axes.fill_between(window, *numerics.band, color=MUTED, alpha=0.25, linewidth=0, label=label)
-    for place, (number, curve) in enumerate(numerics.curves.items()):
-        if curve.losses:
-            flagged = " (flagged)" if numerics.flag(number) else ""
-            name = textwrap.fill(names.get(number, f"trial {number}") + flagged, LETTERS)
-            colour, step = PARTS[place % len(PARTS)], curve.non_finite_step
-            axes.plot(_steps(curve), curve.losses, color=colour, linewidth=1.5, label=name)
-            if step and step > 1:  # a cross at the last finite loss
-                axes.plot(step - 1, curve.losses[step - 2], "x", color=colour, markersize=9, markeredgewidth=2)
+def _differences(axes: Any, numerics: Numerics, curves: Mapping[int, Curve], color: str, name: str) -> None:
+    """The trial's losses minus the reference's in each round that both ran, up to the first that is not finite."""
+    for number, curve in curves.items():
+        reference = numerics.references.get(number, Curve())
+        pairs = zip(curve.losses, reference.losses, strict=False)
+        differences = [own - other for own, other in pairs]
+        finite = next((step for step, loss in enumerate(differences) if not math.isfinite(loss)), len(differences))
+        if finite:
+            axes.plot(_steps(differences[:finite]), differences[:finite], color=color, linewidth=1.5, label=name)
+            name = "_"  # one line of the legend
 
 
-def _steps(curve: Curve) -> list[int]:
-    return list(range(1, len(curve.losses) + 1))
-
-
-def _limits(numerics: Numerics) -> tuple[float, float] | None:
-    """The losses to show: all that are no farther from float32's than those span; None where there are none."""
-    references = [loss for curve in numerics.references for loss in curve.losses if math.isfinite(loss)]
-    losses = [loss for curve in numerics.curves.values() for loss in curve.losses if math.isfinite(loss)]
-    if not references:
-        return None
-    shown = [*references, *losses, *(numerics.band or ())]
-    span = max(max(references) - min(references), 0.01 * abs(max(references)), 1e-6)
-    low = max(min(shown), min(references) - span)
-    high = min(max(shown), max(references) + span)
-    return low - 0.05 * span, high + 0.05 * span
+def _steps(losses: list[float]) -> list[int]:
+    return list(range(1, len(losses) + 1))

@@ -18,13 +18,14 @@ from autotune.workload.model.build import config_of
 from autotune.workload.model.config import image_shape
 
 
-def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
+def training_data(workload: Workload, samples_needed: int, seed: int, pool: int | None = None) -> tuple[Any, Any, Any]:
     """For the Trainer: (dataset, data collator, tokenizer or None).
 
-    samples_needed: number of random samples, which come from a fixed pool.
+    samples_needed: number of random samples, which come from a fixed pool; pool: different ones among them at the most.
     """
     if not workload.data:
-        samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
+        config, length = config_of(workload), workload.sequence_length
+        samples = SyntheticSamples(config, workload.task, length, samples_needed, seed, pool)
         return samples, default_data_collator, None
     datasets.disable_progress_bars()
     folder = cache_folder() / workload.data

@@ -16,21 +16,23 @@ DEFAULT_VOCABULARY = 256
 
 
 class SyntheticSamples:
-    """A map-style dataset of `length` samples, drawn in turn from a fixed pool of random ones.
+    """A map-style dataset of `length` samples, drawn in turn from a fixed pool of random ones, at most `pool` different ones.
 
     An item is a dict of tensors without a batch dimension: input_ids, attention_mask and labels of [tokens] int64,
     pixel_values of [channels, height, width] float32, class labels and answer positions as scalars.
     Values are random, never zeros: matrix products on zeros run measurably faster.
     """
 
-    def __init__(self, config: Any, task: str, sequence_length: int | None, length: int, seed: int) -> None:
+    def __init__(
+        self, config: Any, task: str, sequence_length: int | None, length: int, seed: int, pool: int | None = None
+    ) -> None:
         self._length = length
         generator = torch.Generator().manual_seed(seed)
         if task == "image-classification":
             self._pool = _images(config, generator)
         else:
             self._pool = _texts(config, task, _tokens(config, sequence_length), generator)
-        self._size = len(next(iter(self._pool.values())))
+        self._size = min(len(next(iter(self._pool.values()))), pool or length)
 
     def __len__(self) -> int:
         return self._length

@@ -149,15 +149,10 @@ def test_the_hungriest_rank_gives_the_peak(run: Run) -> None:
 
 
 def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(
-    ranked_host: ProbeHost, environment: Environment, tmp_path: Path
+    run: Run,
 ) -> None:
-    told = {"kind": "numerics", "request": {"steps": 4, "seed": 0}, "deadline_s": DEADLINE_S}
-    losses = []
-    for ranks, micro in ((2, 2), (1, 8)):
-        order = make_order(tmp_path, environment, asked=on_ranks(ranks, micro), **told)
-        value, failure = ranked_host.attempt(order)
-        assert failure is None, failure
-        losses.append(value["losses"])
+    losses = [run(on_ranks(ranks, micro), confirmation=1).losses[:4] for ranks, micro in ((2, 2), (1, 8))]
+    assert len(losses[0]) == 4
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -181,8 +176,7 @@ def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
         environment,
         "be killed",
         asked=on_ranks(2),
-        kind="numerics",
-        request={"steps": 4, "seed": 0},
+        kind="rehearsal",
         variables={"FAILING_RANK": "1"},
         deadline_s=DEADLINE_S,
     )
@@ -296,7 +290,7 @@ def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_warn
 
 
 def test_losses_are_the_mean_of_the_ranks_and_peaks_the_highest() -> None:
-    curves = [{"losses": [1.0, 2.0], "skipped_steps": 0}, {"losses": [3.0, "nan"], "skipped_steps": 0}]
-    assert merge_values("numerics", curves) == {"losses": [2.0, "nan"], "skipped_steps": 0}
-    told = [{"peak_bytes": {"training": 5}, "problems": []}, {"peak_bytes": {"training": 7}, "problems": ["x"]}]
-    assert merge_values("rehearsal", told) == {"peak_bytes": {"training": 7}, "problems": ["x"]}
+    ranks = [completed(losses=(1.0, 2.0)), completed(losses=(3.0, 5.0))]
+    assert merge_ranks(ranks).losses == (2.0, 3.5)
+    checks = [{"peak_bytes": {"training": 5}, "problems": []}, {"peak_bytes": {"training": 7}, "problems": ["x"]}]
+    assert merge_values(checks) == {"peak_bytes": {"training": 7}, "problems": ["x"]}

@@ -14,7 +14,7 @@ from autotune.core import Environment, Interval, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker
-from autotune.probe.train.run import arguments_of, data_order, most_steps, trainer_of
+from autotune.probe.train.run import arguments_of, most_steps, round_fields, trainer_of
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
 from autotune.workload.model.pickling import sent
@@ -179,6 +179,26 @@ def test_a_model_whose_checkpointing_was_switched_on_by_hand_trains_as_asked(
     assert trainer.model.is_gradient_checkpointing == (value == "full")
 
 
+# Losses ---------------------------------------------------------------------------------------------------------
+
+
+def test_rivals_in_a_round_begin_with_the_same_weights_and_learn_alike_unless_something_is_wrong(gpt2: Train) -> None:
+    def losses(micro: int, round_number: int = 1, precision: str = "fp32", **base: Any) -> tuple[float, ...]:
+        asked = configuration(micro, 8 // micro, precision=precision)
+        return gpt2(asked=asked, confirmation=round_number, base=base).losses
+
+    whole, halves, bf16, other = losses(8), losses(4), losses(8, precision="bf16"), losses(8, 2)
+    assert len(whole) >= 4
+    assert halves[0] == pytest.approx(whole[0], rel=1e-2), "dropout draws other numbers"
+    assert bf16[0] == pytest.approx(whole[0], rel=1e-2)
+    assert other[0] != whole[0]
+    assert halves[3] == pytest.approx(whole[3], rel=1e-2)
+    fast = losses(8, learning_rate=1e-2, warmup_steps=500, lr_scheduler_type="cosine")
+    assert fast[0] == pytest.approx(whole[0], rel=1e-4)
+    assert whole[-1] - fast[-1] > 10 * abs(whole[-1] - bf16[-1]), "a warmup of 500 steps is one of a few"
+    assert gpt2(asked=configuration(8, 1)).losses == ()
+
+
 # Which samples --------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +207,9 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
 
     Its micro-steps learn nothing: which samples they are given does not depend on that.
     """
-    trainer = trainer_of(order, UserObjects(), arguments_of(order, b"", folder, most_steps(order), **data_order(order)))
+    trainer = trainer_of(
+        order, UserObjects(), arguments_of(order, b"", folder, most_steps(order), **round_fields(order))
+    )
     trainer.training_step = lambda model, inputs, *_: torch.zeros(())
     fetch, seen = trainer.get_batch_samples, []
 

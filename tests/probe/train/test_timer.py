@@ -315,7 +315,7 @@ def test_the_bytes_of_the_largest_micro_batch_are_kept(clock: Clock) -> None:
 
 def longest(samples: int, tokens: int = 50) -> WorstBatch:
     ids = torch.ones(samples, tokens, dtype=torch.int64)
-    return WorstBatch({"input_ids": ids, "labels": ids}, f"{samples} x sample 7, the longest of the data")
+    return WorstBatch(({"input_ids": ids, "labels": ids},), f"{samples} x sample 7, the longest of the data")
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 7])

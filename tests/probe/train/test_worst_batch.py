@@ -117,7 +117,11 @@ def test_the_longest_fill_the_micro_batch_in_turn(
 ) -> None:
     made = worst_batch(order(longest, micro), trainer_on(list("abcd")))
     assert made is not None
-    assert made.batch == list(samples)
+    assert made.batches[0] == list(samples)
+    in_turn = [longest[place % len(longest)] for place in range(3 * micro)]
+    assert made.micro_batches(3, "cpu") == [
+        ["abcd"[place] for place in in_turn[begin : begin + micro]] for begin in range(0, 3 * micro, micro)
+    ]
     assert made.origin == f"{named}, the longest of the data"
 
 
@@ -131,7 +135,7 @@ def test_the_trainer_takes_as_many_steps_on_it_as_asked_and_then_goes_on_with_th
 
     trainer = SimpleNamespace(get_batch_samples=fetch)
     worst = {"x": torch.zeros(2)}
-    feed(trainer, WorstBatch(worst, "made"), 2)
+    feed(trainer, WorstBatch((worst,), "made"), 2)
     data = iter([{"x": torch.full((2,), float(place))} for place in range(1, 7)])
     taken = [trainer.get_batch_samples(data, 3, "cpu")[0] for _ in range(4)]
     assert [[float(batch["x"][0]) for batch in step] for step in taken] == [[0] * 3, [0] * 3, [1, 2, 3], [4, 5, 6]]

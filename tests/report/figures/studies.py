@@ -41,12 +41,12 @@ def many(number: int) -> SearchResult:
     for one in (trials[0], *whole[:3]):
         trials[one.number] = replace(one, confirmations=(one.measurement,) * 3)
     best = whole[0].number
-    falling = [Curve(tuple(8 + at / 50 + math.exp(-step / 8) for step in range(30))) for at in range(3)]
+    falling = {at: Curve(tuple(8 + at / 50 + math.exp(-step / 8) for step in range(30))) for at in (1, 2, 3)}
     return result(
         trials,
         prospects={at: OptimalityGap(1.2 / (1 + at), 2.0 / (1 + at), number - at) for at in range(number)},
         estimated_peaks={0: peak(500), best: peak(600)},
-        numerics=Numerics(tuple(falling), {best: falling[1]}),
+        numerics=Numerics(falling, {best: falling}),
     )
 
 
