@@ -29,9 +29,7 @@ class Card:
 
     name: str
     gigabytes: int  # memory as it is sold
-    memory_bytes: (
-        int  # what programs can use, contexts included (`torch.cuda.get_device_properties`), ECC on with GDDR6
-    )
+    memory_bytes: int  # that programs can use, with contexts (`torch.cuda.get_device_properties`), ECC on with GDDR6
     flops: Mapping[str, float]  # precision that it has -> floating-point operations / second at most
     compute_capability: tuple[int, int] | None
     source: str

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from autotune.core.configuration import Configuration
-from tests.makers import configuration
+from tests.makers import SETTINGS, configuration
 
 
 def test_the_global_batch_size_is_exact_wherever_a_configuration_can_be_built() -> None:
@@ -39,14 +39,7 @@ def test_no_target_is_met_with_sizes_below_one(target: int, micro: int) -> None:
 
 def test_its_values_name_every_setting_with_the_micro_batch_first() -> None:
     result = configuration(16, precision="bf16")
-    assert list(result.values) == [
-        "micro_batch_size",
-        "checkpointing",
-        "precision",
-        "optimizer",
-        "workers",
-        "pin_memory",
-    ]
+    assert list(result.values) == ["micro_batch_size", *SETTINGS]
     assert (result.values["micro_batch_size"], result.values["precision"]) == (16, "bf16")
 
 

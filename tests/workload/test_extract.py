@@ -44,23 +44,12 @@ def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
     refused(trainer, "on the device meta")
 
 
-@pytest.mark.parametrize(
-    ("facts", "text"),
-    [
-        ({"world_size": 4}, "one of 4 ranks"),
-        ({"n_gpu": 2}, "sees 2 GPUs"),
-    ],
-)
-def test_several_ranks_or_gpus_are_refused(facts: dict[str, int], text: str, tmp_path: Path) -> None:
+def test_several_ranks_or_gpus_and_a_sharded_model_are_refused(tmp_path: Path) -> None:
     trainer = built(tmp_path)
-    trainer.args = SimpleNamespace(**{"world_size": 1, "n_gpu": 1, "max_steps": 1, **facts})
-    refused(trainer, text)
-
-
-@pytest.mark.parametrize("name", ["is_deepspeed_enabled", "is_fsdp_enabled"])
-def test_a_sharded_model_is_refused(name: str, tmp_path: Path) -> None:
-    trainer = built(tmp_path)
-    setattr(trainer, name, True)
+    for facts, text in (({"world_size": 4}, "one of 4 ranks"), ({"n_gpu": 2}, "sees 2 GPUs")):
+        trainer.args = SimpleNamespace(**{"world_size": 1, "n_gpu": 1, "max_steps": 1, **facts})
+        refused(trainer, text)
+    trainer.is_fsdp_enabled = True
     refused(trainer, "DeepSpeed or FSDP")
 
 

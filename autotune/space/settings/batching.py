@@ -45,7 +45,6 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "numerics"},
     summary="Samples of like length together need less padding, and come in another order.",
-    read=one_of(*NAMES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

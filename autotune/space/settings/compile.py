@@ -102,9 +102,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="compile",
     values=VALUES,
-    changes={"speed", "memory"},
     summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
@@ -66,9 +66,7 @@ def _change(value: Value, context: Context) -> Change:
 SETTING = Setting(
     name="fsdp",
     values=VALUES,
-    changes={"speed", "memory"},
     summary="Shards weights, gradients and optimizer state over the ranks: memory for a larger micro-batch, paid in traffic.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -25,13 +25,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Labels:
-    """How a column's values become what the model learns: a class id each, or a number as it is.
+    """How a column's values become what the model learns: a class id each, or a number as it is."""
 
-    ids: value -> class id, None where the values are class ids already; count: classes, 1 for numbers.
-    """
-
-    count: int
-    ids: Mapping[Any, int] | None = None
+    count: int  #: classes; 1 for numbers
+    ids: Mapping[Any, int] | None = None  #: value -> class id; None where the values are class ids already
     is_number: bool = False
 
     def of(self, value: Any) -> int | float | None:

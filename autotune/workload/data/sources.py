@@ -27,17 +27,13 @@ _ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the data is, before it is read.
+    """Where the data is, before it is read."""
 
-    name: as the user wrote it; path: None for a hub id; reader: of `datasets`, `saved` for a folder that
-    `save_to_disk` wrote; files: split -> files; identity: of local data, empty for a hub id.
-    """
-
-    name: str
-    path: Path | None
-    reader: str
-    files: dict[str, tuple[str, ...]]
-    identity: str = ""
+    name: str  #: as the user wrote it
+    path: Path | None  #: None for a hub id
+    reader: str  #: of `datasets`, or `saved` for a folder that `save_to_disk` wrote
+    files: dict[str, tuple[str, ...]]  #: split -> files
+    identity: str = ""  #: of local data; empty for a hub id
 
 
 def find_data(name: str, images: bool) -> DataSource:

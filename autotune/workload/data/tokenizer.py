@@ -1,9 +1,8 @@
 """Tokenizer of a model, or a byte-pair one trained on the data where the model has none."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -23,16 +22,11 @@ _PAD, _START, _END, _UNKNOWN, _MASK = _SPECIAL = ("<|pad|>", "<|start|>", "<|end
 _BYTES = 256
 
 
-@dataclass(frozen=True)
-class TokenizerPlan:
+class TokenizerPlan(NamedTuple):
     """The tokenizer that will read the data; place is a folder or hub id, empty for one still to be trained."""
 
     place: str
     identity: str
-
-    @property
-    def is_trained(self) -> bool:
-        return not self.place
 
 
 def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:

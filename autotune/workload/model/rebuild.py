@@ -20,17 +20,13 @@ COMES_WITH_TRAINING = ("accelerate", "transformers")
 
 @dataclass(frozen=True)
 class FromConfig:
-    """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
-
-    frozen: names of the parameters that do not learn. checkpointed: name of a layer with activation checkpointing -> the
-    function that it calls for it.
-    """
+    """A `model_init`: a model of this class and config with random weights."""
 
     kind: Any
     config: Any
-    dtype: str
-    frozen: frozenset[str] = frozenset()
-    checkpointed: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str  #: of the weights, as `float32`
+    frozen: frozenset[str] = frozenset()  #: names of the parameters that do not learn
+    checkpointed: Mapping[str, Any] = field(default_factory=dict)  #: layer -> its checkpointing function
 
     def __call__(self) -> Any:
         """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""

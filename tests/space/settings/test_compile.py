@@ -65,12 +65,10 @@ def test_a_mode_is_inductor_s_whatever_backend_the_user_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "precision", "tf32"),
-    [({}, None, False), ({"tf32": True}, None, True), ({}, "tf32", True), ({}, "fp32", False), ({}, "bf16", False)],
+    ("base", "precision", "tf32"), [({}, "tf32", True), ({"tf32": True}, "bf16", True), ({}, "bf16", False)]
 )
-def test_it_does_not_change_the_precision(base: dict[str, object], precision: str | None, tf32: bool) -> None:
-    made = fields(CARD, base, compile="default", **({"precision": precision} if precision else {}))
-    assert made["tf32"] is tf32
+def test_it_does_not_change_the_precision(base: dict[str, object], precision: str, tf32: bool) -> None:
+    assert fields(CARD, base, compile="default", precision=precision)["tf32"] is tf32
 
 
 @pytest.mark.parametrize("value", [value for value in SETTING.values if value not in ("none", "regional", "default")])
@@ -143,64 +141,30 @@ def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("reduce_overhead", Context(CARD, workload())) is None
 
 
-def test_its_probes_are_expected_to_take_longer() -> None:
-    assert SETTING.seconds("none") == 0
-    assert 0 < SETTING.seconds("regional") < SETTING.seconds("default") < SETTING.seconds("max_autotune")
-
-
 @pytest.mark.nightly
-@pytest.mark.nightly
-def test_a_training_of_compiled_blocks_is_measured(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+@pytest.mark.parametrize(("value", "backend"), [("default", "inductor"), ("regional", None)])
+def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
+    value: str,
+    backend: str | None,
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
 ) -> None:
-    if reason := SETTING.unavailable("regional", Context(environment, workload())):
+    if reason := SETTING.unavailable(value, Context(environment, workload())):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 2}), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
-    asked = configuration(2, accumulation=2, compile="regional", precision="bf16")
-    order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
-    measurement = measured(host, order)
-    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
-    assert (measurement.settings["compile"], measurement.settings["precision"]) == ("regional", "bf16")
-    assert measurement.compile_s > 1.0
-    assert measurement.recompiled_graphs == 0
-
-
-@pytest.mark.nightly
-def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> None:
-    if reason := SETTING.unavailable("default", Context(environment, workload())):
-        pytest.skip(f"compiling: {reason}")
-    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
-    model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
-    asked = configuration(2, accumulation=2, compile="default", compile_backend="inductor")
-    order = make_order(
-        tmp_path,
-        environment,
-        asked=asked,
-        workload=model,
-        deadline_s=500.0,
-        allowed_bytes=2 << 30,
+    asked = configuration(
+        2, accumulation=2, compile=value, precision="bf16", **({"compile_backend": backend} if backend else {})
     )
+    order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
     cold = measured(host, order)
     assert cold.outcome is Outcome.COMPLETED, f"{cold.reason}\n{cold.log_tail}"
-    assert cold.settings["compile"] == "default"
-    assert cold.settings["compile_backend"] == "inductor"
-    assert cold.settings["precision"] == "fp32"
+    assert (cold.settings["compile"], cold.settings["precision"]) == (value, "bf16")
+    assert cold.settings.get("compile_backend") == backend
     assert cold.compile_s > 1.0
     assert cold.recompiled_graphs == 0
     warm = measured(host, replace(order, confirmation=1))
     assert warm.outcome is Outcome.COMPLETED, warm.reason
     assert warm.compile_s < cold.compile_s
-    plain = measured(host, replace(order, **vars(_without(order, environment))))
-    assert plain.settings["compile"] == "none"
-    assert plain.compile_s == 0.0
-
-
-def _without(order: object, environment: Environment) -> SimpleNamespace:
-    """The fields of an order that compiles nothing."""
-    asked = configuration(2, accumulation=2, compile="none", compile_backend="inductor")
-    return SimpleNamespace(
-        configuration=asked, training_arguments=training_setup(asked, environment, {}).training_arguments
-    )

@@ -1,12 +1,10 @@
 """LoRA's targets."""
 
-from collections.abc import Callable
-
 import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
-from autotune.core import Outcome, Workload
+from autotune.core import Outcome
 from autotune.core.failures import from_exception
 from autotune.space.settings import Context
 from autotune.space.settings.lora_targets import SETTING
@@ -26,16 +24,8 @@ SMALL = {
     "llama": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "bert": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "t5": {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16},
-    "opt": {
-        "num_hidden_layers": 1,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "ffn_dim": 16,
-        "word_embed_proj_dim": 8,
-    },
     "distilbert": {"n_layers": 1, "dim": 8, "n_heads": 2, "hidden_dim": 16},
     "deberta-v2": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
-    "gpt_neox": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16},
     "qwen2_moe": {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2},
 }
 
@@ -58,6 +48,7 @@ def test_it_is_read_back_from_the_layers_that_have_an_adapter(kind: str, value: 
     fields = training_setup(configuration(8, lora="2", lora_targets=value), cpu(), {}, task).adapter
     outline = model_outline(config, task)
     assert SETTING.unavailable(value, Context(cpu(), workload(adapter_targets=adapter_targets(outline)))) is None
+    assert SETTING.read_back(observed(model=outline)) is None, "without an adapter"
     made = get_peft_model(outline, LoraConfig(**fields), low_cpu_mem_usage=True)
     assert SETTING.read_back(observed(model=made)) == value
 
@@ -72,12 +63,3 @@ def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)
     assert from_exception(caught.value, "build").outcome is Outcome.UNSUPPORTED
-
-
-def test_what_is_read_of_a_model_tells_which_of_its_layers_can_have_one(workload_of: Callable[..., Workload]) -> None:
-    assert workload_of("bert-mini", sequence_length=16).adapter_targets == {"all_linear": None, "attention": None}
-
-
-def test_without_an_adapter_nothing_is_read_back() -> None:
-    outline = model_outline(AutoConfig.for_model("gpt2", **SMALL["gpt2"]), "causal-lm")
-    assert SETTING.read_back(observed(model=outline)) is None

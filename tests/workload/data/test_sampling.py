@@ -57,7 +57,7 @@ def train(
     return train
 
 
-@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini", "t5-mini"])
+@pytest.mark.parametrize("model", ["bert-mini", "t5-mini"])
 def test_batches_are_padded_to_the_multiple_asked_for(train: Train, model: str) -> None:
     measurement = train(model, padding="32")
     assert all(step.tokens % 32 == 0 for step in measurement.steps)
@@ -65,7 +65,7 @@ def test_batches_are_padded_to_the_multiple_asked_for(train: Train, model: str) 
     assert measurement.worst_batch
 
 
-@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini", "moe-mini"])
+@pytest.mark.parametrize("model", ["gpt2-mini", "moe-mini"])
 def test_packed_batches_have_no_padding_and_as_many_samples(train: Train, model: str) -> None:
     packed, plain = train(model, packing="flattening"), train(model, packing="none")
     for one, other in zip(packed.steps, plain.steps, strict=True):
@@ -84,8 +84,10 @@ def test_grouped_batches_have_less_padding_and_the_same_worst_batch(train: Train
     assert grouped.worst_batch == random.worst_batch
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("model", ["gpt2-mini", "llama-mini", "moe-mini"])
+@pytest.mark.parametrize(
+    ("model", "attention"),
+    [("gpt2-mini", "eager"), ("llama-mini", "sdpa"), ("llama-mini", "eager"), ("moe-mini", "sdpa")],
+)
 def test_a_packed_sample_is_not_seen_by_its_neighbour(
     texts: Callable[..., Workload], model: str, attention: str
 ) -> None:
@@ -180,7 +182,7 @@ def test_lengths_are_read_once_for_each_sample_however_many_steps_there_are(tmp_
     assert len(data.places) <= 2 + 20 + 22 * 4
 
 
-@pytest.mark.parametrize("samples", [20, 23, 64, 500])
+@pytest.mark.parametrize("samples", [23, 500])
 def test_steps_are_whole_whatever_the_data_s_length_and_the_trainer_s_loader(samples: int, tmp_path: Path) -> None:
     data = Read(samples)
     trainer = built(tmp_path, Labels, fields={"max_steps": 30}, train_dataset=data)
