@@ -29,11 +29,7 @@ class Overrides(NamedTuple):
 
 
 def parse_overrides(request: TuningRequest) -> Overrides:
-    """What the request says of settings.
-
-    Needs no environment, so that wrong names and values are reported before anything is started. Raises InvalidSpace,
-    InvalidRequest.
-    """
+    """What the request says of settings, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
     space = dict(read_space(request.space))
     for name in (*request.fix, *request.only):
         if name not in SETTINGS:
@@ -123,10 +119,8 @@ _FINDER_NOTE = f"{FINDER} is left out: it would shrink the batch, and with it th
 
 
 def _without_conflicts(space: SearchSpace) -> SearchSpace:
-    """The space without values that cannot be combined with any of another setting, and with a note on those that can with some.
-
-    Raises InvalidRequest where nothing is left.
-    """
+    """The space without values that cannot be combined with any of another setting, and with a note on those that can
+    with some. Raises InvalidRequest where nothing is left."""
     conflicts, notes, values = list[RuledOut](), list(space.notes), dict(space.values)
     for name in space.values:
         for other, rule in SETTINGS[name].forbidden.items():

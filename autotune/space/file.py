@@ -105,10 +105,7 @@ def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
 
 
 def open_space(name_or_path: str) -> SpaceFile:
-    """A shipped space of this name, or a file; setting names have underscores.
-
-    Raises InvalidSpace naming file, line and the nearest right word.
-    """
+    """A shipped space of this name, or a file. Raises InvalidSpace naming file, line and the nearest right word."""
     shipped = named_spaces()
     path = shipped.get(name_or_path) or Path(name_or_path)
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long
@@ -116,14 +113,14 @@ def open_space(name_or_path: str) -> SpaceFile:
     data, lines = _parse_file(path)
     for section in data:
         if section not in _SECTIONS:
-            message = f"{path}:{lines[str(section)]}: {section}: there is no such section."
+            message = f"{path}:{lines.get(str(section), 1)}: {section}: there is no such section."
             raise InvalidSpace(message, did_you_mean(section, _SECTIONS))
     parameters = data.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         raise InvalidSpace(f"{path}:{lines.get('parameters', 1)}: no parameters.", _SHAPE)
     values = {}
     for name, given in parameters.items():
-        where = f"{path}:{lines[str(name)]}"
+        where = f"{path}:{lines.get(str(name), 1)}"
         setting = SETTINGS.get(str(name).replace("-", "_"))
         if setting is None:
             raise InvalidSpace(f"{where}: there is no setting {name!r}.", did_you_mean(name, SETTINGS))
@@ -132,13 +129,16 @@ def open_space(name_or_path: str) -> SpaceFile:
             raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
         is_word = setting.name == MICRO and isinstance(given, str) and given in SIZES
         values[setting.name] = (SIZES[given],) if is_word else tuple(_value(setting, value, where) for value in several)
-    core = tuple(str(name).replace("-", "_") for name in data.get("core", ()))
+    first = data.get("core") or []
+    if not isinstance(first, list):
+        raise InvalidSpace(f"{path}:{lines.get('core', 1)}: core: {first!r} is no list.", "Write `core: [precision]`.")
+    core = tuple(str(name).replace("-", "_") for name in first)
     for name in core:
         if name not in values:
             message = f"{path}:{lines['core']}: the core names {name!r}, which has no values below."
             raise InvalidSpace(message, did_you_mean(name, values))
     sizes = values.pop(MICRO, (SIZES[DIVISORS],))
-    return SpaceFile(str(data.get("description", "")), {MICRO: sizes, **values}, core)
+    return SpaceFile(str(data.get("description") or ""), {MICRO: sizes, **values}, core)
 
 
 def _value(setting: Setting, value: Any, where: str) -> Any:

@@ -89,20 +89,15 @@ def utilization(
         return None
     if sample_flops is None or not speed:
         return None
-    flops = sample_flops.of(_mean_share(trial, workload))
+    tokens, share = trial.tokens_per_second, 1.0
+    if tokens and workload.sequence_length:  # of a sample in the timed steps, padding included
+        share = float(tokens) / float(speed) / workload.sequence_length
+    flops = sample_flops.of(share)
     rate = flops * float(speed) / configuration.data_parallel_size
     card = None if environment.is_cpu else card_of(environment.device_name, environment.total_memory_bytes)
     peak = card.flops.get(precision) if card else None
     product = arithmetic.products.get(precision)
     return Utilization(precision, flops, rate / peak if peak else None, rate / product if product else None, card)
-
-
-def _mean_share(trial: Trial, workload: Workload) -> float:
-    """Tokens of a sample in the timed steps, padding included, as a share of the longest sample's."""
-    tokens, samples = trial.tokens_per_second, trial.samples_per_second
-    if not tokens or not samples or not workload.sequence_length:
-        return 1.0
-    return float(tokens) / float(samples) / workload.sequence_length
 
 
 def _precision(

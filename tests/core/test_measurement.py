@@ -162,14 +162,7 @@ def test_what_completed_only_because_the_allocator_tried_again_does_not_fit() ->
 
 
 @pytest.mark.parametrize(
-    ("held", "refused", "fits"),
-    [
-        (ALLOWED, ALLOWED // 2, 0.5),
-        (ALLOWED // 2, ALLOWED // 4, 0.01),
-        (None, None, 0.01),
-        (ALLOWED, None, 0.01),
-        (None, 3 * ALLOWED, 2.0),
-    ],
+    ("held", "refused", "fits"), [(ALLOWED, ALLOWED // 2, 0.5), (ALLOWED // 2, None, 0.01), (None, 3 * ALLOWED, 2.0)]
 )
 def test_what_ran_out_of_memory_misses_by_what_it_wanted(held: int | None, refused: int | None, fits: float) -> None:
     measured = ended(Outcome.OUT_OF_MEMORY, held_bytes=held, refused_bytes=refused)

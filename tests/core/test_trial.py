@@ -41,5 +41,4 @@ def test_the_peak_is_the_highest_of_all_its_probes() -> None:
 
 
 def test_what_it_took_is_the_sum_of_its_probe_and_its_rounds() -> None:
-    assert trial(0, probe_seconds=61.0).probe_seconds == 61.0
     assert trial(0, confirmed=10.0, probe_seconds=61.0).probe_seconds == 183.0

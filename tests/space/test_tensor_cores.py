@@ -73,9 +73,14 @@ def test_the_worth_of_padding_is_what_was_measured() -> None:
         ({}, "causal-lm", FORMATS),
     ],
 )
-def test_nothing_is_measured_where_nothing_is_to_be_padded(config: Any, task: str, precisions: tuple[str, ...]) -> None:
+def test_nothing_is_said_or_measured_where_nothing_is_to_be_padded(
+    config: Any, task: str, precisions: tuple[str, ...]
+) -> None:
     assert output_layer(config, task, gpu(), precisions) is None
+    if task == "causal-lm":
+        assert advice(config, gpu(), precisions) == ()
     assert output_layer(GPT2, "causal-lm", cpu(), FORMATS) is None
+    assert advice(GPT2, cpu(), FORMATS) == ()
 
 
 def test_the_output_layer_s_products_are_measured_for_real(host: ProbeHost) -> None:
@@ -92,10 +97,3 @@ def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:
         "intermediate_size 401 is no multiple of 64",
         "heads of 20 values are no multiple of 8",
     ]
-
-
-def test_nothing_is_said_where_it_fits_on_a_cpu_or_without_16_bits() -> None:
-    assert advice({"vocab_size": 50304, "n_embd": 768, "n_head": 12}, gpu(), FORMATS) == ()
-    assert advice(GPT2, cpu(), FORMATS) == ()
-    assert advice(GPT2, gpu(), ("fp32", "tf32")) == ()
-    assert advice({}, gpu(), FORMATS) == ()

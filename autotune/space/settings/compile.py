@@ -67,10 +67,8 @@ def backend_of(trainer: Any) -> str:
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
-
-    Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
-    """
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode. Graphs
+    alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves."""
     if not observed.graphs or backend_of(observed.trainer) == "no":
         return NONE
     plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)

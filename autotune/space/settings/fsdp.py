@@ -9,10 +9,8 @@ VALUES = ("none", "shard_grad_op", "full_shard")
 
 
 def _from_user(context: Context) -> str:
-    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
-
-    A `hybrid_shard` copies between machines, and on one is a full_shard.
-    """
+    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`. A `hybrid_shard`
+    copies between machines, and on one is a full_shard."""
     option = context.arguments.get("fsdp")
     if not option:
         return "none"

@@ -19,10 +19,7 @@ from autotune.workload.model.config import image_shape
 
 
 def training_data(workload: Workload, samples_needed: int, seed: int) -> tuple[Any, Any, Any]:
-    """For the Trainer: (dataset, data collator, tokenizer or None).
-
-    samples_needed: number of random samples, which come from a fixed pool.
-    """
+    """(dataset, data collator, tokenizer or None) for the Trainer. samples_needed: of random ones, from a fixed pool."""
     if not workload.data:
         samples = SyntheticSamples(config_of(workload), workload.task, workload.sequence_length, samples_needed, seed)
         return samples, default_data_collator, None

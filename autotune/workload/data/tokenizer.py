@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.paths import reads_as_path
 from autotune.workload.data.sources import stamp
-from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable
+from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable, why_not_on_hub
 from autotune.workload.model.build import tasks_of
 from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.config import token_id, vocabulary_size
@@ -30,10 +31,7 @@ class TokenizerPlan(NamedTuple):
 
 
 def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:
-    """The requested tokenizer, by name or folder, else the model's own, else one to be trained.
-
-    Raises InvalidRequest where the requested one does not exist.
-    """
+    """The requested tokenizer, else the model's own, else one to be trained. Raises InvalidRequest for a missing one."""
     place = _requested_place(requested) if requested else _own_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
@@ -142,13 +140,12 @@ def _requested_place(requested: str) -> str:
         if not any((path / name).is_file() for name in (*_FILES, "added_tokens.json")):
             raise InvalidRequest(f"The folder {requested} holds no tokenizer.", "Name the folder of a saved tokenizer.")
         return str(path.resolve())
-    if path.exists() or requested.startswith((".", "~", "/")) or requested.count("/") > 1:
+    if path.exists() or reads_as_path(requested):
         what = "is a file, not a folder" if path.exists() else "is not there"
         raise InvalidRequest(f"The tokenizer folder {requested} {what}.", "Name the folder of a saved tokenizer.")
     if not _on_hub(requested):
-        where = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
         raise InvalidRequest(
-            f"There is no tokenizer {requested!r}: no folder of that name, and {where}.",
+            f"There is no tokenizer {requested!r}: no folder of that name, and {why_not_on_hub()}.",
             "Check the spelling, or leave --tokenizer out to train one on the data.",
         )
     return requested

@@ -176,16 +176,20 @@ def _outline(model: Any) -> tuple[Any, ...]:
 def layers_digest(model: Any) -> str:
     """Sixteen digits that are the same in every process, and others where a layer, its attention, its patches, or the shape,
     dtype or learning of a parameter is another: what no config says of a user's own model."""
-    layers = [(name, _name(layer), _attention(layer), _patches(layer)) for name, layer in model.named_modules()]
+    layers = [
+        (
+            name,
+            _name(layer),
+            str(getattr(getattr(layer, "config", None), "_attn_implementation", None) or ""),
+            _patches(layer),
+        )
+        for name, layer in model.named_modules()
+    ]
     parameters = [
         (name, tuple(weight.shape), str(weight.dtype), weight.requires_grad)
         for name, weight in model.named_parameters()
     ]
     return hashlib.sha256(repr((layers, parameters)).encode()).hexdigest()[:16]
-
-
-def _attention(layer: Any) -> str:
-    return str(getattr(getattr(layer, "config", None), "_attn_implementation", None) or "")
 
 
 def _patches(layer: Any) -> list[str]:

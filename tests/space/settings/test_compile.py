@@ -11,10 +11,11 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 
-from autotune.core import Configuration, Environment, Outcome, Workload
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
+from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import Context
+from autotune.space.settings import SETTINGS, Context, Observed
 from autotune.space.settings.compile import SETTING
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, cpu, gpu, workload
@@ -29,6 +30,12 @@ SMALL = {
     **{"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 16},
 }
 """One layer: each further one takes seconds to compile, and nothing else."""
+
+
+def compiled(graphs: int = 3, **plugin: Any) -> Observed:
+    """A training in which torch compiled so many graphs; accelerate's plugin has these attributes."""
+    state = SimpleNamespace(dynamo_plugin=SimpleNamespace(**plugin))
+    return observed(graphs=graphs, accelerator=SimpleNamespace(state=state))
 
 
 def fields(environment: Environment, base: dict[str, object] | None = None, **settings: str) -> dict[str, object]:
@@ -76,8 +83,7 @@ def test_each_mode_is_one_of_torch_s_and_is_read_back_from_what_was_compiled(val
     mode = fields(CARD, compile=value)["torch_compile_mode"]
     options = torch._inductor.list_mode_options(mode)
     assert options.get("triton.cudagraphs", False) == (value in ("reduce_overhead", "max_autotune_graphs"))
-    shown = observed(graphs=3)
-    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(mode=mode)))
+    shown = compiled(mode=mode)
     assert SETTING.read_back(shown) == value
     assert SETTING.read_back(replace(shown, graphs=0)) == "none"
 
@@ -94,9 +100,7 @@ def test_regional_is_default_with_a_variable_of_its_process() -> None:
 @pytest.mark.parametrize(("regional", "value"), [(True, "regional"), (False, "default")])
 def test_blocks_that_were_compiled_are_told_from_a_whole_model(regional: bool, value: str) -> None:
     model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]))
-    shown = observed(graphs=2)
-    plugin = SimpleNamespace(backend="inductor", mode="default")
-    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    shown = compiled(backend="inductor", mode="default")
     shown.trainer.model_wrapped = compile_regions(model) if regional else torch.compile(model)
     assert SETTING.read_back(shown) == value
 
@@ -122,13 +126,8 @@ def space(**values: tuple[Any, ...]) -> SearchSpace:
 
 
 def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -> None:
-    trainer = observed().trainer
-    plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"), mode="default")
-    trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
-    shown = replace(observed(), trainer=trainer, graphs=3)
-    assert SETTING.read_back(shown) == "none"
-    plugin.backend = SimpleNamespace(value="INDUCTOR")
-    assert SETTING.read_back(shown) == "default"
+    for backend, value in (("NO", "none"), ("INDUCTOR", "default")):
+        assert SETTING.read_back(compiled(backend=SimpleNamespace(value=backend), mode="default")) == value
 
 
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
@@ -168,3 +167,25 @@ def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_
     warm = measured(host, replace(order, confirmation=1))
     assert warm.outcome is Outcome.COMPLETED, warm.reason
     assert warm.compile_s < cold.compile_s
+
+
+def test_the_backend_is_read_back_from_what_compiles() -> None:
+    read_back = SETTINGS["compile_backend"].read_back
+    assert read_back(compiled(backend=SimpleNamespace(value="AOT_EAGER"), mode="default")) == "aot_eager"
+    assert read_back(compiled(backend="INDUCTOR", mode="reduce-overhead")) is None
+    assert read_back(compiled(graphs=0, backend="INDUCTOR")) is None
+    assert read_back(compiled(backend=SimpleNamespace(value="NO"))) is None, "an optimizer compiled itself"
+
+
+def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = compiling.backends(on_cpu=True)
+    assert known["aot_eager"] is None
+    assert "no GPU" in (known["cudagraphs"] or "")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
+
+
+def test_a_training_runs_with_another_backend(train: Callable[..., Measurement]) -> None:
+    train("bert-mini", accumulation=1, compile="default", compile_backend="aot_eager")

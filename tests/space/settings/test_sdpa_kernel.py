@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core import Environment, Outcome, Workload
+from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Context
@@ -46,15 +46,16 @@ def test_it_means_nothing_beside_another_attention() -> None:
 
 @pytest.mark.slow
 def test_a_probe_trains_with_it_and_what_the_kernel_cannot_do_is_unsupported(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+    train: Callable[..., Measurement],
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
 ) -> None:
     """A CPU's flash kernel knows no dropout, which gpt2 has."""
-    for model, outcome in (("llama-mini", Outcome.COMPLETED), ("gpt2-mini", Outcome.UNSUPPORTED)):
-        asked = configuration(2, 1, attention="sdpa", sdpa_kernel="flash")
-        order = make_order(tmp_path, environment, asked=asked, workload=workload_of(model, sequence_length=16))
-        measurement = measured(host, order)
-        assert measurement.outcome is outcome, measurement.reason
-        if outcome is Outcome.COMPLETED:
-            assert measurement.settings["sdpa_kernel"] == "flash"
-        else:
-            assert "an attention kernel cannot do this" in measurement.reason
+    train("llama-mini", attention="sdpa", sdpa_kernel="flash")
+    asked = configuration(2, 1, attention="sdpa", sdpa_kernel="flash")
+    order = make_order(tmp_path, environment, asked=asked, workload=workload_of("gpt2-mini", sequence_length=16))
+    measurement = measured(host, order)
+    assert measurement.outcome is Outcome.UNSUPPORTED
+    assert "an attention kernel cannot do this" in measurement.reason
