@@ -33,10 +33,11 @@ if worker := os.environ.get(
 if str(ROOT := Path(__file__).parents[1]) not in sys.path:
     sys.path.insert(0, str(ROOT))  # a plain checkout, with the project not installed
 
-from autotune.core.environment import Environment  # noqa: E402
-from autotune.core.workload import Workload  # noqa: E402
+from autotune.core import Environment, Measurement, Outcome, Workload  # noqa: E402
 from autotune.probe.order import Order  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.space.settings import SETTINGS, Context  # noqa: E402
+from tests.probe.probes import configuration, make_order, measured  # noqa: E402
 
 RECORDED = Path(__file__).parent / "data" / "recorded" / "bert-mini.json"
 """What a real host answered to the orders of a search (tests/data/record_host.py), for a `RecordedHost`."""
@@ -110,3 +111,25 @@ def workload_of(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Ca
         return known[key]
 
     return workload
+
+
+@pytest.fixture
+def train(
+    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Callable[..., Measurement]:
+    """`train("gpt2-mini", lora="8")`: a probe of that model, or workload, with settings that the training showed."""
+
+    def train(model: str | Workload, micro: int = 2, accumulation: int = 2, **settings: Any) -> Measurement:
+        workload = workload_of(model, sequence_length=16) if isinstance(model, str) else model
+        for name, value in settings.items():
+            assert SETTINGS[name].unavailable(value, Context(environment, workload)) is None
+        asked = configuration(micro, accumulation, **settings)
+        order = make_order(tmp_path, environment, asked=asked, workload=workload, deadline_s=ASKING_S)
+        measurement = measured(host, order)
+        assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
+        for name, value in settings.items():
+            shown = measurement.settings.get(name)
+            assert shown == value or (shown is None and SETTINGS[name].active_if), f"{name} {value}: {shown}"
+        return measurement
+
+    return train

@@ -1,12 +1,14 @@
 """Makers of nouns for tests: whole and plausible, every fact open to change by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from autotune.commands.result import TuningResult
-from autotune.core import Configuration, Environment, Measurement, Outcome, Step, Trial, Value, Workload
+from autotune.core import Configuration, Environment, InvalidRequest, Measurement, Outcome, Step, Trial, Value, Workload
 from autotune.core.request import tuning_request
 from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
@@ -218,3 +220,12 @@ def with_setup(result: TuningResult, **parts: Any) -> TuningResult:
     changed = replace(result)
     vars(changed)["best_setup"] = replace(result.best_setup, **parts)  # where the cached property keeps it
     return changed
+
+
+def refusal_of(call: Callable[[], Any], kind: type[InvalidRequest] = InvalidRequest) -> str:
+    """The line, with advice, with which this call is refused."""
+    with pytest.raises(kind) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert caught.value.advice
+    return str(caught.value)

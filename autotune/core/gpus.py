@@ -29,9 +29,7 @@ class Card:
 
     name: str
     gigabytes: int  # memory as it is sold
-    memory_bytes: (
-        int  # what programs can use, contexts included (`torch.cuda.get_device_properties`), ECC on with GDDR6
-    )
+    memory_bytes: int  # that programs can use, with contexts (`torch.cuda.get_device_properties`), ECC on with GDDR6
     flops: Mapping[str, float]  # precision that it has -> floating-point operations / second at most
     compute_capability: tuple[int, int] | None
     source: str
@@ -75,7 +73,11 @@ def find_card(name: str) -> Card:
             if size and int(size[1]) == card.gigabytes:
                 return card
             if size:
-                raise _no_such_size(card, size[1])
+                variants = " and ".join(f"{same.name} ({same.gigabytes} GB)" for same in _of_any_size(card))
+                raise InvalidRequest(
+                    f"There is no {_without_size(card)} with {size[1]} GB in the list.",
+                    f"Known: {variants}; or give --memory-limit {size[1]}GiB.",
+                )
     close = get_close_matches(plain, _SPELLINGS, n=2, cutoff=0.5)
     nearest = " or ".join(dict.fromkeys(repr(_SPELLINGS[spelling].name) for spelling in close))
     raise InvalidRequest(
@@ -100,14 +102,6 @@ def card_of(device_name: str, total_memory_bytes: int) -> Card | None:
 def sizes_of(card: Card) -> tuple[int, ...]:
     """Gigabytes of memory with which this card is sold, smallest first."""
     return tuple(sorted({variant.gigabytes for variant in _of_any_size(card)}))
-
-
-def _no_such_size(card: Card, size: str) -> InvalidRequest:
-    variants = " and ".join(f"{variant.name} ({variant.gigabytes} GB)" for variant in _of_any_size(card))
-    return InvalidRequest(
-        f"There is no {_without_size(card)} with {size} GB in the list.",
-        f"Known: {variants}; or give --memory-limit {size}GiB.",
-    )
 
 
 def _of_any_size(card: Card) -> list[Card]:

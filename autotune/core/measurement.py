@@ -28,6 +28,16 @@ HOST_STAGES = ("data", "host")
 """Stages in which an out-of-memory says nothing about the device."""
 
 
+def _mean(part: str, meaning: str) -> property:
+    """Mean of a part of the steps with the requested accumulation; None without steps."""
+
+    def mean(measurement: "Measurement") -> float | None:
+        return fmean(getattr(step, part) for step in measurement.composed_steps) if measurement.steps else None
+
+    mean.__doc__ = meaning
+    return property(mean)
+
+
 class Outcome(StrEnum):
     """How a probe ended."""
 
@@ -153,33 +163,17 @@ class Measurement(Serializable):
         busy = (s.first_s + s.middle_s * max(0, run - 2) + s.last_s - s.optimizer_s for s in self.steps)
         return fmean(busy) / run
 
-    @property
-    def optimizer_step_time_s(self) -> float | None:
-        """Mean seconds of clipping and the optimizer's step."""
-        return self._mean("optimizer_s")
-
-    @property
-    def data_wait_s(self) -> float | None:
-        """Mean seconds a step waits for its micro-batches, with the requested accumulation."""
-        return self._mean("data_wait_s")
-
-    @property
-    def forward_time_s(self) -> float | None:
-        """Mean seconds a step spends in all its forward passes, with the requested accumulation."""
-        return self._mean("forward_s")
-
-    @property
-    def backward_time_s(self) -> float | None:
-        """Mean seconds a step spends in all its backward passes, with the requested accumulation."""
-        return self._mean("backward_s")
-
-    @property
-    def overhead_time_s(self) -> float | None:
-        """Mean seconds of a step outside all parts: the Trainer's own work."""
-        return self._mean("overhead_s")
-
-    def _mean(self, part: str) -> float | None:
-        return fmean(getattr(step, part) for step in self.composed_steps) if self.steps else None
+    optimizer_step_time_s = _mean("optimizer_s", "Mean seconds of clipping and the optimizer's step.")
+    data_wait_s = _mean(
+        "data_wait_s", "Mean seconds a step waits for its micro-batches, with the requested accumulation."
+    )
+    forward_time_s = _mean(
+        "forward_s", "Mean seconds a step spends in all its forward passes, with the requested accumulation."
+    )
+    backward_time_s = _mean(
+        "backward_s", "Mean seconds a step spends in all its backward passes, with the requested accumulation."
+    )
+    overhead_time_s = _mean("overhead_s", "Mean seconds of a step outside all parts: the Trainer's own work.")
 
     @property
     def data_wait_share(self) -> float | None:

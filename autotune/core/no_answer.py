@@ -33,8 +33,10 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     lacking = [trial for trial in trials if _lacked_memory(trial)]
     cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
     if trials[0] in lacking and cause is trials[0]:
+        least = min(lacking, key=_needed_bytes)
         return NothingFits(
-            _nothing_fits(lacking, len(trials), allowed_bytes),
+            f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {len(trials)} trial(s) "
+            f"({least.configuration}) needed at least {format_bytes(_needed_bytes(least))}.",
             "Raise --memory-limit, lower --headroom, or shorten --sequence-length.",
         )
     if trials[0] not in lacking:
@@ -50,14 +52,6 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 def _lacked_memory(trial: Trial) -> bool:
     outcome = trial.final.outcome
     return outcome is Outcome.OUT_OF_MEMORY or (outcome is Outcome.COMPLETED and not trial.final.feasible)
-
-
-def _nothing_fits(lacking: Sequence[Trial], count: int, allowed_bytes: int) -> str:
-    least = min(lacking, key=_needed_bytes)
-    return (
-        f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {count} trial(s) "
-        f"({least.configuration}) needed at least {format_bytes(_needed_bytes(least))}."
-    )
 
 
 def _needed_bytes(trial: Trial) -> int:

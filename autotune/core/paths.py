@@ -21,6 +21,11 @@ def named(place: str) -> str:
     return Path(place).name if Path(place).is_absolute() else place
 
 
+def reads_as_path(name: str) -> bool:
+    """Whether a name can only be a file or a folder, never a hub id (`user/name`)."""
+    return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1
+
+
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune (XDG Base Directory Specification)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

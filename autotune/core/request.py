@@ -97,8 +97,10 @@ class TuningRequest(Serializable):
     @property
     def model_name(self) -> str:
         """The model's name as a part of a folder's name."""
-        model = re.sub(r"[^A-Za-z0-9._-]+", "-", _last_name(self.model))
-        return model.strip("-.")[:80] or "model"
+        path = Path(self.model)
+        is_local = path.is_absolute() or os.path.exists(self.model)  # `small` of configs/small.json, a hub id as it is
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.removesuffix(".json") if is_local else self.model)
+        return name.strip("-.")[:80] or "model"
 
 
 OPTIONS = tuple(
@@ -127,8 +129,11 @@ def tuning_request(
     if unknown := [name for name in options if name not in (*OPTIONS, "training_args")]:
         raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if not isinstance(model, str) or not model.strip() or "\0" in model:
+        raise InvalidRequest("The model is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
     request = TuningRequest(
-        model=_text("model", os.fspath(model) if isinstance(model, os.PathLike) else model),
+        model=model,
         global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
         fix=_assignments("--fix", fix),
         only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
@@ -171,22 +176,12 @@ def _check(request: TuningRequest) -> None:
         value, option = getattr(request, name), f"--{name.replace('_', '-')}"
         if value not in (None, "train") and not request.dataset:
             raise InvalidRequest(f"{option} {value!r} needs a --dataset.", f"Name the data, or leave {option} out.")
-    if request.study_name is not None:
-        _check_study_name(request.study_name)
-
-
-def _check_study_name(name: str) -> None:
-    advice = "Use up to 120 letters, digits, dots, dashes and underscores."
-    if not re.fullmatch(r"\w[\w.-]*", str(name)):
-        raise InvalidRequest(f"{name!r} cannot be a study's name: it names a folder.", advice)
-    if len(name.encode()) > 120:
-        raise InvalidRequest(f"The study's name is {len(name.encode())} bytes long.", advice)
-
-
-def _text(what: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise InvalidRequest(f"The {what} is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
-    return value
+    study = request.study_name
+    if study is not None and (not re.fullmatch(r"\w[\w.-]*", str(study)) or len(study.encode()) > 120):
+        raise InvalidRequest(
+            f"{shortened(study)} cannot be a study's name: it names a folder.",
+            "Use up to 120 letters, digits, dots, dashes and underscores.",
+        )
 
 
 def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> int:
@@ -243,12 +238,6 @@ def _several(name: str, values: Any) -> tuple[Value, ...]:
     if not several:
         raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
     return several
-
-
-def _last_name(model: str) -> str:
-    """`llama-3.1` of models/llama-3.1, `small` of configs/small.json, a hub id as it is."""
-    path = Path(model)
-    return path.name.removesuffix(".json") if path.is_absolute() or os.path.exists(model) else model
 
 
 def check_installed(names: tuple[str, ...]) -> None:

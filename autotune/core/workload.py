@@ -36,9 +36,7 @@ class Workload(Serializable):
     data_identity: str = "synthetic"  #: path, size and time of the dataset, or its fingerprint
     text_source: str = ""  #: name of the tokenizer or image processor, for the report
     samples: int = 0  #: in the data before repetition
-    longest: tuple[
-        int, ...
-    ] = ()  #: indices of the samples whose batch takes the most memory; empty where all are alike
+    longest: tuple[int, ...] = ()  #: indices of samples whose batch takes the most memory; empty where all are alike
     weights: str = ""  #: folder or cached hub id of the model's weights; empty for random ones
     user_objects: bool = False  #: model_init, train_dataset, collator or Trainer class come from the user
     whole_steps: bool = False  #: micro-steps share work (one generates for all): probes run all of a step

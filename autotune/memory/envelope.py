@@ -35,10 +35,7 @@ def in_blocks(trace: MemoryTrace) -> MemoryTrace:
 
 
 def peak_lines(trace: MemoryTrace) -> dict[str, tuple[Line, ...]]:
-    """Phase -> the lines of its moments that can be the peak at some micro-batch size from one on.
-
-    What outlives a phase is still live in the trace's next one.
-    """
+    """Phase -> the lines of its moments that can be the peak at some micro-batch size from one on."""
     candidates = {phase: _highest(points) for phase, points in _moments(trace).items()}
     wanted = {moment: phase for phase, moments in candidates.items() for moment in moments}
     lines: dict[str, list[Line]] = {phase: [] for phase in candidates}

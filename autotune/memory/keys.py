@@ -29,10 +29,9 @@ class UpdateKey(NamedTuple):
 class Wanted:
     """The traces for a set of configurations, each distinct step and update once."""
 
-    steps: Mapping[
-        StepKey, Mapping[str, Any]
-    ]  # training and model arguments and adapter of a configuration with that key
-    updates: Mapping[UpdateKey, Mapping[str, Any]]  # the same
+    # Key -> training and model arguments and adapter of a configuration with that key.
+    steps: Mapping[StepKey, Mapping[str, Any]]
+    updates: Mapping[UpdateKey, Mapping[str, Any]]
     on_cuda: bool
 
     def request(self) -> dict[str, Any]:
@@ -86,13 +85,9 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     fields: dict[str, Any] = {}
     for name, value in on_one_rank(configuration).settings:
         if "memory" in SETTINGS[name].changes and SETTINGS[name].traced and name != "optimizer":
-            settings = SETTINGS[name].apply(value, environment)
-            fields |= {
-                **settings.training_arguments,
-                **settings.model_arguments,
-                **settings.environment,
-                **settings.adapter,
-            }
+            effect = SETTINGS[name].apply(value, environment)
+            for part in (effect.training_arguments, effect.model_arguments, effect.environment, effect.adapter):
+                fields |= part
     key: dict[str, Any] = {}
     for name, value in fields.items():
         value = json.dumps(value, sort_keys=True) if isinstance(value, Mapping) else value

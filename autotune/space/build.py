@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.errors import did_you_mean
-from autotune.space.file import SIZES, TILES, core_settings, read_space
+from autotune.space.file import SIZES, TILES, open_space, read_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.micro_batch_size import divisors, tiled
@@ -17,7 +17,7 @@ from autotune.space.tensor_cores import multiple
 
 class Overrides(NamedTuple):
     """Setting -> values of the search space's file, its `--fix`ed value, its `--only` values. Of micro-batch sizes words too,
-    as `read_space` leaves them."""
+    as `open_space` leaves them."""
 
     space: dict[str, tuple[Any, ...]]
     fixed: dict[str, Value]
@@ -29,11 +29,7 @@ class Overrides(NamedTuple):
 
 
 def parse_overrides(request: TuningRequest) -> Overrides:
-    """What the request says of settings.
-
-    Needs no environment, so that wrong names and values are reported before anything is started. Raises InvalidSpace,
-    InvalidRequest.
-    """
+    """What the request says of settings, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
     space = dict(read_space(request.space))
     for name in (*request.fix, *request.only):
         if name not in SETTINGS:
@@ -113,7 +109,7 @@ def build_space(
             for name in values
             if not all(SETTINGS[name].learns_alike(value, baseline[name]) for value in values[name])
         ),
-        core=core_settings(request.space),
+        core=open_space(request.space).core,
         fixed_by_user={name: value for name, value in user.items() if name not in baseline},
     )
     return _without_conflicts(space)
@@ -123,10 +119,8 @@ _FINDER_NOTE = f"{FINDER} is left out: it would shrink the batch, and with it th
 
 
 def _without_conflicts(space: SearchSpace) -> SearchSpace:
-    """The space without values that cannot be combined with any of another setting, and with a note on those that can with some.
-
-    Raises InvalidRequest where nothing is left.
-    """
+    """The space without values that cannot be combined with any of another setting, and with a note on those that can
+    with some. Raises InvalidRequest where nothing is left."""
     conflicts, notes, values = list[RuledOut](), list(space.notes), dict(space.values)
     for name in space.values:
         for other, rule in SETTINGS[name].forbidden.items():
@@ -149,7 +143,7 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
         notes=tuple(notes),
         baseline_problem="; ".join(problems),
     )
-    if not all(values.values()) or not narrowed.is_possible():
+    if not all(values.values()) or not narrowed.size:
         raise InvalidRequest(
             f"No valid combination of values is left ({'; '.join(map(str, conflicts)) or notes[-1]}).",
             "Allow other values with --fix or --only.",

@@ -20,10 +20,7 @@ AFTER_FORWARD = ("optimizer",)
 
 
 def implied_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial | None:
-    """The first trial with this configuration, or that rules it out; else None.
-
-    That is also the first crash of values that always crash.
-    """
+    """The first trial with this configuration or that rules it out, also as a crash of values that always crash."""
     past = list(trials)
     for trial in past:
         if _answers(trial, configuration):
@@ -85,11 +82,9 @@ def _answers(trial: Trial, other: Configuration) -> bool:
 
 
 def _needs_at_least_as_much(other: Configuration, mine: Configuration, where: str) -> bool:
-    """Whether `other` needs at least the memory that `mine` did not get.
-
-    With accumulation the gradients are alive during the next forward; at 1 they are freed before it. So running out of
-    memory while accumulating rules out only configurations that accumulate too.
-    """
+    """Whether `other` needs at least the memory that `mine` did not get. With accumulation the gradients are alive
+    during the next forward; at 1 they are freed before it. So running out of memory while accumulating rules out only
+    configurations that accumulate too."""
     if other.data_parallel_size != mine.data_parallel_size:
         return False
     if mine.gradient_accumulation_steps > 1 and other.gradient_accumulation_steps == 1:

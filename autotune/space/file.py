@@ -10,11 +10,11 @@ parameters:
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autotune.core.errors import InvalidSpace, did_you_mean
 from autotune.core.io import TOO_DEEP
@@ -28,16 +28,17 @@ MOST_DEPTH = 100
 """Nested brackets that a YAML file may have."""
 
 _SHAPE = "Write `parameters:` and below it a line for each setting, as `  precision: [fp32, bf16]`."
+_SECTIONS = ("description", "core", "parameters")
 
 
-class _SpaceFile(BaseModel):
-    """The shape of a search-space file; setting names have underscores."""
+@dataclass(frozen=True)
+class SpaceFile:
+    """Content of a search-space file: setting -> values, the micro-batch sizes first; core: settings that are searched before
+    the others, none: all at once."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    description: str = ""
-    core: list[str] = []
-    parameters: dict[str, list[str | int | float | bool] | str | int | bool | dict[str, int]]
+    description: str
+    values: dict[str, tuple[Any, ...]]
+    core: tuple[str, ...]
 
 
 class _Yaml12(yaml.SafeLoader):
@@ -95,73 +96,67 @@ def named_spaces() -> dict[str, Path]:
 
 def describe_space(path: Path) -> str:
     """The one-line description of a space file."""
-    return _open_space(path)[0].description
+    return open_space(str(path)).description
 
 
 def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
-    """setting -> values of a shipped space's name or a file's path.
-
-    Raises InvalidSpace naming file, line and the nearest right word.
-    """
-    path = _path(name_or_path)
-    file, lines = _open_space(path)
-    space: dict[str, tuple[Any, ...]] = {}
-    for name, given in file.parameters.items():
-        where = f"{path}:{lines.get(name, 1)}"
-        setting = SETTINGS.get(name.replace("-", "_"))
-        if setting is None:
-            raise InvalidSpace(f"{where}: there is no setting {name!r}.", did_you_mean(name, SETTINGS))
-        if setting.name == MICRO and isinstance(given, str) and given in SIZES:
-            values: list[Any] = [SIZES[given]]
-        else:
-            values = given if isinstance(given, list) else [given]
-        space[setting.name] = tuple(_value(setting, value, where) for value in values)
-        if not values:
-            raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
-    if not space:
-        raise InvalidSpace(f"{path}: no parameters.", f"List some of {', '.join(SETTINGS)}.")
-    return {MICRO: space.pop(MICRO, ({"multiple_of": 1},)), **space}
+    """setting -> values of a shipped space's name or a file's path. Raises InvalidSpace as `open_space`."""
+    return open_space(name_or_path).values
 
 
-def core_settings(name_or_path: str) -> tuple[str, ...]:
-    """The settings that a space has searched before its others; none: all at once. Raises InvalidSpace as `read_space`."""
-    path = _path(name_or_path)
-    file, lines = _open_space(path)
-    names = [name.replace("-", "_") for name in file.parameters]
-    core = tuple(name.replace("-", "_") for name in file.core)
-    for name in core:
-        if name not in names:
-            raise InvalidSpace(
-                f"{path}:{lines.get('core', 1)}: the core names {name!r}, which has no values below.",
-                did_you_mean(name, names),
-            )
-    return core
-
-
-def _path(name_or_path: str) -> Path:
+def open_space(name_or_path: str) -> SpaceFile:
+    """A shipped space of this name, or a file. Raises InvalidSpace naming file, line and the nearest right word."""
     shipped = named_spaces()
     path = shipped.get(name_or_path) or Path(name_or_path)
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long
         raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, shipped))
-    return path
+    data, lines = _parse_file(path)
+    for section in data:
+        if section not in _SECTIONS:
+            message = f"{path}:{lines.get(str(section), 1)}: {section}: there is no such section."
+            raise InvalidSpace(message, did_you_mean(section, _SECTIONS))
+    parameters = data.get("parameters")
+    if not isinstance(parameters, dict) or not parameters:
+        raise InvalidSpace(f"{path}:{lines.get('parameters', 1)}: no parameters.", _SHAPE)
+    values = {}
+    for name, given in parameters.items():
+        where = f"{path}:{lines.get(str(name), 1)}"
+        setting = SETTINGS.get(str(name).replace("-", "_"))
+        if setting is None:
+            raise InvalidSpace(f"{where}: there is no setting {name!r}.", did_you_mean(name, SETTINGS))
+        several = given if isinstance(given, list) else [given]
+        if not several:
+            raise InvalidSpace(f"{where}: {name} has no values.", "List at least one, or take the line out.")
+        is_word = setting.name == MICRO and isinstance(given, str) and given in SIZES
+        values[setting.name] = (SIZES[given],) if is_word else tuple(_value(setting, value, where) for value in several)
+    first = data.get("core") or []
+    if not isinstance(first, list):
+        raise InvalidSpace(f"{path}:{lines.get('core', 1)}: core: {first!r} is no list.", "Write `core: [precision]`.")
+    core = tuple(str(name).replace("-", "_") for name in first)
+    for name in core:
+        if name not in values:
+            message = f"{path}:{lines['core']}: the core names {name!r}, which has no values below."
+            raise InvalidSpace(message, did_you_mean(name, values))
+    sizes = values.pop(MICRO, (SIZES[DIVISORS],))
+    return SpaceFile(str(data.get("description") or ""), {MICRO: sizes, **values}, core)
 
 
 def _value(setting: Setting, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
+    if isinstance(value, (str, int, float)):
         try:
             return setting.read(value)
         except ValueError as error:
             raise InvalidSpace(f"{where}: {setting.name}: {error}.", did_you_mean(value, setting.values)) from error
-    multiple = value.get("multiple_of", 0) if setting.name == MICRO and len(value) == 1 else 0
-    if multiple == TILES or multiple >= 1:
-        return value
-    raise InvalidSpace(
-        f"{where}: {value} is no value of {setting.name}.",
-        "Write divisors, tiles, {multiple_of: 8} or a list of sizes.",
+    multiple = (
+        value.get("multiple_of") if setting.name == MICRO and isinstance(value, dict) and len(value) == 1 else None
     )
+    if isinstance(multiple, int) and multiple >= 1:
+        return value
+    advice = "Write divisors, tiles, {multiple_of: 8} or a list of sizes." if setting.name == MICRO else _SHAPE
+    raise InvalidSpace(f"{where}: {value} is no value of {setting.name}.", advice)
 
 
-def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
+def _parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
     """The file's content, and the line of each setting and top-level key."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -182,20 +177,10 @@ def _open_space(path: Path) -> tuple[_SpaceFile, dict[str, int]]:
     lines: dict[str, int] = {}
     for key, line in _lines(node):
         if key in lines:
-            raise InvalidSpace(
-                f"{path}:{line}: {key} is given here and in line {lines[key]}.", "Pass only one of them."
-            )
+            message = f"{path}:{line}: {key} is given here and in line {lines[key]}."
+            raise InvalidSpace(message, "Pass only one of them.")
         lines[key] = line
-    try:
-        return _SpaceFile.model_validate(data), lines
-    except ValidationError as error:
-        unknown = next((problem for problem in error.errors() if problem["type"] == "extra_forbidden"), None)
-        first = unknown or error.errors()[0]
-        keys = [str(key) for key in first["loc"][:2]]
-        line = next((lines[key] for key in reversed(keys) if key in lines), 1)
-        advice = did_you_mean(keys[0], _SpaceFile.model_fields) if unknown else _SHAPE
-        message = "there is no such section" if unknown else first["msg"]
-        raise InvalidSpace(f"{path}:{line}: {'.'.join(keys) or 'file'}: {message}.", advice) from error
+    return data, lines
 
 
 def _lines(node: yaml.Node | None, depth: int = 2) -> Iterator[tuple[str, int]]:

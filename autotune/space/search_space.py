@@ -13,14 +13,11 @@ from autotune.space.settings import ACCUMULATION, MICRO, SETTINGS
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A setting's value that is never probed, and why.
+    """A setting's value that is never probed, and why."""
 
-    setting: its name. value: as the space has it. reason: why not, for people.
-    """
-
-    setting: str
-    value: Value
-    reason: str
+    setting: str  #: its name
+    value: Value  #: as the space has it
+    reason: str  #: why not, for people
 
     def __str__(self) -> str:
         return f"{self.setting} {self.value}: {self.reason}"
@@ -28,33 +25,23 @@ class RuledOut:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The settings of a search with the values that can be proposed, and the baseline.
-
-    values: setting -> values, the micro-batch sizes first. baseline: the user's own configuration, made exact; its values
-    need not be among those to propose (`--only`). baseline_problem: why the baseline cannot run here, or empty.
-    fixed_by_user: setting outside the space -> the value that the user's own arguments mean. core: settings that are searched
-    before all the others; none: all at once.
-    """
+    """The settings of a search with the values that can be proposed, and the baseline."""
 
     name: str
     global_batch_size: int
-    values: Mapping[str, tuple[Value, ...]]
-    baseline: Configuration
-    baseline_problem: str = ""
+    values: Mapping[str, tuple[Value, ...]]  #: setting -> values, the micro-batch sizes first
+    baseline: Configuration  #: the user's own, made exact; its values need not be among those to propose (`--only`)
+    baseline_problem: str = ""  #: why the baseline cannot run here
     ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
     learns_differently: tuple[str, ...] = ()
-    fixed_by_user: Mapping[str, Value] = field(default_factory=dict)
-    core: tuple[str, ...] = ()
+    fixed_by_user: Mapping[str, Value] = field(default_factory=dict)  #: of settings outside the space
+    core: tuple[str, ...] = ()  #: settings that are searched before all the others; none: all at once
 
     @cached_property
     def size(self) -> int:
         """Number of configurations that can be proposed: independent groups of settings multiply."""
         return prod(sum(1 for _ in self._combinations(group)) for group in self._groups())
-
-    def is_possible(self) -> bool:
-        """Whether there is any configuration at all."""
-        return all(any(True for _ in self._combinations(group)) for group in self._groups())
 
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
         """The configuration of these values, one for each setting of the space.
@@ -111,7 +98,7 @@ class SearchSpace:
         """The settings of the space, in one group those that decide or rule out something of each other."""
         groups = [{name} for name in self.values]
         for name in self.values:
-            tied = {name, _decider(name), *SETTINGS[name].forbidden}
+            tied = {name, *SETTINGS[name].forbidden, *(SETTINGS[name].active_if or ())[:1]}
             if name == RANKS or ACCUMULATION in tied:
                 tied.add(MICRO)
             tied &= self.values.keys()
@@ -139,12 +126,6 @@ class SearchSpace:
     def identity(self) -> dict[str, Any]:
         """What makes this space the one it is, as plain data."""
         return {name: list(values) for name, values in self.values.items()} | {"baseline": self.baseline.to_dict()}
-
-
-def _decider(name: str) -> str:
-    """The setting that decides whether this one has an effect, or nothing."""
-    condition = SETTINGS[name].active_if
-    return condition[0] if condition else ""
 
 
 def _is_active(name: str, all_values: Mapping[str, Value]) -> bool:

@@ -1,6 +1,6 @@
 """Training setup: a configuration in Hugging Face's names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ from autotune.core.configuration import Configuration, Value, word
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.space.settings import SETTINGS, Effect
+from autotune.space.settings.checkpointing import field_name
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.variables import joined
 
@@ -45,9 +46,7 @@ class TrainingSetup:
     training_arguments: Mapping[str, Any] = field(default_factory=dict)  # TrainingArguments(output_dir=..., **fields)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)  # AutoModelForX.from_pretrained(name, **fields)
     data_arguments: Mapping[str, Any] = field(default_factory=dict)  # how samples become a batch: see `Effect`
-    adapter: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # peft.LoraConfig(**fields); empty: all weights are trained
+    adapter: Mapping[str, Any] = field(default_factory=dict)  # of peft.LoraConfig; empty: all weights are trained
     switches: Mapping[str, bool] = field(default_factory=dict)  # functions of torch.backends.cuda -> their argument
     process_environment: Mapping[str, str] = field(default_factory=dict)  # variables of the training process
     host_environment: Mapping[str, str] = field(default_factory=dict)  # those that it must be started with
@@ -88,7 +87,9 @@ def training_setup(
 def _training_arguments(
     configuration: Configuration, effect: Effect, environment: Environment, base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    left_out = {*PRIVATE, FINDER, *_aliases(environment)}
+    left_out = {*PRIVATE, FINDER}
+    if field_name(environment) == "activation_checkpointing":  # an older spelling of the same field
+        left_out |= {"gradient_checkpointing", "gradient_checkpointing_kwargs"}
     fields = {name: value for name, value in base.items() if name not in left_out}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
     for name, value in effect.training_arguments.items():
@@ -115,26 +116,25 @@ def _adapter(effect: Effect, task: str) -> dict[str, Any]:
     return {"target_modules": ALL_LINEAR, **effect.adapter, **task_type}
 
 
+_FIELDS = ("training_arguments", "model_arguments", "defaults", "data_arguments", "adapter", "switches")
+
+
 def _effect(configuration: Configuration, environment: Environment) -> Effect:
     values = configuration.values
     # In the order of SETTINGS, however a space lists them: later ones may overrule what earlier ones set by the way.
     effects = [
         _applied(name, values[name], environment) for name in (*SETTINGS, *values.keys() - SETTINGS) if name in values
     ]
-    fields: dict[str, Any] = {}
-    for effect in effects:
-        fields |= {name: _joined(fields.get(name), value) for name, value in effect.training_arguments.items()}
+    merged: dict[str, dict[str, Any]] = {name: {} for name in _FIELDS}
+    for name, fields in merged.items():
+        for effect in effects:
+            fields |= {key: _joined(fields.get(key), value) for key, value in getattr(effect, name).items()}
     return Effect(
-        training_arguments=fields,
-        model_arguments=_all_of([effect.model_arguments for effect in effects]),
+        **merged,
         environment=joined(*(effect.environment for effect in effects)),
-        contradicts=tuple(name for effect in effects for name in effect.contradicts),
-        defaults=_all_of([effect.defaults for effect in effects]),
-        processes=max(effect.processes for effect in effects),
         host=joined(*(effect.host for effect in effects)),
-        data_arguments=_all_of([effect.data_arguments for effect in effects]),
-        adapter=_all_of([effect.adapter for effect in effects]),
-        switches=_all_of([effect.switches for effect in effects]),
+        contradicts=tuple(name for effect in effects for name in effect.contradicts),
+        processes=max(effect.processes for effect in effects),
     )
 
 
@@ -149,19 +149,9 @@ def _applied(name: str, value: Value, environment: Environment) -> Effect:
         ) from error
 
 
-def _all_of(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for fields in several for name, value in fields.items()}
-
-
 def _joined(present: Any, value: Any) -> Any:
     """A dict joins the one that is there already; any other value takes its place."""
     return {**present, **value} if isinstance(present, Mapping) and isinstance(value, Mapping) else value
-
-
-def _aliases(environment: Environment) -> set[str]:
-    """The older spelling of checkpointing, where this transformers has a newer one."""
-    new = "activation_checkpointing" in environment.training_argument_fields
-    return {"gradient_checkpointing", "gradient_checkpointing_kwargs"} if new else set()
 
 
 def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, str]:

@@ -39,13 +39,12 @@ def advice(model_config: Mapping[str, Any], environment: Environment, precisions
 
 @dataclass(frozen=True)
 class OutputLayer:
-    """The layer whose rows are the vocabulary. width: values of a token. size: of the vocabulary; padded: the next multiple
-    that suits the device. precision: of its products."""
+    """The layer whose rows are the vocabulary."""
 
-    width: int
-    size: int
-    padded: int
-    precision: str
+    width: int  #: values of a token
+    size: int  #: of the vocabulary
+    padded: int  #: the next multiple that suits the device
+    precision: str  #: of its products
 
     def worth(self, seconds: Mapping[int, float], sample_flops: float | None, tokens: int | None) -> str:
         """What padding is worth, measured. seconds: size -> of the layer's products. sample_flops: of a sample, of so many

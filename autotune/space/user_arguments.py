@@ -67,15 +67,12 @@ def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str,
 
 @dataclass(frozen=True)
 class GivenArguments:
-    """The user's own arguments.
+    """The user's own arguments."""
 
-    fields: without folders and secrets. unsent: names of those that are no plain data. source: of them all, for people. user:
-    a copy of the object, else the fields that belong to the user's run alone (folders, names, secrets), which stay in memory.
-    """
-
-    fields: dict[str, Any]
-    unsent: Sequence[str]
-    source: str
+    fields: dict[str, Any]  #: without folders and secrets
+    unsent: Sequence[str]  #: names of those that are no plain data
+    source: str  #: of them all, for people
+    # A copy of the object, else the fields of the user's run alone (folders, names, secrets), which stay in memory.
     user: Any = field(default=None, repr=False)
 
 

@@ -25,11 +25,11 @@ class SampleFlops(Serializable):
     """Floating-point operations of one sample's forward and backward pass that the model needs, without recomputation.
 
     Attention is counted whole, also where a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
-    no gradients. whole: of the longest sample. half: of one of half its length, None where all are alike.
+    no gradients.
     """
 
-    whole: float
-    half: float | None = None
+    whole: float  #: of the longest sample
+    half: float | None = None  #: of one of half its length; None where all are alike
 
     def of(self, share: float) -> float:
         """Of a sample with this share of the longest one's tokens: one part grows with it, attention's with its square."""
@@ -41,24 +41,23 @@ class SampleFlops(Serializable):
 
 @dataclass(frozen=True)
 class Arithmetic(Serializable):
-    """samples: adapter, as `adapter_key` -> operations of a sample. products: precision -> operations / second of the
-    fastest large product that was measured on the device."""
+    """Operations of samples, and the device's measured rates."""
 
-    samples: Mapping[str, SampleFlops] = field(default_factory=dict)
-    products: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, SampleFlops] = field(default_factory=dict)  #: adapter, as `adapter_key` -> of a sample
+    products: Mapping[str, float] = field(default_factory=dict)  #: precision -> of its fastest, operations / s
 
 
 @dataclass(frozen=True)
 class Utilization:
-    """mfu: share of the card's data-sheet peak in this precision; None where the card is not in the list, or there is none.
-    of_measured: share of the fastest product that was measured on the device. sample_flops: operations of a sample as it was
-    trained, padding included. card: whose peak it is."""
+    """Shares of a device's arithmetic that a training uses."""
 
     precision: str
-    sample_flops: float
-    mfu: float | None = None
-    of_measured: float | None = None
-    card: Card | None = None
+    sample_flops: float  #: operations of a sample as it was trained, padding included
+    mfu: float | None = (
+        None  #: share of the card's data-sheet peak in this precision; None where the card is not in the list
+    )
+    of_measured: float | None = None  #: share of the fastest product that was measured on the device
+    card: Card | None = None  #: whose peak it is
 
     @property
     def text(self) -> str:
@@ -90,20 +89,15 @@ def utilization(
         return None
     if sample_flops is None or not speed:
         return None
-    flops = sample_flops.of(_mean_share(trial, workload))
+    tokens, share = trial.tokens_per_second, 1.0
+    if tokens and workload.sequence_length:  # of a sample in the timed steps, padding included
+        share = float(tokens) / float(speed) / workload.sequence_length
+    flops = sample_flops.of(share)
     rate = flops * float(speed) / configuration.data_parallel_size
     card = None if environment.is_cpu else card_of(environment.device_name, environment.total_memory_bytes)
     peak = card.flops.get(precision) if card else None
     product = arithmetic.products.get(precision)
     return Utilization(precision, flops, rate / peak if peak else None, rate / product if product else None, card)
-
-
-def _mean_share(trial: Trial, workload: Workload) -> float:
-    """Tokens of a sample in the timed steps, padding included, as a share of the longest sample's."""
-    tokens, samples = trial.tokens_per_second, trial.samples_per_second
-    if not tokens or not samples or not workload.sequence_length:
-        return 1.0
-    return float(tokens) / float(samples) / workload.sequence_length
 
 
 def _precision(

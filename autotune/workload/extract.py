@@ -121,10 +121,8 @@ def _changed(args: Any) -> list[str]:
 
 
 def _rebuilt(args: Any, changed: Mapping[str, Any]) -> Any:
-    """The arguments as their class would make them with these fields changed; None where it refuses that.
-
-    By a copy, which has its device already: new arguments would reset accelerate, which the Trainer uses.
-    """
+    """The arguments as their class would make them with these fields changed; None where it refuses that. By a copy,
+    which has its device already: new arguments would reset accelerate, which the Trainer uses."""
     rebuilt = copy.copy(args)
     for field in dataclasses.fields(args):
         value = changed[field.name] if field.name in changed else getattr(args, field.name)

@@ -33,6 +33,11 @@ def hub_is_reachable() -> bool:
     return False
 
 
+def why_not_on_hub() -> str:
+    """Why a name was not found, as a part of a sentence."""
+    return "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
+
+
 def hub_file(repository: str, name: str) -> Path:
     """A file of a model's repository, downloaded or from the local cache.
 

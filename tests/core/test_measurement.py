@@ -28,20 +28,15 @@ def test_a_completed_measurement_without_a_timed_step_cannot_be_built() -> None:
 @pytest.mark.parametrize("outcome", [first for first in Outcome if first is not Outcome.COMPLETED])
 def test_any_other_end_needs_no_step_and_has_no_speed(outcome: Outcome) -> None:
     measured = ended(outcome)
-    assert (
-        measured.samples_per_second
-        is measured.tokens_per_second
-        is measured.step_time_s
-        is measured.micro_step_time_s
-        is None
+    times = (
+        "step_time_s",
+        "micro_step_time_s",
+        "forward_time_s",
+        "backward_time_s",
+        "overhead_time_s",
+        "data_wait_share",
     )
-    assert (
-        measured.forward_time_s
-        is measured.backward_time_s
-        is measured.overhead_time_s
-        is measured.data_wait_share
-        is None
-    )
+    assert {getattr(measured, name) for name in ("samples_per_second", "tokens_per_second", *times)} == {None}
     assert measured.fits == (LEAST_EXCESS if outcome is Outcome.OUT_OF_MEMORY else 1.0)
     assert not measured.feasible
     assert not measured.input_bound
@@ -65,26 +60,11 @@ def test_a_measurement_survives_json() -> None:
 # Composed speed and times ---------------------------------------------------------------------------------------
 
 
-def test_speed_and_times_speak_of_the_accumulation_that_was_asked_for() -> None:
-    ran = step(3.0, first_s=1.0, middle_s=1.0, last_s=1.0, optimizer_s=0.4, samples=12, tokens=24)
-    measured = Measurement(Outcome.COMPLETED, steps=(ran, ran), accumulation_steps=6, accumulation_steps_run=3)
-    assert measured.step_time_s == pytest.approx(6.0)
-    assert measured.samples_per_second == pytest.approx(24 / 6.0)
-    assert measured.tokens_per_second == pytest.approx(48 / 6.0)
-    assert measured.micro_step_time_s == pytest.approx((3.0 - 0.4) / 3)
-    assert measured.optimizer_step_time_s == pytest.approx(0.4)
-
-
-def test_there_are_no_tokens_where_samples_have_none() -> None:
-    assert completed().tokens_per_second is None
-    assert completed().non_padding_tokens_per_second is None
-
-
 def test_tokens_are_told_with_padding_and_without() -> None:
     measured = of_steps(*[step(2.0, tokens=100, non_padding_tokens=60)] * 3, data_parallel_size=2)
     assert measured.tokens_per_second == pytest.approx(100.0)
     assert measured.non_padding_tokens_per_second == pytest.approx(60.0)
-    assert measured.non_padding_tokens_per_second.low == pytest.approx(60.0)  # type: ignore[union-attr]
+    assert completed().tokens_per_second is completed().non_padding_tokens_per_second is None, "samples without tokens"
 
 
 def composed_of_three() -> Measurement:
@@ -117,6 +97,7 @@ def test_the_parts_of_a_composed_step_are_told_and_add_up() -> None:
     assert parts == pytest.approx((1.6, 8.0, 16.0, 1.0, 0.25))
     assert measured.step_time_s == pytest.approx(1.6 + 8.0 + 16.0 + 1.0 + 0.25)
     assert measured.micro_step_time_s == pytest.approx(3.0)
+    assert measured.samples_per_second == pytest.approx(32 / measured.step_time_s)
 
 
 @pytest.mark.parametrize(("wait", "bound"), [(0.0, False), (0.09, False), (0.11, True), (0.9, True)])
@@ -154,11 +135,9 @@ def test_the_peak_is_the_device_s_figure_else_reserved_and_context() -> None:
     assert reserved.peak_bytes == 600 * MIB
     assert replace(reserved, context_bytes=50 * MIB).peak_bytes == 650 * MIB
     assert replace(base, peak_device_bytes=None).peak_bytes is None
-
-
-def test_micro_batches_that_were_not_run_are_added_to_the_peak() -> None:
-    measured = completed(peak_bytes=700 * MIB, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=MIB)
-    assert measured.peak_bytes == 707 * MIB
+    assert replace(base, peak_file_bytes=150 * MIB).peak_bytes == 550 * MIB, "pages of library files"
+    more = {"accumulation_steps": 10, "accumulation_steps_run": 3, "micro_batch_bytes": MIB}
+    assert replace(base, **more).peak_bytes == 707 * MIB, "micro-batches that were not run"
 
 
 def test_what_completed_fits_by_its_peak() -> None:
@@ -169,6 +148,8 @@ def test_what_completed_fits_by_its_peak() -> None:
     above = completed(peak_bytes=ALLOWED, accumulation_steps=10, accumulation_steps_run=3, micro_batch_bytes=50 * MIB)
     assert above.fits == pytest.approx(0.35)
     assert not above.feasible
+    assert completed(peak_device_bytes=None).fits == 0
+    assert completed(allowed_bytes=None).feasible
 
 
 def test_what_completed_only_because_the_allocator_tried_again_does_not_fit() -> None:
@@ -180,24 +161,8 @@ def test_what_completed_only_because_the_allocator_tried_again_does_not_fit() ->
     assert replace(far, allocator_retries=1).fits == far.fits == pytest.approx(0.35)
 
 
-def test_the_pages_of_library_files_are_no_part_of_a_peak() -> None:
-    assert completed(peak_bytes=700 * MIB, peak_file_bytes=150 * MIB).peak_bytes == 550 * MIB
-
-
-def test_what_completed_without_a_figure_is_taken_to_fit() -> None:
-    assert completed(peak_device_bytes=None).fits == 0
-    assert completed(allowed_bytes=None).feasible
-
-
 @pytest.mark.parametrize(
-    ("held", "refused", "fits"),
-    [
-        (ALLOWED, ALLOWED // 2, 0.5),
-        (ALLOWED // 2, ALLOWED // 4, 0.01),
-        (None, None, 0.01),
-        (ALLOWED, None, 0.01),
-        (None, 3 * ALLOWED, 2.0),
-    ],
+    ("held", "refused", "fits"), [(ALLOWED, ALLOWED // 2, 0.5), (ALLOWED // 2, None, 0.01), (None, 3 * ALLOWED, 2.0)]
 )
 def test_what_ran_out_of_memory_misses_by_what_it_wanted(held: int | None, refused: int | None, fits: float) -> None:
     measured = ended(Outcome.OUT_OF_MEMORY, held_bytes=held, refused_bytes=refused)
@@ -277,19 +242,13 @@ def test_from_three_rounds_on_their_own_differences_give_the_interval() -> None:
     expected = ratio_interval(counts, seconds, memory=0.5)
     assert (speed.low, speed.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
     assert speed.relative_width > 0.2, "three rounds that differ say little, however many steps each had"
-
-
-def test_rounds_that_agree_give_a_narrow_interval_whatever_their_steps_did() -> None:
-    speed = pooled(rounds_at(10.0, 10.0, 10.0, spread=0.1)).samples_per_second
-    assert speed is not None
-    assert speed.relative_width < 1e-6
-
-
-def test_of_fewer_rounds_than_three_the_steps_give_the_interval() -> None:
-    measured = pooled(rounds_at(10.0, 11.0))
-    expected = ratio_interval([48.0] * 12, [step.seconds for step in measured.steps])
-    assert measured.samples_per_second is not None
-    assert measured.samples_per_second.relative_width == pytest.approx(expected.relative_width)
+    agreeing = pooled(rounds_at(10.0, 10.0, 10.0, spread=0.1)).samples_per_second
+    assert agreeing is not None
+    assert agreeing.relative_width < 1e-6
+    two = pooled(rounds_at(10.0, 11.0))
+    expected = ratio_interval([48.0] * 12, [step.seconds for step in two.steps])
+    assert two.samples_per_second is not None
+    assert two.samples_per_second.relative_width == pytest.approx(expected.relative_width), "of two, the steps"
 
 
 def test_rounds_of_another_accumulation_do_not_mix() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.measurement import Outcome
+from autotune.core.measurement import Measurement, Outcome
 from tests.makers import MIB, completed, configuration, ended, trial
 
 
@@ -24,21 +24,12 @@ def test_a_confirmed_trial_counts_as_all_its_rounds_together() -> None:
     assert len(tried.final.steps) == 12
 
 
-def test_a_round_that_needed_the_allocator_s_second_try_does_not_fit() -> None:
-    of = configuration()
-    tried = replace(trial(0, of=of), confirmations=(completed(of), completed(of, allocator_retries=1)))
-    assert not tried.feasible
-    assert not tried.confirmed
-
-
-def test_a_round_that_failed_is_what_counts() -> None:
-    of = configuration()
-    failure = ended(Outcome.OUT_OF_MEMORY)
-    tried = replace(trial(0, of=of), confirmations=(completed(of), failure))
+@pytest.mark.parametrize("failure", [ended(Outcome.OUT_OF_MEMORY), completed(allocator_retries=1)])
+def test_a_round_that_failed_or_did_not_fit_is_what_counts(failure: Measurement) -> None:
+    tried = replace(trial(0), confirmations=(completed(), failure))
     assert tried.final is failure
     assert not tried.confirmed
     assert not tried.feasible
-    assert tried.samples_per_second is None
 
 
 def test_the_peak_is_the_highest_of_all_its_probes() -> None:
@@ -50,5 +41,4 @@ def test_the_peak_is_the_highest_of_all_its_probes() -> None:
 
 
 def test_what_it_took_is_the_sum_of_its_probe_and_its_rounds() -> None:
-    assert trial(0, probe_seconds=61.0).probe_seconds == 61.0
     assert trial(0, confirmed=10.0, probe_seconds=61.0).probe_seconds == 183.0

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,24 +22,37 @@ from autotune.core.units import (
     three_digits,
 )
 
-SIZES = {
-    **{"600mib": 600 * 2**20, "24 GB": 24 * 10**9, "24G": 24 * 10**9, "1.5GiB": 3 * 2**29, ".5k": 500, "1B": 1},
-    **{629145600: 629145600, "1e9": 10**9, "2.5E+3 KiB": 2500 * 2**10, " 2 TiB ": 2 * 2**40},
-}
-
-
-@pytest.mark.parametrize("text", SIZES)
-def test_a_size_is_read_as_people_write_it(text: Any) -> None:
-    assert parse_bytes(text) == SIZES[text]
+READ: list[tuple[Callable[[Any], Any], dict[Any, Any]]] = [
+    (parse_bytes, {"600mib": 600 * 2**20, "24 GB": 24 * 10**9, "24G": 24 * 10**9, "1.5GiB": 3 * 2**29, ".5k": 500}),
+    (parse_bytes, {"1B": 1, 629145600: 629145600, "1e9": 10**9, "2.5E+3 KiB": 2500 * 2**10, " 2 TiB ": 2 * 2**40}),
+    (parse_share, {"5%": 0.05, "0.05": 0.05, 0.05: 0.05, 0: 0.0, "0%": 0.0, "99.9 %": 0.999, 1e-5: 1e-5}),
+    (parse_seconds, {"90": 90, 90: 90, 0.5: 0.5, "90s": 90, "10m": 600, "10min": 600, "1.5h": 5400}),
+    (parse_price, {"2.50": (2.5, ""), 2: (2.0, ""), "2.50EUR": (2.5, "EUR"), " 2 eur ": (2.0, "eur"), "0": (0.0, "")}),
+    (parse_price, {"$.75": (0.75, "$"), "CHF 3": (3.0, "CHF"), "3 €": (3.0, "€"), "US$4": (4.0, "US$")}),
+]
+REFUSED: list[tuple[Callable[[Any], Any], str, tuple[Any, ...]]] = [
+    (
+        parse_bytes,
+        "size",
+        ("", "much", "0", "-1GiB", "0.1B", "1e", "5.", "600 Mi B", "1iB", "1EiB", "nan", None, "9" * 400),
+    ),
+    (parse_share, "share", ("100%", "1", 1.0, 5, "-5%", "five", "", "5%%", "nan", math.inf, math.nan, None, -0.1)),
+    (parse_seconds, "duration", ("0", "-1", "soon", "", "5ms", "1:30", "9" * 400, math.inf, math.nan, None)),
+    (parse_price, "price", ("", "free", "-1", "1e3", "2,50", "1.2.3", "$2 EUR", "2 EUR/h", "nan", None, True, "=2")),
+]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "much", "0", "-1GiB", "0.1B", "1e", "5.", "600 Mi B", "1iB", "1EiB", "nan", "inf", None, True, "9" * 400],
+    ("parse", "text", "value"), [(parse, *item) for parse, texts in READ for item in texts.items()]
 )
-def test_what_is_no_size_is_refused(text: Any) -> None:
-    with pytest.raises(ValueError, match="size"):
-        parse_bytes(text)
+def test_a_quantity_is_read_as_people_write_it(parse: Callable[[Any], Any], text: Any, value: Any) -> None:
+    assert parse(text) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(("parse", "name", "text"), [(*row[:2], text) for row in REFUSED for text in row[2]])
+def test_what_is_no_such_quantity_is_refused(parse: Callable[[Any], Any], name: str, text: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        parse(text)
 
 
 @pytest.mark.parametrize(
@@ -81,32 +95,6 @@ def test_whole_units_are_written_as_such() -> None:
     assert format_bytes(None) == "-"
 
 
-@pytest.mark.parametrize(
-    ("text", "share"), [("5%", 0.05), ("0.05", 0.05), (0.05, 0.05), (0, 0), ("0%", 0), ("99.9 %", 0.999), (1e-5, 1e-5)]
-)
-def test_a_share_is_read_as_people_write_it(text: Any, share: float) -> None:
-    assert parse_share(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["100%", "1", 1.0, 5, "-5%", "five", "", "5%%", "nan", math.inf, math.nan, None, -0.1])
-def test_a_share_below_nothing_or_of_all_is_refused(text: Any) -> None:
-    with pytest.raises(ValueError, match="share"):
-        parse_share(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), (90, 90), (0.5, 0.5), ("90s", 90), ("10m", 600), ("10min", 600), ("1.5h", 5400)]
-)
-def test_a_duration_is_read_as_people_write_it(text: Any, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "", "5ms", "1:30", "9" * 400, math.inf, math.nan, None])
-def test_what_is_no_positive_duration_is_refused(text: Any) -> None:
-    with pytest.raises(ValueError, match="duration"):
-        parse_seconds(text)
-
-
 def test_durations_are_written_in_the_unit_that_fits() -> None:
     texts = {0: "0 s", 12.4: "12 s", 59.7: "1 min 0 s", 200: "3 min 20 s", 3599.6: "1 h 0 min", 7500: "2 h 5 min"}
     assert {seconds: format_seconds(seconds) for seconds in texts} == texts
@@ -124,25 +112,6 @@ def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
     assert format_interval(0.12345, 0.12344, 0.12346) == "0.123 ± 0.000"
     assert format_interval(41.234, 41.234, 41.234) == "41.2 ± 0.0"
     assert format_interval(41.234, 0.0, math.inf) == "41.2 ± inf"
-
-
-PRICES = {
-    **{"2.50": (2.5, ""), 2: (2.0, ""), 0.5: (0.5, ""), "2.50EUR": (2.5, "EUR"), " 2 eur ": (2.0, "eur")},
-    **{"$.75": (0.75, "$"), "CHF 3": (3.0, "CHF"), "3 €": (3.0, "€"), "US$4": (4.0, "US$"), "0": (0.0, "")},
-}
-
-
-@pytest.mark.parametrize("text", PRICES)
-def test_a_price_is_read_as_people_write_it(text: Any) -> None:
-    assert parse_price(text) == PRICES[text]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "free", "-1", "1e3", "2,50", "1.2.3", "$2 EUR", "2 EUR/h", "nan", None, True, "=2", "1|"]
-)
-def test_what_is_no_price_is_refused(text: Any) -> None:
-    with pytest.raises(ValueError, match="price"):
-        parse_price(text)
 
 
 def test_three_digits_of_a_number_count_and_none_is_an_exponent() -> None:

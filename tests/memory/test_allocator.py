@@ -10,25 +10,10 @@ from autotune.memory.allocator import CachingAllocator, rounded, segment_size
 MIB = 2**20
 
 
-@pytest.mark.parametrize(("asked", "given"), [(1, 512), (512, 512), (513, 1024), (1024, 1024), (MIB + 1, MIB + 512)])
-def test_sizes_are_rounded_up_to_512_bytes(asked: int, given: int) -> None:
-    assert rounded(asked) == given
-
-
-@pytest.mark.parametrize(
-    ("asked", "segment"),
-    [
-        (512, 2 * MIB),
-        (MIB, 2 * MIB),
-        (MIB + 512, 20 * MIB),
-        (10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB),
-        (10 * MIB + 512, 12 * MIB),
-        (101 * MIB, 102 * MIB),
-    ],
-)
-def test_a_segment_is_of_2_or_20_mib_or_rounded_up_to_2(asked: int, segment: int) -> None:
-    assert segment_size(asked) == segment
+def test_sizes_are_rounded_up_to_512_bytes_and_segments_are_of_2_or_20_mib_or_rounded_up_to_2() -> None:
+    assert [rounded(size) for size in (1, 512, 513, MIB + 1)] == [512, 512, 1024, MIB + 512]
+    sizes = (MIB, MIB + 512, 10 * MIB - 512, 10 * MIB, 10 * MIB + 512)
+    assert [segment_size(size) // MIB for size in sizes] == [2, 20, 20, 10, 12]
 
 
 def test_small_requests_share_a_segment_of_2_mib() -> None:

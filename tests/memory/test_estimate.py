@@ -16,6 +16,7 @@ from autotune.memory.estimate import (
 )
 from autotune.memory.keys import UpdateKey, step_key, wanted_traces
 from autotune.memory.trace import FIRST, FURTHER, UPDATE, UPDATE_FIRST
+from autotune.space.settings import SETTINGS
 
 MIB = 2**20
 CPU = Environment("cpu", "a CPU", 2**33, 2**33, training_argument_fields=("activation_checkpointing",))
@@ -129,6 +130,8 @@ def test_only_settings_that_change_memory_need_traces_of_their_own() -> None:
     wanted = wanted_traces(configurations, GPU, {})
     assert len(wanted.steps) == 2
     assert list(wanted.updates) == [UpdateKey("adamw_torch"), UpdateKey("adafactor")]
+    values = SETTINGS["checkpointing"].values
+    assert len(wanted_traces([configuration(checkpointing=value) for value in values], GPU, {}).steps) == len(values)
 
 
 def test_the_optimizer_of_one_s_own_arguments_counts_where_the_space_has_none() -> None:
@@ -168,10 +171,3 @@ def test_weights_in_16_bits_have_traces_and_bytes_of_their_own() -> None:
     steps = [*answer()["steps"], {**answer()["steps"][0], "weights": [50 * MIB]}]  # type: ignore[misc, index]
     memory = memory_model(answer(steps=steps, updates=answer()["updates"] * 2), wanted, CPU, {})  # type: ignore[operator]
     assert [memory.peak(item).split.weights for item in configurations] == [100 * MIB, 50 * MIB]
-
-
-def test_layers_that_forget_are_traced_apart_by_their_options() -> None:
-    values = ("none", "full", "every_2nd", "every_3rd", "offload", "full_reentrant")
-    wanted = wanted_traces([configuration(checkpointing=value) for value in values], GPU, {})
-    assert len(wanted.steps) == len(values)
-    assert len(wanted.updates) == 1

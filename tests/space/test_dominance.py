@@ -6,7 +6,8 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
-from tests.makers import completed, configuration, ended, out_of_memory, trial
+from tests.makers import completed, ended, out_of_memory, trial
+from tests.makers import configuration as at
 
 KIND = {"optimizer": "adafactor", "precision": "bf16"}
 FULL = {"checkpointing": "full"}
@@ -14,7 +15,7 @@ FULL = {"checkpointing": "full"}
 
 def oom(**facts: Any) -> Measurement:
     """Out of memory on the device, unless told where."""
-    return out_of_memory(configuration(), **facts)
+    return out_of_memory(at(), **facts)
 
 
 def misconfigured(requested: dict[str, Any], shown: dict[str, Any]) -> Measurement:
@@ -23,158 +24,112 @@ def misconfigured(requested: dict[str, Any], shown: dict[str, Any]) -> Measureme
 
 # (measured, accumulation follows from a global batch of 48; how it ended; ruled out by it; still open)
 IMPLIED: dict[str, tuple[Configuration, Measurement | None, list[Configuration], list[Configuration]]] = {
-    "the same or a larger micro-batch does not fit either": (
-        configuration(12),
-        None,
-        [configuration(12), configuration(16), configuration(24)],
-        [configuration(8)],
-    ),
+    "the same or a larger micro-batch does not fit either": (at(12), None, [at(12), at(16), at(24)], [at(8)]),
     "values that need at least as much memory do not fit either": (
-        configuration(12, checkpointing="full"),
+        at(12, checkpointing="every_2nd"),
         None,
-        [configuration(12, checkpointing="none"), configuration(16, checkpointing="none")],
-        [],
-    ),
-    "values that need less stay open": (
-        configuration(12, checkpointing="none"),
-        None,
-        [],
-        [configuration(12, **FULL), configuration(24, **FULL)],
+        [at(12, checkpointing="none"), at(16, checkpointing="none")],
+        [at(12, **FULL), at(24, **FULL)],
     ),
     "an order of optimizers": (
-        configuration(12, optimizer="adamw_torch_fused"),
+        at(12, optimizer="adamw_torch_fused"),
         None,
-        [configuration(16, optimizer="adamw_torch")],
-        [configuration(24, optimizer="sgd"), configuration(24, optimizer="adamw_bnb_8bit")],
+        [at(16, optimizer="adamw_torch")],
+        [at(24, optimizer="sgd"), at(24, optimizer="adamw_bnb_8bit")],
     ),
     "values without an order": (
-        configuration(12, optimizer="adafactor", precision="fp32"),
+        at(12, optimizer="adafactor", precision="fp32"),
         None,
         [],
-        [
-            configuration(12, optimizer="adamw_bnb_8bit", precision="fp32"),
-            configuration(24, optimizer="adafactor", precision="bf16"),
-        ],
+        [at(12, optimizer="adamw_bnb_8bit", precision="fp32"), at(24, optimizer="adafactor", precision="bf16")],
     ),
     "how data is loaded does not matter to the device": (
-        configuration(12, workers=2),
+        at(12, workers=2),
         None,
-        [configuration(12, workers=0), configuration(12, workers=4), configuration(12, pin_memory=True)],
+        [at(12, workers=0), at(12, workers=4), at(12, pin_memory=True)],
         [],
     ),
-    "met while accumulating it rules out only what accumulates too": (
-        configuration(12),
-        None,
-        [configuration(24)],
-        [configuration(48)],
-    ),
-    "met without accumulation it rules out both": (configuration(48, **FULL), None, [configuration(48)], []),
+    "met while accumulating it rules out only what accumulates too": (at(12), None, [at(24)], [at(48)]),
     "a warning leaves all others open": (
-        configuration(12),
+        at(12),
         oom(observed_warnings=("another process on the device: python (7)",)),
-        [configuration(12)],
-        [configuration(16)],
+        [at(12)],
+        [at(16)],
     ),
-    "another number of ranks stays open": (
-        configuration(12),
-        None,
-        [],
-        [Configuration(12, 2, 2, configuration(12).settings)],
-    ),
+    "another number of ranks stays open": (at(12), None, [], [Configuration(12, 2, 2, at(12).settings)]),
     "a configuration of another space stays open": (
         Configuration.exact(48, 12, {"precision": "fp32"}),
         None,
         [],
-        [configuration(24)],
+        [at(24)],
     ),
     "workers count where the host's memory ran out": (
-        configuration(12, workers=2),
+        at(12, workers=2),
         oom(where="host"),
-        [configuration(12, workers=2, pin_memory=True), configuration(16, workers=4)],
-        [configuration(12, workers=0), configuration(24, workers=1)],
+        [at(12, workers=2, pin_memory=True), at(16, workers=4)],
+        [at(12, workers=0), at(24, workers=1)],
     ),
-    "workers count where loading data ran out of memory": (
-        configuration(12, workers=2),
-        oom(where="data"),
-        [configuration(16, workers=4)],
-        [configuration(12, workers=0)],
-    ),
-    "pinned memory is the host's": (
-        configuration(12, pin_memory=True),
-        oom(where="host"),
-        [],
-        [configuration(12, pin_memory=False)],
-    ),
+    "pinned memory is the host's": (at(12, pin_memory=True), oom(where="host"), [], [at(12, pin_memory=False)]),
     "what the host had no room for leaves what is on the device open": (
-        configuration(8, checkpointing="offload"),
+        at(8, checkpointing="offload"),
         ended(Outcome.OUT_OF_MEMORY, where="host", accumulation_steps=6),
-        [configuration(8, checkpointing="offload", workers=2)],
-        [configuration(8, checkpointing="none")],
+        [at(8, checkpointing="offload", workers=2)],
+        [at(8, checkpointing="none")],
     ),
     "a loss that is not finite rules out what learns alike": (
-        configuration(8, precision="fp16"),
+        at(8, precision="fp16"),
         ended(Outcome.NON_FINITE_LOSS),
-        [configuration(1, precision="fp16", **FULL), configuration(4, precision="fp16", workers=2)],
-        [configuration(8, precision="bf16"), configuration(8, precision="fp16", optimizer="sgd")],
-    ),
-    "a loss that is not finite where nothing else can change": (
-        Configuration.exact(48, 8, {"workers": 0}),
-        ended(Outcome.NON_FINITE_LOSS),
-        [],
-        [Configuration.exact(48, 16, {"workers": 0})],
+        [at(1, precision="fp16", **FULL), at(4, precision="fp16", workers=2)],
+        [at(8, precision="bf16"), at(8, precision="fp16", optimizer="sgd")],
     ),
     "what is unsupported stays so at other sizes and loading": (
-        configuration(8, **KIND),
+        at(8, **KIND),
         ended(Outcome.UNSUPPORTED),
-        [configuration(2, workers=2, pin_memory=True, **KIND)],
-        [
-            configuration(8, **KIND | {"optimizer": "sgd"}),
-            configuration(8, **KIND | {"precision": "fp32"}),
-            configuration(8, **KIND | FULL),
-        ],
+        [at(2, workers=2, pin_memory=True, **KIND)],
+        [at(8, **KIND | {"optimizer": "sgd"}), at(8, **KIND | {"precision": "fp32"}), at(8, **KIND | FULL)],
     ),
     "what is unsupported is so with any allocator": (
-        configuration(8, sdpa_kernel="flash", cpu_allocator="jemalloc"),
+        at(8, sdpa_kernel="flash", cpu_allocator="jemalloc"),
         ended(Outcome.UNSUPPORTED, where="forward"),
-        [configuration(8, sdpa_kernel="flash", cpu_allocator="none")],
-        [configuration(8, sdpa_kernel="math", cpu_allocator="jemalloc")],
+        [at(8, sdpa_kernel="flash", cpu_allocator="none")],
+        [at(8, sdpa_kernel="math", cpu_allocator="jemalloc")],
     ),
     "a forward that is unsupported is so with any optimizer": (
-        configuration(8, sdpa_kernel="flash", optimizer="sgd"),
+        at(8, sdpa_kernel="flash", optimizer="sgd"),
         ended(Outcome.UNSUPPORTED, where="forward"),
-        [configuration(8, sdpa_kernel="flash", optimizer="adafactor")],
+        [at(8, sdpa_kernel="flash", optimizer="adafactor")],
         [],
     ),
     "an optimizer's step that is unsupported": (
-        configuration(8, sdpa_kernel="flash", optimizer="sgd"),
+        at(8, sdpa_kernel="flash", optimizer="sgd"),
         ended(Outcome.UNSUPPORTED, where="optimizer"),
         [],
-        [configuration(8, sdpa_kernel="flash", optimizer="adafactor")],
+        [at(8, sdpa_kernel="flash", optimizer="adafactor")],
     ),
     "a baseline that was never probed": (
-        configuration(8, workers=64),
+        at(8, workers=64),
         ended(Outcome.UNSUPPORTED, where=NEVER_PROBED),
-        [configuration(8, workers=64)],
-        [configuration(8)],
+        [at(8, workers=64)],
+        [at(8)],
     ),
     "what was misconfigured rules out the values that did not take": (
-        configuration(8, precision="fp16"),
+        at(8, precision="fp16"),
         misconfigured({"precision": "fp16", "workers": 0}, {"precision": "fp32", "workers": 0}),
-        [configuration(1, precision="fp16", workers=2)],
-        [configuration(8, precision="bf16"), configuration(8, precision="fp16", optimizer="sgd")],
+        [at(1, precision="fp16", workers=2)],
+        [at(8, precision="bf16"), at(8, precision="fp16", optimizer="sgd")],
     ),
     "what was misconfigured and shows nothing else": (
-        configuration(8, precision="fp16"),
+        at(8, precision="fp16"),
         misconfigured({"precision": "fp16"}, {"precision": "fp16"}),
         [],
-        [configuration(1, precision="fp16")],
+        [at(1, precision="fp16")],
     ),
     "what could not be read back is no mismatch": (
-        configuration(8, precision="fp16"),
+        at(8, precision="fp16"),
         misconfigured(
             {"precision": "fp16", "optimizer": "adamw_torch_fused"}, {"precision": "fp32", "optimizer": None}
         ),
-        [configuration(4, precision="fp16")],
+        [at(4, precision="fp16")],
         [],
     ),
 }
@@ -191,18 +146,18 @@ def test_a_trial_rules_out(name: str) -> None:
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_trial_answers_for_itself_however_it_ended_and_most_for_nothing_else(outcome: Outcome) -> None:
     measurement = completed() if outcome is Outcome.COMPLETED else ended(outcome)
-    trial = Trial(3, configuration(8), measurement)
-    assert implied_by(configuration(8), [trial]) is trial
+    trial = Trial(3, at(8), measurement)
+    assert implied_by(at(8), [trial]) is trial
     if outcome in (Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.CRASHED):
-        assert implied_by(configuration(16), [trial]) is None
-        assert implied_by(configuration(8, workers=1), [trial]) is None
+        assert implied_by(at(16), [trial]) is None
+        assert implied_by(at(8, workers=1), [trial]) is None
 
 
 def test_the_first_trial_that_answers_is_named() -> None:
-    trials = [trial(0), Trial(1, configuration(16), out_of_memory(configuration(16))), trial(2, of=configuration(24))]
-    assert implied_by(configuration(24), trials) is trials[1]
-    assert implied_by(configuration(4), trials) is None
-    assert implied_by(configuration(4), []) is None
+    trials = [trial(0), Trial(1, at(16), out_of_memory(at(16))), trial(2, of=at(24))]
+    assert implied_by(at(24), trials) is trials[1]
+    assert implied_by(at(4), trials) is None
+    assert implied_by(at(4), []) is None
 
 
 # Crashes --------------------------------------------------------------------------------------------------------
@@ -213,24 +168,24 @@ def crashes(*configurations: Configuration) -> list[Trial]:
 
 
 def test_a_value_with_three_crashes_and_no_completed_trial_is_ruled_out() -> None:
-    ran = [trial(0, of=configuration(8)), trial(1, of=configuration(16, precision="bf16"))]
-    crashed = crashes(*(configuration(micro, optimizer="adafactor") for micro in (4, 8, 16)))
-    other = configuration(24, optimizer="adafactor", precision="bf16")
+    ran = [trial(0, of=at(8)), trial(1, of=at(16, precision="bf16"))]
+    crashed = crashes(*(at(micro, optimizer="adafactor") for micro in (4, 8, 16)))
+    other = at(24, optimizer="adafactor", precision="bf16")
     assert implied_by(other, [*ran, *crashed]) is crashed[0]
     assert implied_by(other, [*ran, *crashed[:2]]) is None
-    assert implied_by(configuration(24), [*ran, *crashed]) is None
-    completed_too = trial(2, of=configuration(12, optimizer="adafactor"))
+    assert implied_by(at(24), [*ran, *crashed]) is None
+    completed_too = trial(2, of=at(12, optimizer="adafactor"))
     assert implied_by(other, [*ran, completed_too, *crashed]) is None
     assert implied_by(other, crashed) is None, "where nothing ran no value is to blame"
 
 
 def test_of_values_that_crash_together_and_never_completed_both_are_needed_until_it_is_known_which() -> None:
-    ran = [trial(0, of=configuration(8))]
+    ran = [trial(0, of=at(8))]
     both = {"optimizer": "adafactor", "precision": "bf16"}
-    crashed = crashes(*(configuration(micro, **both) for micro in (4, 12, 16)))
-    assert implied_by(configuration(24, **both), [*ran, *crashed]) is crashed[0]
-    innocent = configuration(24, precision="bf16")
+    crashed = crashes(*(at(micro, **both) for micro in (4, 12, 16)))
+    assert implied_by(at(24, **both), [*ran, *crashed]) is crashed[0]
+    innocent = at(24, precision="bf16")
     assert implied_by(innocent, [*ran, *crashed]) is None
     known = [*ran, trial(1, of=innocent), *crashed]
     assert crashing_values(known) == [({"optimizer": "adafactor"}, crashed[0])]
-    assert implied_by(configuration(24, optimizer="adafactor"), known) is crashed[0]
+    assert implied_by(at(24, optimizer="adafactor"), known) is crashed[0]

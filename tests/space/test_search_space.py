@@ -14,7 +14,8 @@ from autotune.space.file import describe_space, named_spaces, read_space, read_y
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
-from tests.makers import cpu, gpu, space, space_file, values_of, workload
+from tests.makers import SETTINGS as SETTINGS_OF_A_CPU
+from tests.makers import cpu, gpu, refusal_of, space_file, values_of, workload
 
 
 def built(
@@ -28,20 +29,11 @@ def built(
 
 
 def file_refusal(folder: Path, text: str) -> str:
-    with pytest.raises(InvalidSpace) as caught:
-        read_space(space_file(folder, text))
-    said = str(caught.value)
-    assert "\n" not in said
-    assert caught.value.advice
-    return said.replace(f"{folder}/", "")
+    return refusal_of(lambda: read_space(space_file(folder, text)), InvalidSpace).replace(f"{folder}/", "")
 
 
 def refusal(*args: Any, **options: Any) -> str:
-    with pytest.raises(InvalidRequest) as caught:
-        built(*args, **options)
-    assert "\n" not in str(caught.value)
-    assert caught.value.advice
-    return str(caught.value)
+    return refusal_of(lambda: built(*args, **options))
 
 
 # The shipped files ----------------------------------------------------------------------------------------------
@@ -56,11 +48,6 @@ def test_every_shipped_space_loads_is_described_and_commented(name: str) -> None
     assert built(space=name).size > 1
 
 
-def test_cheaper_optimizers_that_learn_differently_are_tried_only_where_asked() -> None:
-    assert "sgd" not in values_of(built(), "optimizer")
-    assert "sgd" in values_of(built(only=["optimizer=sgd,adamw_torch"]), "optimizer")
-
-
 # What a space holds ---------------------------------------------------------------------------------------------
 
 
@@ -71,6 +58,9 @@ def test_micro_batch_sizes_are_the_divisors_of_the_global_batch() -> None:
 
 
 def test_divisors_can_be_multiples_only(tmp_path: Path) -> None:
+    listed = built(48, space=space_file(tmp_path, "parameters: {micro_batch_size: [5, 12, 8]}"))
+    assert listed.values["micro_batch_size"] == (8, 12)
+    assert [str(item) for item in listed.ruled_out] == ["micro_batch_size 5: does not divide the global batch of 48"]
     path = space_file(tmp_path, "parameters: {micro_batch_size: {multiple_of: 8}}")
     assert list(values_of(built(48, space=path), "micro_batch_size")) == [8, 16, 24, 48]
     # The baseline's own 6 stays a proposal.
@@ -78,30 +68,15 @@ def test_divisors_can_be_multiples_only(tmp_path: Path) -> None:
     assert list(values_of(built(48, base=base, space=path), "micro_batch_size")) == [6, 8, 16, 24, 48]
 
 
-def test_listed_sizes_that_do_not_divide_are_ruled_out(tmp_path: Path) -> None:
-    path = space_file(tmp_path, "parameters: {micro_batch_size: [5, 12, 8]}")
-    made = built(48, space=path)
-    assert made.values["micro_batch_size"] == (8, 12)
-    assert [str(item) for item in made.ruled_out] == ["micro_batch_size 5: does not divide the global batch of 48"]
-
-
 def test_what_this_machine_cannot_do_is_ruled_out_with_its_reason() -> None:
     made = built(48)
     reasons = {(item.setting, item.value): item.reason for item in made.ruled_out}
-    assert list(reasons) == [
-        ("precision", "tf32"),
-        ("precision", "fp16"),
-        ("pin_memory", True),
-    ]
-    assert all(reasons.values())
+    assert list(reasons) == [("precision", "tf32"), ("precision", "fp16"), ("pin_memory", True)]
+    assert built(environment=gpu()).ruled_out == ()
     assert "trains in fp32" in reasons["precision", "fp16"]
     assert made.values["precision"] == ("fp32", "bf16")
     assert made.values["workers"] == (0, 2, 4)
     assert made.values["pin_memory"] == (False,)
-
-
-def test_on_a_card_that_can_do_all_nothing_is_ruled_out() -> None:
-    assert built(environment=gpu()).ruled_out == ()
 
 
 def test_the_size_is_the_number_of_configurations_and_each_is_exact() -> None:
@@ -138,34 +113,17 @@ def test_where_the_deciding_setting_is_not_in_the_space_the_user_s_own_value_dec
     assert len(list(without)) == without.size == 1
 
 
-def test_a_configuration_of_other_settings_or_values_is_not_in_the_space() -> None:
-    small = space()
-    assert space(precision=("fp32",)).baseline not in small
-    assert space(checkpointing=("half",)).baseline not in small
-
-
-def test_the_identity_names_values_and_baseline() -> None:
-    assert built(48).identity() != built(48, fix=["precision=bf16"]).identity()
-    assert built(48).identity() != built(48, base={"per_device_train_batch_size": 4}).identity()
-    assert built(48).identity() == built(48, sampler="random").identity()
-
-
 # The baseline ---------------------------------------------------------------------------------------------------
 
 
 def test_the_baseline_is_hugging_face_s_default_made_exact() -> None:
     made = built(48)
-    assert made.baseline.values == {
-        "micro_batch_size": 8,
-        "checkpointing": "none",
-        "precision": "fp32",
-        "optimizer": "adamw_torch_fused",
-        "workers": 0,
-        "pin_memory": False,
-    }
+    assert made.baseline.values == {"micro_batch_size": 8, **SETTINGS_OF_A_CPU}
     assert made.baseline in made
-    assert made.notes == ()
-    assert made.baseline_problem == ""
+    assert (made.notes, made.baseline_problem) == ((), "")
+    fp16 = built(48, base={"fp16": True})
+    assert "trains in fp32" in fp16.baseline_problem
+    assert "fp16" not in fp16.values["precision"]
 
 
 @pytest.mark.parametrize(("own", "target", "exact"), [(8, 48, 8), (10, 48, 8), (64, 48, 48), (8, 47, 1), (7, 1, 1)])
@@ -193,13 +151,6 @@ def test_only_leaves_the_baseline_as_it_is_and_outside() -> None:
     assert made.baseline not in made
 
 
-def test_a_baseline_that_cannot_run_here_says_why() -> None:
-    made = built(48, base={"fp16": True})
-    assert made.baseline.values["precision"] == "fp16"
-    assert "trains in fp32" in made.baseline_problem
-    assert "fp16" not in made.values["precision"]
-
-
 # --fix and --only -----------------------------------------------------------------------------------------------
 
 
@@ -218,76 +169,26 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
     assert made.values["optimizer"] == ("adafactor", "adamw_torch")
 
 
-@pytest.mark.parametrize("option", ["fix", "only"])
-def test_an_unknown_setting_or_value_is_refused_with_the_nearest_right_word(option: str) -> None:
-    assert "'precision'" in refusal(**{option: ["precison=bf16"]})
-    assert "Did you mean 'bf16'" in refusal(**{option: ["precision=bf61"]})
-    assert "whole number" in refusal(**{option: ["workers=many"]})
-    assert "from 1" in refusal(**{option: ["micro_batch_size=0"]})
-    assert "neither true nor false" in refusal(**{option: ["pin_memory=maybe"]})
-
-
-def test_a_fixed_micro_batch_that_does_not_divide_is_refused() -> None:
-    said = refusal(48, fix=["micro_batch_size=7"])
-    assert "7" in said
-    assert "does not divide the global batch of 48" in said
-
-
-@pytest.mark.parametrize("options", [{"fix": ["precision=fp16"]}, {"only": ["precision=fp16,tf32"]}])
-def test_a_setting_with_nothing_left_is_refused_with_the_reasons(options: dict[str, Any]) -> None:
-    said = refusal(**options)
-    assert "precision" in said
-    assert "trains in fp32" in said
-
-
 # Wrong files ----------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_setting_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
-    said = file_refusal(tmp_path, "# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n")
-    assert said.startswith("space.yaml:4: ")
-    assert "'optimiser'" in said
-    assert "Did you mean 'optimizer'?" in said
-
-
-def test_an_unknown_value_is_named_with_file_line_and_nearest_word(tmp_path: Path) -> None:
-    said = file_refusal(tmp_path, "parameters:\n  workers: [0]\n  precision: [fp32, bf61]\n")
-    assert said.startswith("space.yaml:3: precision: ")
-    assert "Did you mean 'bf16'?" in said
-
-
-@pytest.mark.parametrize("text", ["paramters:\n  precision: [fp32]\n", "parameters: {workers: [0]}\nparamters: 1\n"])
-def test_an_unknown_section_is_named_with_file_line_and_nearest_word(tmp_path: Path, text: str) -> None:
-    said = file_refusal(tmp_path, text)
-    assert said.startswith(f"space.yaml:{len(text.splitlines()) if 'workers' in text else 1}: paramters: ")
-    assert "Did you mean 'parameters'?" in said
 
 
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
+        ("# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n", 4, "Did you mean 'optimizer'?"),
+        ("parameters:\n  workers: [0]\n  precision: [fp32, bf61]\n", 3, "Did you mean 'bf16'?"),
+        ("paramters:\n  precision: [fp32]\n", 1, "Did you mean 'parameters'?"),
         ("parameters:\n  precision: [fp32\n", 3, "YAML"),
-        ("parameters:\n\tprecision: [fp32]\n", 2, "YAML"),
         ("a: 1\n---\nb: 2\n", 2, "YAML"),
-        ("parameters: !!python/object:os.system {}\n", 1, "YAML"),
         ("", 1, "parameters"),
-        ("# nothing\n", 1, "parameters"),
-        ("- precision\n", 1, "file"),
-        ("just words\n", 1, "file"),
-        ("parameters:\n", 1, "parameters"),
-        ("parameters: [precision]\n", 1, "parameters"),
         ("description: none\nparameters:\n  precision:\n", 3, "precision"),
-        ("parameters:\n  precision: {a: b}\n", 2, "precision"),
         ("parameters:\n  precision: [[fp32]]\n", 2, "precision"),
-        ("parameters:\n  precision: {multiple_of: 8}\n", 2, "precision"),
-        ("parameters:\n  micro_batch_size: {multiple_of: 0}\n", 2, "micro_batch_size"),
-        ("parameters:\n  micro_batch_size: {times: 8}\n", 2, "micro_batch_size"),
-        ("parameters:\n  micro_batch_size: [0]\n", 2, "micro_batch_size"),
-        ("parameters:\n  workers: [-1]\n", 2, "workers"),
         ("parameters:\n  workers: [1.5]\n", 2, "workers"),
-        ("parameters:\n  workers: [true]\n", 2, "workers"),
         ("parameters:\n  precision: []\n", 2, "precision"),
-        ("parameters:\n  1: [2]\n", 2, "1"),
+        ("parameters:\n  checkpointing: [null]\n", 2, "checkpointing"),
+        ("parameters: {true: [1]}\n", 1, "True"),
+        ("parameters: {workers: [0]}\ncore: precision\n", 2, "core: 'precision' is no list"),
+        ("parameters:\n  micro_batch_size: {multiple_of: many}\n", 2, "micro_batch_size"),
         ("parameters:\n  precision: [fp32]\n  precision: [bf16]\n", 3, "precision"),
     ],
 )
@@ -297,18 +198,6 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
     assert what in said
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    for content in (b"\xff\xfe\x00", b"parameters: \x07"):
-        path.write_bytes(content)
-        with pytest.raises(InvalidSpace) as caught:
-            read_space(str(path))
-        assert "space.yaml" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(InvalidSpace):
-        read_space(str(tmp_path))
-
-
 # YAML 1.2 -------------------------------------------------------------------------------------------------------
 
 
@@ -316,15 +205,9 @@ def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
     for word in ("off", "no", "on", "yes", "y"):
         said = file_refusal(tmp_path, f"parameters: {{precision: [{word}]}}")
         assert f"'{word}' is none of" in said
-    assert read_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}"))["pin_memory"] == (
-        True,
-        False,
-        False,
-    )
+    space = read_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}"))
+    assert space["pin_memory"] == (True, False, False)
     assert "True is no whole number" in file_refusal(tmp_path, "parameters: {workers: [true]}")
-
-
-def test_people_s_files_are_read_as_yaml_1_2() -> None:
     made = read_yaml("{a: 5e-5, b: off, c: true, d: 10, e: 1.5, f: null}")
     assert made == {"a": 5e-5, "b": "off", "c": True, "d": 10, "e": 1.5, "f": None}
     with pytest.raises(yaml.YAMLError):
@@ -332,24 +215,8 @@ def test_people_s_files_are_read_as_yaml_1_2() -> None:
 
 
 def test_a_single_value_needs_no_list(tmp_path: Path) -> None:
-    path = space_file(tmp_path, "parameters: {precision: bf16, workers: 2, pin_memory: false, micro-batch-size: 8}")
-    assert read_space(path) == {
-        "micro_batch_size": (8,),
-        "precision": ("bf16",),
-        "workers": (2,),
-        "pin_memory": (False,),
-    }
-
-
-def test_a_space_without_micro_batch_sizes_takes_every_divisor(tmp_path: Path) -> None:
-    path = space_file(tmp_path, "parameters: {precision: [fp32]}")
-    assert list(built(6, space=path).values) == ["micro_batch_size", "precision"]
-    assert built(6, space=path).values["micro_batch_size"] == (1, 2, 3, 6)
-
-
-def test_settings_that_change_what_is_learnt_are_marked() -> None:
-    assert built(48).learns_differently == ("precision", "optimizer")
-    assert built(48, fix=["precision=bf16"]).learns_differently == ("optimizer",)
+    path = space_file(tmp_path, "parameters: {precision: bf16, pin_memory: false, micro-batch-size: 8}")
+    assert read_space(path) == {"micro_batch_size": (8,), "precision": ("bf16",), "pin_memory": (False,)}
 
 
 def test_numerics_are_kept_when_asked() -> None:
@@ -357,6 +224,7 @@ def test_numerics_are_kept_when_asked() -> None:
     assert kept.values["precision"] == ("fp32",)
     assert kept.values["optimizer"] == ("adamw_torch", "adamw_torch_fused"), "both are AdamW in 32 bits"
     assert not kept.learns_differently
+    assert built(48).learns_differently == ("precision", "optimizer")
     assert "learns differently from fp32" in next(item.reason for item in kept.ruled_out if item.value == "bf16")
 
 
@@ -390,20 +258,16 @@ def test_a_value_that_rules_out_others_is_proposed_only_where_it_can_stand(tmp_p
     assert any("lomo is not combined with gradient_accumulation_steps 4, 2" in note for note in made.notes)
 
 
-def test_a_value_that_can_stand_beside_none_of_the_others_is_ruled_out(tmp_path: Path) -> None:
-    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
-    file = space_file(tmp_path, WITHOUT_ACCUMULATION.replace("[2, 4, 8]", "[2, 4]"))
-    made = built(8, works, space=file, base={"optim": "adamw_torch", "per_device_train_batch_size": 4})
-    assert "lomo" not in made.values["optimizer"]
-    assert any(item.value == "lomo" and "accumulate" in item.reason for item in made.ruled_out)
-
-
 def test_a_baseline_whose_values_cannot_stand_beside_each_other_says_why(tmp_path: Path) -> None:
     works = cpu(optimizers={"adamw_torch": None, "lomo": None})
     own = {"optim": "lomo", "per_device_train_batch_size": 2}
     made = built(8, works, space=space_file(tmp_path, WITHOUT_ACCUMULATION), base=own)
     assert "accumulate" in made.baseline_problem
     assert made.baseline not in made
+    accumulating = space_file(tmp_path, WITHOUT_ACCUMULATION.replace("[2, 4, 8]", "[2, 4]"))
+    made = built(8, works, space=accumulating, base={"optim": "adamw_torch", "per_device_train_batch_size": 4})
+    assert "lomo" not in made.values["optimizer"]
+    assert any(item.value == "lomo" and "accumulate" in item.reason for item in made.ruled_out)
 
 
 def test_nothing_left_that_can_stand_beside_each_other_is_refused(tmp_path: Path) -> None:
@@ -432,12 +296,8 @@ def test_a_micro_batch_that_is_not_exact_on_these_ranks_becomes_the_next_smaller
     space = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED))
     made = space.configuration({"micro_batch_size": 12, "data_parallel_size": 4})
     assert (made.micro_batch_size, made.gradient_accumulation_steps, made.data_parallel_size) == (3, 1, 4)
-    fewer = built(
-        12,
-        cpu(cpu_count=8),
-        space=space_file(tmp_path, RANKED),
-        only=["micro_batch_size=3,6", "data_parallel_size=1,4"],
-    )
+    only = ["micro_batch_size=3,6", "data_parallel_size=1,4"]
+    fewer = built(12, cpu(cpu_count=8), space=space_file(tmp_path, RANKED), only=only)
     assert fewer.configuration({"micro_batch_size": 6, "data_parallel_size": 4}).micro_batch_size == 3
 
 
@@ -470,29 +330,13 @@ def test_fixed_ranks_make_the_baseline_exact_on_them() -> None:
         built(8, cpu(cpu_count=8), stated, fix=["data_parallel_size=4"])
 
 
-def test_sharding_is_one_configuration_with_none_on_a_single_rank() -> None:
-    space = built(8, gpu(device_count=4), space="multi-gpu", only=["micro_batch_size=1,2,4,8", "precision=fp32"])
-    every = list(space)
-    assert len(every) == len(set(every)) == space.size
-    assert {item.values["fsdp"] for item in every if item.data_parallel_size == 1} == {"none"}
-    assert {item.values["fsdp"] for item in every if item.data_parallel_size == 4} == {
-        "none",
-        "full_shard",
-        "shard_grad_op",
-    }
-
-
 def test_tiles_are_the_multiples_that_suit_the_device_and_every_divisor_elsewhere(tmp_path: Path) -> None:
     file = space_file(tmp_path, "parameters: {micro_batch_size: tiles, precision: [fp32, bf16]}")
     own = {"per_device_train_batch_size": 64}
     assert built(256, gpu(), own, space=file).values["micro_batch_size"] == (64, 128, 256)
     older = gpu(compute_capability=(7, 5), precisions={"fp32": None, "bf16": None})
-    assert built(48, older, {"per_device_train_batch_size": 8}, space=file).values["micro_batch_size"] == (
-        8,
-        16,
-        24,
-        48,
-    )
+    sizes = built(48, older, {"per_device_train_batch_size": 8}, space=file).values["micro_batch_size"]
+    assert sizes == (8, 16, 24, 48)
     assert built(256, gpu(), own, space=file, fix=["precision=fp32"]).values["micro_batch_size"][0] == 1
     assert built(6, space=file).values["micro_batch_size"] == (1, 2, 3, 6)
     said = file_refusal(tmp_path, "parameters: {micro_batch_size: tiling}")
@@ -520,8 +364,6 @@ def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: 
     assert made.size == 2
 
 
-def test_a_large_space_is_known_to_be_possible_without_a_walk_through_it() -> None:
+def test_a_large_space_is_counted_without_a_walk_through_it() -> None:
     made = built(1024, gpu(optimizers={"adamw_torch": None, "lomo": None}), space="full", fix=["optimizer=lomo"])
-    assert made.is_possible()
     assert made.size > 10**3
-    assert next(iter(made.values["micro_batch_size"])) == 1

@@ -24,10 +24,7 @@ MICRO = "micro_batch_size"
 
 
 def learning_differences(configuration: Configuration, other: Configuration) -> tuple[str, ...]:
-    """Names of the settings by which the two configurations learn differently, beyond rounding.
-
-    A setting that this version does not know counts where its values differ.
-    """
+    """Names of the settings, unknown ones among them, by which two configurations learn differently beyond rounding."""
     return tuple(
         name
         for name, value in configuration.values.items()

@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings import precision
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
@@ -41,9 +41,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="attention",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="Fused kernels compute the same attention without writing its whole matrix to memory.",
-    read=one_of(*NAMES),
     from_user=lambda context: context.workload.attention,
     apply=lambda value, environment: Effect(model_arguments={"attn_implementation": value}),
     read_back=_read_back,

@@ -1,7 +1,7 @@
 """Attention mask: whether the model gets one that hides nothing."""
 
 from autotune.space.collators import WithoutFullMask
-from autotune.space.settings.setting import Effect, Setting, one_of
+from autotune.space.settings.setting import Effect, Setting
 
 ALWAYS, WHERE_NEEDED = NAMES = ("always", "where_needed")
 
@@ -11,9 +11,7 @@ FIELD = "drop_full_attention_mask"
 SETTING = Setting(
     name="attention_mask",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="Without a mask that hides nothing, compiled models take attention's fast kernels, and no model has to look at it.",
-    read=one_of(*NAMES),
     from_user=lambda context: ALWAYS,  # every collator of transformers makes one
     apply=lambda value, environment: Effect(data_arguments={FIELD: value == WHERE_NEEDED}),
     read_back=lambda observed: WHERE_NEEDED if isinstance(observed.trainer.data_collator, WithoutFullMask) else ALWAYS,

@@ -1,7 +1,10 @@
 """Batching: which samples form a batch, and in which order."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Setting, one_of
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
@@ -9,22 +12,14 @@ STRATEGY, OLDER = "train_sampling_strategy", "group_by_length"
 """The field of TrainingArguments, and the earlier one, which has two of the strategies."""
 
 
-def _from_user(context: Context) -> str:
-    strategy = context.arguments.get(STRATEGY)
-    if strategy is not None:
+def _strategy(arguments: Mapping[str, Any]) -> str:
+    if (strategy := arguments.get(STRATEGY)) is not None:
         return one_of(*NAMES)(getattr(strategy, "value", strategy))
-    return GROUPED if context.arguments.get(OLDER) else RANDOM
+    return GROUPED if arguments.get(OLDER) else RANDOM
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
     return Effect({OLDER: value == GROUPED} if OLDER in environment.training_argument_fields else {STRATEGY: value})
-
-
-def _read_back(observed: Observed) -> str:
-    strategy = getattr(observed.trainer.args, STRATEGY, None)
-    if strategy is not None:
-        return str(getattr(strategy, "value", strategy))
-    return GROUPED if getattr(observed.trainer.args, OLDER, False) else RANDOM
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
@@ -45,9 +40,8 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "numerics"},
     summary="Samples of like length together need less padding, and come in another order.",
-    read=one_of(*NAMES),
-    from_user=_from_user,
+    from_user=lambda context: _strategy(context.arguments),
     apply=_apply,
-    read_back=_read_back,
+    read_back=lambda observed: _strategy(vars(observed.trainer.args)),
     unavailable=_unavailable,
 )

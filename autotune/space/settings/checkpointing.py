@@ -148,9 +148,7 @@ def _work(value: Value, rates: Mapping[str, float]) -> Work:
 SETTING = Setting(
     name="checkpointing",
     values=VALUES,
-    changes={"speed", "memory"},
     summary="Recomputes activations in the backward pass: much less memory for about one more forward.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

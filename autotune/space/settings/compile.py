@@ -67,10 +67,8 @@ def backend_of(trainer: Any) -> str:
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
-
-    Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
-    """
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode. Graphs
+    alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves."""
     if not observed.graphs or backend_of(observed.trainer) == "no":
         return NONE
     plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)
@@ -102,9 +100,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="compile",
     values=VALUES,
-    changes={"speed", "memory"},
     summary="Fuses the model's operations into kernels of its own: faster steps, once the compiling has paid.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
-from autotune.space.settings.setting import ACCUMULATION, Context, Observed, field_setting, one_of
+from autotune.space.settings.setting import ACCUMULATION, Context, Observed, field_setting
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
 
@@ -27,9 +27,7 @@ SETTING = field_setting(
     field=BACKEND,
     values=NAMES,
     default="inductor",
-    changes={"speed", "memory"},
     summary="What makes kernels of the compiled graphs: inductor writes Triton on GPUs and C++ on CPUs.",
-    read=one_of(*NAMES),
     read_back=_read_back,
     unavailable=_unavailable,
     forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},

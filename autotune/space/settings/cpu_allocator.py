@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 from autotune.space.variables import PRELOAD, TUNABLES
 
 MAPPED = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1", TUNABLES: "glibc.malloc.hugetlb=1"}
@@ -57,9 +57,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="cpu_allocator",
     values=("none", "glibc_mmap", *PACKAGES),
-    changes={"speed", "memory"},
     summary="The library that allocates CPU memory: giving freed memory back at once lowers peaks, keeping it is faster.",
-    read=one_of("none", "glibc_mmap", *PACKAGES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

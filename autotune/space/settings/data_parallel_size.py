@@ -39,7 +39,6 @@ def _change(value: Value, context: Context) -> Change:
 SETTING = Setting(
     name=RANKS,
     values=(1, 2, 4, 8, 16),
-    changes={"speed", "memory"},
     summary="Ranks that train together, a GPU each, and average their gradients: less accumulation for the same global batch.",
     read=whole_number(1),
     from_user=lambda context: 1,  # the launcher starts ranks, and none was asked to

@@ -1,7 +1,7 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu, yes_or_no
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu
 from autotune.space.variables import allocator_settings, allocator_variable
 
 OPTION = "expandable_segments"
@@ -27,9 +27,7 @@ def _read_back(observed: Observed) -> bool | None:
 SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
-    changes={"speed", "memory"},
     summary="The device's allocator grows blocks in place: less memory is lost to fragments where batches differ in length.",
-    read=yes_or_no,
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -33,7 +33,6 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="experts",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="Grouped and batched products compute all chosen experts at once instead of one after the other.",
     read=one_of(NONE, *NAMES),
     from_user=lambda context: context.workload.expert or NONE,

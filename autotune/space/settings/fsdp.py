@@ -2,17 +2,15 @@
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
 
 
 def _from_user(context: Context) -> str:
-    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
-
-    A `hybrid_shard` copies between machines, and on one is a full_shard.
-    """
+    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`. A `hybrid_shard`
+    copies between machines, and on one is a full_shard."""
     option = context.arguments.get("fsdp")
     if not option:
         return "none"
@@ -66,9 +64,7 @@ def _change(value: Value, context: Context) -> Change:
 SETTING = Setting(
     name="fsdp",
     values=VALUES,
-    changes={"speed", "memory"},
     summary="Shards weights, gradients and optimizer state over the ranks: memory for a larger micro-batch, paid in traffic.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -65,7 +65,6 @@ def _limited(environment: Environment) -> bool:
 SETTING = Setting(
     name="garbage_threshold",
     values=("none", 0.6, 0.8),
-    changes={"speed", "memory"},
     summary="Reclaims unused device memory before the limit is met, so that nothing has to be freed all at once.",
     read=none_or(_share),
     from_user=_from_user,

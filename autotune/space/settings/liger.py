@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 FIELDS = ON, CHOICE = "use_liger_kernel", "liger_kernel_config"
 
@@ -56,9 +56,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="liger",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="Fused Triton kernels for norms, activations and positions, and a loss that never holds all logits.",
-    read=one_of(*NAMES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -1,6 +1,6 @@
 """Filter of the logged loss: whether the Trainer looks at each micro-step's loss before it continues."""
 
-from autotune.space.settings.setting import field_setting, yes_or_no
+from autotune.space.settings.setting import field_setting
 
 SETTING = field_setting(
     name="logging_nan_inf_filter",
@@ -9,7 +9,6 @@ SETTING = field_setting(
     default=True,
     changes={"speed"},
     summary="Off, the host need not wait for the device in every micro-step; losses that are NaN are then logged as such.",
-    read=yes_or_no,
     unavailable=lambda value, context: (
         "a CPU has no device that it would wait for" if not value and context.environment.is_cpu else None
     ),

@@ -1,7 +1,7 @@
 """LoRA: small matrices added to the weights are trained instead of the weights (arXiv 2106.09685)."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 NONE = "none"
 NAMES = (NONE, "8", "16", "32", "64", "128")
@@ -51,7 +51,6 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "memory", "numerics"},
     summary="An adapter of this rank is trained instead of all weights: hardly any gradients and optimizer states.",
-    read=one_of(*NAMES),
     from_user=lambda context: NONE,  # no field of TrainingArguments adds one
     apply=_apply,
     read_back=_read_back,

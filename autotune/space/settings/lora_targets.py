@@ -1,7 +1,7 @@
 """LoRA's targets: which layers get an adapter."""
 
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting
 
 ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
@@ -33,7 +33,6 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "memory", "numerics"},
     summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
-    read=one_of(*NAMES),
     from_user=lambda context: ALL_LINEAR,
     apply=lambda value, environment: Effect(adapter={"target_modules": FIELDS[str(value)]}),
     read_back=_read_back,

@@ -38,7 +38,6 @@ SETTING = field_setting(
     field="per_device_train_batch_size",
     values=(),
     default=8,
-    changes={"speed", "memory"},
     summary="Samples in one forward and backward: larger fills the device better until memory or caches run out.",
     read=whole_number(1),
     read_back=_read_back,

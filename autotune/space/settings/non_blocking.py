@@ -23,7 +23,6 @@ SETTING = Setting(
     values=(False, True),
     changes={"speed"},
     summary="Copies of batches from page-locked memory run beside the compute.",
-    read=yes_or_no,
     from_user=_from_user,
     apply=lambda value, environment: Effect({FIELD: {"non_blocking": value}}),
     read_back=_read_back,

@@ -1,6 +1,6 @@
 """Packing: samples of a micro-batch one after another in one row, without any padding."""
 
-from autotune.space.settings.setting import Effect, Setting, one_of
+from autotune.space.settings.setting import Effect, Setting
 
 NONE, FLATTENING = NAMES = ("none", "flattening")
 
@@ -12,7 +12,6 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "memory", "numerics"},
     summary="Packed samples follow one another in one row instead of being padded to the longest.",
-    read=one_of(*NAMES),
     from_user=lambda context: NONE,  # the collator decides, and the default one pads
     apply=lambda value, environment: Effect(data_arguments={"packing": value == FLATTENING}),
     read_back=lambda observed: FLATTENING if type(observed.trainer.data_collator).__name__ == COLLATOR else NONE,

@@ -2,7 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import packing
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 NONE = "none"
 """To the longest sample of the batch, and no further."""
@@ -46,9 +46,7 @@ def _needs_at_least_as_much(value: Value, other: Value) -> bool:
 SETTING = Setting(
     name="padding",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="Rows of a round number of tokens suit matrix units and kernels, at the price of more padding.",
-    read=one_of(*NAMES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -1,6 +1,6 @@
 """Persistent workers: data loader processes that stay alive between epochs."""
 
-from autotune.space.settings.setting import field_setting, yes_or_no
+from autotune.space.settings.setting import field_setting
 
 SETTING = field_setting(
     name="persistent_workers",
@@ -9,7 +9,6 @@ SETTING = field_setting(
     default=False,
     changes={"speed"},
     summary="Workers that live on from epoch to epoch save their start where epochs are short; a probe sees one epoch only.",
-    read=yes_or_no,
     # Without workers there is nothing to persist.
     read_back=lambda observed: (
         bool(observed.loader.persistent_workers) if getattr(observed.loader, "num_workers", 0) else None

@@ -17,7 +17,6 @@ SETTING = field_setting(
     default=True,
     changes={"speed"},
     summary="Page-locked host memory makes copies to a GPU faster.",
-    read=yes_or_no,
     from_user=_from_user,
     read_back=lambda observed: bool(observed.loader.pin_memory),
     unavailable=needs_gpu("the Trainer forces pinned memory off on a CPU: there is no device to copy to"),

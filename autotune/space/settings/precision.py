@@ -4,7 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, one_of, tried_on_device
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, tried_on_device
 from autotune.space.settings.zero import engine_config
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -111,7 +111,6 @@ SETTING = Setting(
     values=VALUES,
     changes={"speed", "memory", "numerics"},
     summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
-    read=one_of(*VALUES),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

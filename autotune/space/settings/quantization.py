@@ -2,7 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, one_of, tried_on_device
+from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, tried_on_device
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
@@ -62,7 +62,6 @@ SETTING = Setting(
     values=NAMES,
     changes={"speed", "memory", "numerics"},
     summary="Frozen weights in four bits take an eighth of the memory and time to unpack.",
-    read=one_of(*NAMES),
     from_user=lambda context: NONE,  # weights are float32 unless the model is asked for less
     apply=_apply,
     read_back=_read_back,

@@ -2,7 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import attention
-from autotune.space.settings.setting import Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Effect, Observed, Setting
 
 AUTO = "auto"
 """What torch chooses."""
@@ -29,9 +29,7 @@ def _read_back(observed: Observed) -> str:
 SETTING = Setting(
     name="sdpa_kernel",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="One kernel of torch's attention instead of the one that torch chooses by shapes and masks.",
-    read=one_of(*NAMES),
     from_user=lambda context: AUTO,
     apply=_apply,
     read_back=_read_back,

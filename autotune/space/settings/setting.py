@@ -9,30 +9,21 @@ from autotune.core import Environment, Value, Workload
 
 @dataclass(frozen=True)
 class Effect:
-    """What a setting's value sets.
+    """What a setting's value sets. A dict joins the user's own dict of that name, and those of other settings."""
 
-    training_arguments, model_arguments: fields for Hugging Face. environment: variables of the training process.
-    defaults: training arguments that this value needs where the user's own say nothing of them.
-    host: variables that it must be started with, because they are read before its first line (an allocator's).
-    contradicts: fields that cannot stand beside this value, the user's own or of a setting that means nothing there.
-    processes: that the launcher starts, one a rank (0: the value says nothing of that).
-    data_arguments: how samples become a batch: `pad_to_multiple_of` of the collator (None: no such padding), `packing`,
-    `drop_full_attention_mask`.
-    adapter: fields of PEFT's `LoraConfig`; rank 0 means no adapter.
-    switches: functions of `torch.backends.cuda` -> what they are called with in the training process.
-    A field whose value is a dict joins the user's own dict of that name, and those of other settings.
-    """
-
-    training_arguments: Mapping[str, Any] = field(default_factory=dict)
-    model_arguments: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    contradicts: tuple[str, ...] = ()
-    processes: int = 0
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    host: Mapping[str, str] = field(default_factory=dict)
+    training_arguments: Mapping[str, Any] = field(default_factory=dict)  # fields of `TrainingArguments`
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)  # keywords of `from_config` and `from_pretrained`
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables of the training process
+    contradicts: tuple[
+        str, ...
+    ] = ()  # fields that cannot be combined with this value, the user's own or other settings'
+    processes: int = 0  # that the launcher starts, one a rank (0: the value says nothing of that)
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # training arguments where the user has none
+    host: Mapping[str, str] = field(default_factory=dict)  # variables read before its first line (an allocator's)
+    # How samples become a batch: `pad_to_multiple_of` (None: no such padding), `packing`, `drop_full_attention_mask`.
     data_arguments: Mapping[str, Any] = field(default_factory=dict)
-    adapter: Mapping[str, Any] = field(default_factory=dict)
-    switches: Mapping[str, bool] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)  # fields of PEFT's `LoraConfig`; rank 0 means no adapter
+    switches: Mapping[str, bool] = field(default_factory=dict)  # function of `torch.backends.cuda` -> its argument
 
 
 ACCUMULATION = "gradient_accumulation_steps"
@@ -99,12 +90,13 @@ class Setting:
 
     name: str  # as in configurations, search spaces and tables
     values: tuple[Value, ...]  # all of them, in the order to show them
-    changes: Set[str]  # of "speed", "memory", "numerics"
     summary: str  # one sentence for people
-    read: Callable[[Any], Value]  # a value from text or YAML; raises ValueError
     from_user: Callable[[Context], Value]  # the value that the user's own arguments mean for this model
     apply: Callable[[Value, Environment], Effect]  # what a value sets
     read_back: Callable[[Observed], Value | None]  # the value that a running training shows; None: cannot be seen
+    changes: Set[str] = frozenset({"speed", "memory"})  # and "numerics"
+    # A value from text or YAML; raises ValueError. By default one of `values`, which are words or true and false.
+    read: Callable[[Any], Value] = field(default=None)  # type: ignore[assignment]
     # Why a value cannot be used here, or None where it can.
     unavailable: Callable[[Value, Context], str | None] = lambda value, context: None
     # Whether the first value needs at least as much memory as the second in every configuration.
@@ -117,39 +109,45 @@ class Setting:
     # Effect on a step's work that is known before any probe, on a device of these rates: precision -> operations / second of
     # large matrix products, optimizer -> parameters / second.
     work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
-    change: Callable[[Value, Context], Change] = lambda value, context: (
-        Change()
-    )  # expected effect on costs on this device
+    # Expected effect on costs on this device.
+    change: Callable[[Value, Context], Change] = lambda value, context: Change()
     # Values with the same result learn the same, up to rounding (fused and plain AdamW), where "numerics" is changed.
     learns: Callable[[Value], Value] = lambda value: value
     differs: Callable[[Value], str] = lambda value: ""  # how training differs, where that is more than rounding
-    seconds: Callable[[Value], float] = lambda value: (
-        0.0
-    )  # added before the first settled step of a probe or run (compiling)
-    period: Callable[[Value], int] = lambda value: (
-        1
-    )  # steps after which its effect repeats: a probe times at least as many
+    # Seconds added before the first settled step of a probe or run (compiling).
+    seconds: Callable[[Value], float] = lambda value: 0.0
+    # Steps after which its effect repeats: a probe times at least as many.
+    period: Callable[[Value], int] = lambda value: 1
     of_process: bool = False  # it decides who allocates memory, not what a model or a library can do
     traced: bool = True  # whether an estimate of memory before any probe can tell its values apart
     traceable: Callable[[Value], bool] = lambda value: True  # else a value's estimate is that of `none` plus `change`
-    spares_gradients: Callable[[Value], bool] = lambda value: (
-        False
-    )  # no float32 weights and gradients of the whole model
+    # Whether it trains without float32 weights and gradients of the whole model.
+    spares_gradients: Callable[[Value], bool] = lambda value: False
+
+    def __post_init__(self) -> None:
+        if self.read is None:
+            object.__setattr__(self, "read", reader(self.values))
 
     def learns_alike(self, value: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""
         return "numerics" not in self.changes or self.learns(value) == self.learns(other)
 
 
-def field_setting(field: str, *, default: Value, read: Callable[[Any], Value], **parts: Any) -> Setting:
+def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
     """A setting that sets one field of `TrainingArguments`; `parts` are the rest of `Setting`, and may replace what follows
     from the field. default: the Trainer's own, where the user's arguments leave the field out or null."""
+    read = parts.get("read") or reader(parts["values"])
     from_field: dict[str, Any] = {
         "from_user": lambda context: default if (own := context.arguments.get(field)) is None else read(own),
         "apply": lambda value, environment: Effect({field: value}),
         "read_back": lambda observed: read(getattr(observed.trainer.args, field)),
     }
-    return Setting(read=read, **{**from_field, **parts})
+    return Setting(**{**from_field, **parts})
+
+
+def reader(values: tuple[Value, ...]) -> Callable[[Any], Value]:
+    """Read one of these values: a word, or true or false."""
+    return yes_or_no if isinstance(values[0], bool) else one_of(*map(str, values))
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE, OWN = "none", "own"
 STAGES = ("0", "1", "2", "3")
@@ -36,12 +36,7 @@ def _forbidden_ranks(value: Value, ranks: Value) -> str | None:
 def _read(text: Any) -> str:
     """One of the names, or NVMe with a folder; raises ValueError."""
     word = str(text).strip()
-    if word.startswith(NVME) and word.removeprefix(NVME).startswith("/"):
-        return word
-    word = word.lower().replace("-", "_")
-    if word not in (*NAMES, OWN):
-        raise ValueError(f"{text!r} is none of {', '.join((*NAMES, OWN))}, {NVME}/FOLDER")
-    return word
+    return word if word.startswith(f"{NVME}/") else one_of(*NAMES, OWN, f"{NVME}/FOLDER")(word)
 
 
 def zero_config(value: str) -> dict[str, Any]:
@@ -51,26 +46,17 @@ def zero_config(value: str) -> dict[str, Any]:
     if zero["stage"]:
         zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
     if zero["stage"] == 3:
-        zero |= {
-            "stage3_prefetch_bucket_size": "auto",
-            "stage3_param_persistence_threshold": "auto",
-            "stage3_gather_16bit_weights_on_model_save": True,
-        }
+        zero |= dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"), "auto")
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
     if "offload" in value:
-        place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
-        if value.startswith(NVME):
-            place = {"device": "nvme", "nvme_path": value.removeprefix(NVME), "pin_memory": True}
-        zero |= {"offload_optimizer": place}
-        zero |= {"offload_param": dict(place)} if not value.endswith("_optimizer") else {}
-    config: dict[str, Any] = {
-        "zero_optimization": zero,
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-    }
+        disk = {"nvme_path": value.removeprefix(NVME)} if value.startswith(NVME) else {}
+        place = {"device": "nvme" if disk else "cpu", **disk, "pin_memory": True}
+        zero["offload_optimizer"] = place
+        if not value.endswith("_optimizer"):
+            zero["offload_param"] = dict(place)
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    config: dict[str, Any] = {"zero_optimization": zero, **dict.fromkeys(sizes, "auto")}
+    config |= {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
     if "offload" in value:
         # An optimizer on the host must be DeepSpeed's own (DeepSpeedCPUAdam), which it makes where it is named here.
         config["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")}
@@ -139,7 +125,6 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="zero",
     values=NAMES,
-    changes={"speed", "memory"},
     summary="ZeRO divides states, gradients and weights between GPUs or keeps them in the host's memory: larger models fit.",
     read=_read,
     from_user=_from_user,

@@ -25,13 +25,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Labels:
-    """How a column's values become what the model learns: a class id each, or a number as it is.
+    """How a column's values become what the model learns: a class id each, or a number as it is."""
 
-    ids: value -> class id, None where the values are class ids already; count: classes, 1 for numbers.
-    """
-
-    count: int
-    ids: Mapping[Any, int] | None = None
+    count: int  #: classes; 1 for numbers
+    ids: Mapping[Any, int] | None = None  #: value -> class id; None where the values are class ids already
     is_number: bool = False
 
     def of(self, value: Any) -> int | float | None:
@@ -45,29 +42,20 @@ class Labels:
 
 
 def choose_columns(data: Any, task: str, text: str | None, label: str | None) -> Columns:
-    """The requested columns, else the usual ones of the task.
-
-    Raises InvalidRequest, naming the columns there are, where one is missing or is not of the kind the task needs.
-    """
+    """The requested columns, else the usual ones. Raises InvalidRequest where one is missing or unfit for the task."""
     if task == "image-classification":
         return Columns(_image_column(data, text), _column(data, label, _LABELS, "label"))
     if task == "token-classification":
         words = _column(data, text, ("tokens",), "text")
         if _is_text(data.features[words]) or not _is_text(data.features[words], lists=True):
-            raise InvalidRequest(
-                f"The column {words!r} holds {_kind(data, words)}, not lists of words.",
-                "Name another one with --text-column.",
-            )
+            raise _unfit(data, words, "lists of words", "text")
         return Columns(words, _column(data, label, _TAGS, "label"))
     if task == "question-answering":
         question = _column(data, None, ("question",), "question")
         context, answers = _column(data, text, ("context",), "text"), _column(data, label, ("answers",), "label")
         feature = getattr(data.features[answers], "feature", data.features[answers])
         if not isinstance(feature, Mapping) or not {"text", "answer_start"} <= feature.keys():
-            raise InvalidRequest(
-                f"The column {answers!r} holds {_kind(data, answers)}, not answers with text and answer_start.",
-                "Name another one with --label-column.",
-            )
+            raise _unfit(data, answers, "answers with text and answer_start", "label")
         return Columns(context, answers, question)
     if task == "sequence-classification":
         return Columns(_text_column(data, text, _LABELS), _column(data, label, _LABELS, "label"))
@@ -89,7 +77,7 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
     for value in data[column]:
         several = value if isinstance(value, list) else (value,)
         if any(isinstance(label, (list, dict)) for label in several):
-            raise _no_labels(data, column)
+            raise _unfit(data, column, "labels", "label")
         values.update(several)
     # -100 is what the loss ignores, not a class.
     values -= {None, -100}
@@ -98,7 +86,7 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
     if any(isinstance(value, float) for value in values):
         return Labels(1, is_number=True)
     if not all(isinstance(value, (str, int)) for value in values):
-        raise _no_labels(data, column)
+        raise _unfit(data, column, "labels", "label")
     numbers = not any(isinstance(value, (str, bool)) for value in values)
     if numbers and min(values) >= 0 and max(values) < max(len(values), classes):
         return Labels(max(values) + 1)
@@ -107,8 +95,9 @@ def read_labels(data: Any, column: str, classes: int) -> Labels:
     return Labels(len(ordered), {value: number for number, value in enumerate(ordered)} | {-100: -100})
 
 
-def _no_labels(data: Any, column: str) -> InvalidRequest:
-    return InvalidRequest(f"The column {column!r} holds no labels but {_kind(data, column)}.", "Use --label-column.")
+def _unfit(data: Any, column: str, wanted: str, option: str) -> InvalidRequest:
+    message = f"The column {column!r} holds {_kind(data, column)}, not {wanted}."
+    return InvalidRequest(message, f"Name another one with --{option}-column.")
 
 
 def texts_of(data: Any, columns: Columns) -> Iterator[str]:
@@ -151,9 +140,7 @@ def _text_column(
         )
     column: str = _column(data, requested, (), option)
     if column not in texts:
-        raise InvalidRequest(
-            f"The column {column!r} holds {_kind(data, column)}, not text.", f"Name another one with --{option}-column."
-        )
+        raise _unfit(data, column, "text", option)
     return column
 
 

@@ -5,16 +5,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import datasets
-from pydantic import TypeAdapter
 
 from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.io import Serializable, read_json, write_json
 from autotune.core.paths import named
 from autotune.core.request import TuningRequest
 from autotune.workload.data import images
@@ -34,22 +32,16 @@ _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 @dataclass(frozen=True)
-class PreparedData:
-    """Data ready for probes.
+class PreparedData(Serializable):
+    """Data ready for probes."""
 
-    folder: contains `data` and, for text, `tokenizer`; identity: differs for other data; text_source: tokenizer or image
-    transform, for people; samples: in `data`; num_labels: classes to set in the model's config, None to leave it;
-    special_ids: token ids that the config must share with the tokenizer; longest: places of the samples with the most tokens
-    and the most labels, empty where all are alike.
-    """
-
-    folder: str
-    identity: str
-    text_source: str
-    samples: int
-    num_labels: int | None = None
-    special_ids: tuple[tuple[str, int], ...] = ()
-    longest: tuple[int, ...] = ()
+    folder: str  #: contains `data` and, for text, `tokenizer`
+    identity: str  #: differs for other data
+    text_source: str  #: tokenizer or image transform, for people
+    samples: int  #: in `data`
+    num_labels: int | None = None  #: classes to set in the model's config; None to leave it
+    special_ids: tuple[tuple[str, int], ...] = ()  #: token ids that the config must share with the tokenizer
+    longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty where all are alike
     notes: tuple[str, ...] = ()
 
 
@@ -67,18 +59,17 @@ def prepare_data(
     recipe = _Recipe(request, config, task, sequence_length, plan)
     if source.identity and (saved := _saved(cache / recipe.key(source.identity))):
         return recipe.checked(saved)
-    with _scratch(cache) as scratch:
-        data = read_data(source, request.dataset_split, scratch / "raw")
-        identity = source.identity or f"{source.name} {data._fingerprint}"
-        target = cache / recipe.key(identity)
-        if saved := _saved(target):
-            return recipe.checked(saved)
-        fresh = scratch / "fresh"
-        prepared = _prepare(recipe, source, identity, data, fresh)
-        with _storage(cache):
-            (fresh / "prepared.json").write_bytes(_STORED.dump_json(prepared))
-            _move(fresh, target)
-    return recipe.checked(replace(prepared, folder=str(target)))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # Below the cache, so that a finished result moves into place at once.
+        with tempfile.TemporaryDirectory(prefix=".preparing-", dir=cache, ignore_cleanup_errors=True) as scratch:
+            prepared = _read_and_prepare(recipe, source, cache, Path(scratch))
+    except OSError as error:
+        raise StorageFailed(
+            f"The prepared data cannot be written to {cache}: {error.strerror or first_line(error)}.",
+            "Free some space, or choose a folder that can be written.",
+        ) from error
+    return recipe.checked(prepared)
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class _Recipe:
         """A folder's name, a hash of everything that changes the samples."""
         request, fields = self.request, ("model_type", "vocab_size", "num_labels", *_SPECIAL_IDS)
         facts = [_FORMAT, identity, request.dataset_split, request.text_column, request.label_column, self.task]
-        facts += [self.sequence_length, self.most_rows, asdict(self.plan) if self.plan else None]
+        facts += [self.sequence_length, self.most_rows, self.plan and self.plan._asdict()]
         facts += [getattr(self.config, name, None) for name in fields]
         facts += [image_shape(self.config) if self.plan is None else None]
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:20]
@@ -113,6 +104,24 @@ class _Recipe:
                 "Use more data or a smaller global batch size.",
             )
         return prepared
+
+
+def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch: Path) -> PreparedData:
+    data = read_data(source, recipe.request.dataset_split, scratch / "raw")
+    identity = source.identity or f"{source.name} {data._fingerprint}"
+    target = cache / recipe.key(identity)
+    if saved := _saved(target):
+        return saved
+    fresh = scratch / "fresh"
+    prepared = _prepare(recipe, source, identity, data, fresh)
+    write_json(fresh / "prepared.json", prepared.to_dict())
+    try:
+        os.rename(fresh, target)
+    except OSError:  # another process was faster, with the same result or with one that was left half-written
+        if _saved(target) is None:
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(fresh, target)
+    return replace(prepared, folder=str(target))
 
 
 def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
@@ -134,16 +143,15 @@ def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, fold
         notes.append(f"the column {columns.text!r} is source and target")
     rows = len(data)
     tokenizer = None
-    with _storage(folder.parent):
-        if recipe.plan is None:
-            data, text_source = _image_rows(recipe, columns, labels, data)
-        else:
-            tokenizer, text_source = _tokenizer(recipe, columns, data)
-            tokenizer.save_pretrained(str(folder / "tokenizer"))
-            data = _text_rows(recipe, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
-        if not len(data):
-            raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
-        data.save_to_disk(str(folder / "data"))
+    if recipe.plan is None:
+        data, text_source = _image_rows(recipe, columns, labels, data)
+    else:
+        tokenizer, text_source = _tokenizer(recipe, columns, data)
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        data = _text_rows(recipe, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
+    if not len(data):
+        raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
+    data.save_to_disk(str(folder / "data"))
     if len(data) < rows:
         notes.append(f"{rows - len(data)} of {rows} rows were empty or too short and are left out")
     return PreparedData(
@@ -162,7 +170,7 @@ def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, fold
 
 def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
     assert recipe.plan is not None
-    if recipe.plan.is_trained:
+    if not recipe.plan.place:
         tokenizer = train_tokenizer(texts_of(data, columns), recipe.config)
         return tokenizer, f"byte-pair tokenizer trained on the data ({len(tokenizer)} tokens)"
     tokenizer = open_tokenizer(recipe.plan, recipe.config, recipe.request.trust_remote_code)
@@ -239,45 +247,9 @@ def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
     return max(labels.count, 2) if labels.count > classes or classes == 1 else None
 
 
-_STORED = TypeAdapter(PreparedData)
-
-
 def _saved(folder: Path) -> PreparedData | None:
     """What an earlier call left in the folder, if anything."""
     try:
-        return replace(_STORED.validate_json((folder / "prepared.json").read_bytes()), folder=str(folder))
-    except (OSError, ValueError):
+        return replace(PreparedData.from_dict(read_json(folder / "prepared.json")), folder=str(folder))
+    except (OSError, KeyError, TypeError, ValueError):
         return None
-
-
-@contextmanager
-def _scratch(cache: Path) -> Iterator[Path]:
-    """A temporary folder below the cache, so that a finished result moves into place at once."""
-    with _storage(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".preparing-", dir=cache))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _storage(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(
-            f"The prepared data cannot be written to {cache}: {error.strerror or first_line(error)}.",
-            "Free some space, or choose a folder that can be written.",
-        ) from error
-
-
-def _move(fresh: Path, target: Path) -> None:
-    """Put the finished folder in place, unless another process was faster with the same result."""
-    try:
-        os.rename(fresh, target)
-    except OSError:
-        if _saved(target) is None:
-            shutil.rmtree(target, ignore_errors=True)
-            os.rename(fresh, target)

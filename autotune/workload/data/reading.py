@@ -10,7 +10,7 @@ import datasets
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.data.sources import DataSource
-from autotune.workload.hub import first_line, hub_is_reachable, root_cause
+from autotune.workload.hub import first_line, hub_is_reachable, root_cause, why_not_on_hub
 
 
 def read_data(source: DataSource, split: str, scratch: Path) -> Any:
@@ -60,13 +60,12 @@ def _no_split(source: DataSource, name: str, splits: Any) -> InvalidRequest:
 
 def _load_from_hub(name: str, split: str) -> Any:
     repository, _, subset = name.partition(":")
-    reachable = hub_is_reachable()
+    hub_is_reachable()  # else datasets waits for the hub long
     try:
         return datasets.load_dataset(repository, subset or None, split=split)
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, FileNotFoundError) as error:
-        where = "the hub has none" if reachable else "the hub cannot be reached and its cache here has none"
         raise InvalidRequest(
-            f"There is no dataset {name!r}: no file or folder of that name, and {where}.",
+            f"There is no dataset {name!r}: no file or folder of that name, and {why_not_on_hub()}.",
             "Check --dataset; a private one needs `hf auth login`.",
         ) from error
     except ValueError as error:

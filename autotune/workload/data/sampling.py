@@ -40,11 +40,9 @@ def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str |
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None where the model keeps the samples of one row apart, by positions that begin again.
-
-    transformers' masks do so where the model hands them its positions (`masking_utils.find_packed_sequence_indices`),
-    FlashAttention by itself; layers with a state (Mamba) run on from one sample into the next.
-    """
+    """None where the model keeps the samples of one row apart, by positions that begin again. transformers' masks do so
+    where the model hands them its positions (`masking_utils.find_packed_sequence_indices`), FlashAttention by itself;
+    layers with a state (Mamba) run on from one sample into the next."""
     if task != "causal-lm":
         return "samples are packed in causal language models only"
     name = type(model).__name__

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.paths import reads_as_path
 
 READERS = {".txt": "text", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
@@ -27,24 +28,17 @@ _ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the data is, before it is read.
+    """Where the data is, before it is read."""
 
-    name: as the user wrote it; path: None for a hub id; reader: of `datasets`, `saved` for a folder that
-    `save_to_disk` wrote; files: split -> files; identity: of local data, empty for a hub id.
-    """
-
-    name: str
-    path: Path | None
-    reader: str
-    files: dict[str, tuple[str, ...]]
-    identity: str = ""
+    name: str  #: as the user wrote it
+    path: Path | None  #: None for a hub id
+    reader: str  #: of `datasets`, or `saved` for a folder that `save_to_disk` wrote
+    files: dict[str, tuple[str, ...]]  #: split -> files
+    identity: str = ""  #: of local data; empty for a hub id
 
 
 def find_data(name: str, images: bool) -> DataSource:
-    """The source of that name; images: an image folder is wanted.
-
-    Raises InvalidRequest where the path is missing, closed, empty, or of no known kind.
-    """
+    """The source of that name. Raises InvalidRequest where the path is missing, closed, empty, or of no known kind."""
     with _reported(name):
         path = _local(name)
         if path is None:
@@ -71,7 +65,7 @@ def _local(name: str) -> Path | None:
     path = Path(name).expanduser()
     if path.exists():
         return path.resolve()
-    if _reads_as_path(name):
+    if reads_as_path(name) or Path(name.partition(":")[0]).suffix.lower() in READERS:
         raise InvalidRequest(f"There is no file or folder {name}.", "Check --dataset; a hub id is written user/name.")
     return None
 
@@ -163,11 +157,6 @@ def _check_file(path: Path, reader: str) -> None:
         raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
     if not text.strip():
         raise InvalidRequest(f"The file {path} is empty but for white space.", "Choose other data.")
-
-
-def _reads_as_path(name: str) -> bool:
-    ending = Path(name.partition(":")[0]).suffix.lower()
-    return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1 or ending in READERS
 
 
 def _depth(text: str) -> int:

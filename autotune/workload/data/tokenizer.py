@@ -1,15 +1,15 @@
 """Tokenizer of a model, or a byte-pair one trained on the data where the model has none."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.paths import reads_as_path
 from autotune.workload.data.sources import stamp
-from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable
+from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable, why_not_on_hub
 from autotune.workload.model.build import tasks_of
 from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.config import token_id, vocabulary_size
@@ -23,23 +23,15 @@ _PAD, _START, _END, _UNKNOWN, _MASK = _SPECIAL = ("<|pad|>", "<|start|>", "<|end
 _BYTES = 256
 
 
-@dataclass(frozen=True)
-class TokenizerPlan:
+class TokenizerPlan(NamedTuple):
     """The tokenizer that will read the data; place is a folder or hub id, empty for one still to be trained."""
 
     place: str
     identity: str
 
-    @property
-    def is_trained(self) -> bool:
-        return not self.place
-
 
 def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:
-    """The requested tokenizer, by name or folder, else the model's own, else one to be trained.
-
-    Raises InvalidRequest where the requested one does not exist.
-    """
+    """The requested tokenizer, else the model's own, else one to be trained. Raises InvalidRequest for a missing one."""
     place = _requested_place(requested) if requested else _own_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
@@ -148,13 +140,12 @@ def _requested_place(requested: str) -> str:
         if not any((path / name).is_file() for name in (*_FILES, "added_tokens.json")):
             raise InvalidRequest(f"The folder {requested} holds no tokenizer.", "Name the folder of a saved tokenizer.")
         return str(path.resolve())
-    if path.exists() or requested.startswith((".", "~", "/")) or requested.count("/") > 1:
+    if path.exists() or reads_as_path(requested):
         what = "is a file, not a folder" if path.exists() else "is not there"
         raise InvalidRequest(f"The tokenizer folder {requested} {what}.", "Name the folder of a saved tokenizer.")
     if not _on_hub(requested):
-        where = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
         raise InvalidRequest(
-            f"There is no tokenizer {requested!r}: no folder of that name, and {where}.",
+            f"There is no tokenizer {requested!r}: no folder of that name, and {why_not_on_hub()}.",
             "Check the spelling, or leave --tokenizer out to train one on the data.",
         )
     return requested

@@ -30,10 +30,7 @@ _AUTO_CLASSES = {
 
 
 def choose_task(config: Any, task: str | None) -> str:
-    """The requested task, else the one of the config's architecture, else the usual one of its model type.
-
-    Raises InvalidRequest where the model type does not have the task, or none that autotune can train.
-    """
+    """The requested task, else that of the config's architecture or model type. Raises InvalidRequest for none."""
     tasks = tasks_of(config)
     if not tasks:
         raise InvalidRequest(
@@ -128,13 +125,7 @@ def _made_in_four_bits(
     workload: Workload, config: Any, arguments: Mapping[str, Any], four_bits: Mapping[str, Any], device: str
 ) -> Any:
     """Never whole in float32 on the device; a model that cannot begin without storage is made and packed on the CPU."""
-    kind = auto_class(workload.task)
-    try:
-        with torch.device("cpu" if _has_own_code(workload) else "meta"):
-            model = kind.from_config(config, **arguments)
-    except Exception:
-        # As in `model_outline`.
-        model = kind.from_config(config, **arguments)
+    model = _without_storage(workload.task, config, arguments, "cpu" if _has_own_code(workload) else "meta")
     if next(model.parameters()).is_meta:
         return made_in_four_bits(model, four_bits, device)
     return in_four_bits(model, four_bits).to(device)
@@ -145,19 +136,21 @@ def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype
 
     A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
     """
-    arguments = _arguments(trust_remote_code, dtype)
     try:
-        with torch.device("meta"):
+        return _without_storage(task, config, _arguments(trust_remote_code, dtype))
+    except Exception as error:
+        raise InvalidRequest(
+            f"The {config.model_type} model cannot be built from its config: {first_line(error)}.",
+            "Check the config's values and that the libraries the model needs are installed.",
+        ) from error
+
+
+def _without_storage(task: str, config: Any, arguments: Mapping[str, Any], device: str = "meta") -> Any:
+    try:
+        with torch.device(device):
             return auto_class(task).from_config(config, **arguments)
-    except Exception:
-        # Some models compute with values of their weights while they are built.
-        try:
-            return auto_class(task).from_config(config, **arguments)
-        except Exception as error:
-            raise InvalidRequest(
-                f"The {config.model_type} model cannot be built from its config: {first_line(error)}.",
-                "Check the config's values and that the libraries the model needs are installed.",
-            ) from error
+    except Exception:  # some models compute with values of their weights while they are built
+        return auto_class(task).from_config(config, **arguments)
 
 
 def count_parameters(model: Any) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable
+from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable, why_not_on_hub
 from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.files import check_config, config_file, read_config_file
 
@@ -115,11 +115,10 @@ def _config_file(name: str) -> tuple[Path, str]:
     try:
         return hub_file(name, "config.json"), name
     except NotOnHub as error:
-        missing = "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
         local, advice = "it is not built in", did_you_mean(name, BUILT_IN)
         if "/" in name:
             local, advice = "no folder of that name", "Check the spelling; a private model needs `hf auth login`."
-        raise InvalidRequest(f"There is no model {name!r}: {local}, and {missing}.", advice) from error
+        raise InvalidRequest(f"There is no model {name!r}: {local}, and {why_not_on_hub()}.", advice) from error
 
 
 def _check_type(name: str, raw: Any, trust_remote_code: bool) -> None:

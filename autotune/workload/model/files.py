@@ -1,11 +1,11 @@
 """Config files of a request's model, and what is wrong with local ones; imports nothing heavy."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.core import InvalidRequest, read_json
+from autotune.core.paths import reads_as_path
 from autotune.workload.model.builtin import BUILT_IN
 
 SIZES = frozenset(
@@ -41,7 +41,7 @@ def config_file(name: str) -> Path | None:
         return path / "config.json"
     if is_file:
         return path
-    if _reads_as_path(name):
+    if reads_as_path(name) or name.endswith(".json"):
         raise InvalidRequest(
             f"There is no such file or folder: {name}.", "Name a model's folder, a config JSON, a built-in or a hub id."
         )
@@ -101,7 +101,3 @@ def _sizes(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for part in PARTS:
         if isinstance(inner := raw.get(part), dict):
             yield from ((f"{part}.{field}", value) for field, value in _sizes(inner))
-
-
-def _reads_as_path(name: str) -> bool:
-    return name.startswith((".", "~", os.sep)) or name.endswith((".json", os.sep)) or name.count("/") > 1

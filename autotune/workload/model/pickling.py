@@ -30,17 +30,13 @@ ARGUMENTS = ("arguments_class", "own_fields")
 
 @dataclass(frozen=True)
 class Payload:
-    """Objects ready to be sent.
+    """Objects ready to be sent."""
 
-    name: of the model. notes: for people, on what was sent and what was not; warnings: that concern every measurement.
-    user_arguments: the Trainer's own; they stay in this process.
-    """
-
-    name: str
+    name: str  #: of the model
     pickled: bytes
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    user_arguments: Any = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()  #: for people, on what was sent and what was not
+    warnings: tuple[str, ...] = ()  #: that concern every measurement
+    user_arguments: Any = field(default=None, repr=False)  #: the Trainer's own; they stay in this process
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Payload:

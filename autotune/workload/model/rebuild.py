@@ -20,17 +20,13 @@ COMES_WITH_TRAINING = ("accelerate", "transformers")
 
 @dataclass(frozen=True)
 class FromConfig:
-    """A `model_init`: a model of this class and config with random weights of this dtype (`float32`).
-
-    frozen: names of the parameters that do not learn. checkpointed: name of a layer with activation checkpointing -> the
-    function that it calls for it.
-    """
+    """A `model_init`: a model of this class and config with random weights."""
 
     kind: Any
     config: Any
-    dtype: str
-    frozen: frozenset[str] = frozenset()
-    checkpointed: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str  #: of the weights, as `float32`
+    frozen: frozenset[str] = frozenset()  #: names of the parameters that do not learn
+    checkpointed: Mapping[str, Any] = field(default_factory=dict)  #: layer -> its checkpointing function
 
     def __call__(self) -> Any:
         """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
@@ -180,16 +176,20 @@ def _outline(model: Any) -> tuple[Any, ...]:
 def layers_digest(model: Any) -> str:
     """Sixteen digits that are the same in every process, and others where a layer, its attention, its patches, or the shape,
     dtype or learning of a parameter is another: what no config says of a user's own model."""
-    layers = [(name, _name(layer), _attention(layer), _patches(layer)) for name, layer in model.named_modules()]
+    layers = [
+        (
+            name,
+            _name(layer),
+            str(getattr(getattr(layer, "config", None), "_attn_implementation", None) or ""),
+            _patches(layer),
+        )
+        for name, layer in model.named_modules()
+    ]
     parameters = [
         (name, tuple(weight.shape), str(weight.dtype), weight.requires_grad)
         for name, weight in model.named_parameters()
     ]
     return hashlib.sha256(repr((layers, parameters)).encode()).hexdigest()[:16]
-
-
-def _attention(layer: Any) -> str:
-    return str(getattr(getattr(layer, "config", None), "_attn_implementation", None) or "")
 
 
 def _patches(layer: Any) -> list[str]:

@@ -23,27 +23,19 @@ LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class UserObjects:
-    """model_init: () -> model. The rest as the Trainer takes them; None where it was not given.
+    """The user's own objects, as the Trainer takes them; None where one was not given."""
 
-    trainer_arguments: further ones of the Trainer class (optimizers, compute_loss_func, ...). callbacks: for the
-    Trainer, but for those whose class it adds by itself.
-    own_optimizer: name of the class of the user's own optimizer, ANY where the Trainer class makes it; else empty.
-    prepared: whether the dataset comes from a built Trainer, whose class has prepared it.
-    whole_steps: whether a step cannot be measured with fewer micro-steps than it has.
-    identity: differs for other parts, as far as the dataset does not.
-    """
-
-    model_init: Callable[..., Any] | None = None
+    model_init: Callable[..., Any] | None = None  #: () -> model
     train_dataset: Any = None
     data_collator: Any = None
     processing_class: Any = None
     trainer_class: Any = None
-    trainer_arguments: Mapping[str, Any] = field(default_factory=dict)
-    callbacks: Sequence[Any] = ()
-    own_optimizer: str = ""
-    prepared: bool = False
-    whole_steps: bool = False
-    identity: str = ""
+    trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
+    callbacks: Sequence[Any] = ()  #: for the Trainer, without those whose class it adds by itself
+    own_optimizer: str = ""  #: class of the user's own optimizer, ANY where the Trainer class makes it; else empty
+    prepared: bool = False  #: the dataset comes from a built Trainer, whose class has prepared it
+    whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
+    identity: str = ""  #: differs for other parts, as far as the dataset does not
     built: Any = None
 
     @classmethod
@@ -149,10 +141,8 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
 
 
 def _identity_of(user: UserObjects, samples: int) -> str:
-    """Digest of the user's parts by names, length and first samples.
-
-    Not by their pickles: a class of a script is pickled with a random number in it.
-    """
+    """Digest of the user's parts by names, length and first samples. Not by their pickles: a class of a script is
+    pickled with a random number in it."""
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]

@@ -11,10 +11,11 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 
-from autotune.core import Configuration, Environment, Outcome, Workload
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
+from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import Context
+from autotune.space.settings import SETTINGS, Context, Observed
 from autotune.space.settings.compile import SETTING
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, cpu, gpu, workload
@@ -29,6 +30,12 @@ SMALL = {
     **{"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 16},
 }
 """One layer: each further one takes seconds to compile, and nothing else."""
+
+
+def compiled(graphs: int = 3, **plugin: Any) -> Observed:
+    """A training in which torch compiled so many graphs; accelerate's plugin has these attributes."""
+    state = SimpleNamespace(dynamo_plugin=SimpleNamespace(**plugin))
+    return observed(graphs=graphs, accelerator=SimpleNamespace(state=state))
 
 
 def fields(environment: Environment, base: dict[str, object] | None = None, **settings: str) -> dict[str, object]:
@@ -65,12 +72,10 @@ def test_a_mode_is_inductor_s_whatever_backend_the_user_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "precision", "tf32"),
-    [({}, None, False), ({"tf32": True}, None, True), ({}, "tf32", True), ({}, "fp32", False), ({}, "bf16", False)],
+    ("base", "precision", "tf32"), [({}, "tf32", True), ({"tf32": True}, "bf16", True), ({}, "bf16", False)]
 )
-def test_it_does_not_change_the_precision(base: dict[str, object], precision: str | None, tf32: bool) -> None:
-    made = fields(CARD, base, compile="default", **({"precision": precision} if precision else {}))
-    assert made["tf32"] is tf32
+def test_it_does_not_change_the_precision(base: dict[str, object], precision: str, tf32: bool) -> None:
+    assert fields(CARD, base, compile="default", precision=precision)["tf32"] is tf32
 
 
 @pytest.mark.parametrize("value", [value for value in SETTING.values if value not in ("none", "regional", "default")])
@@ -78,8 +83,7 @@ def test_each_mode_is_one_of_torch_s_and_is_read_back_from_what_was_compiled(val
     mode = fields(CARD, compile=value)["torch_compile_mode"]
     options = torch._inductor.list_mode_options(mode)
     assert options.get("triton.cudagraphs", False) == (value in ("reduce_overhead", "max_autotune_graphs"))
-    shown = observed(graphs=3)
-    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(mode=mode)))
+    shown = compiled(mode=mode)
     assert SETTING.read_back(shown) == value
     assert SETTING.read_back(replace(shown, graphs=0)) == "none"
 
@@ -96,9 +100,7 @@ def test_regional_is_default_with_a_variable_of_its_process() -> None:
 @pytest.mark.parametrize(("regional", "value"), [(True, "regional"), (False, "default")])
 def test_blocks_that_were_compiled_are_told_from_a_whole_model(regional: bool, value: str) -> None:
     model = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]))
-    shown = observed(graphs=2)
-    plugin = SimpleNamespace(backend="inductor", mode="default")
-    shown.trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    shown = compiled(backend="inductor", mode="default")
     shown.trainer.model_wrapped = compile_regions(model) if regional else torch.compile(model)
     assert SETTING.read_back(shown) == value
 
@@ -124,13 +126,8 @@ def space(**values: tuple[Any, ...]) -> SearchSpace:
 
 
 def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -> None:
-    trainer = observed().trainer
-    plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"), mode="default")
-    trainer.accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
-    shown = replace(observed(), trainer=trainer, graphs=3)
-    assert SETTING.read_back(shown) == "none"
-    plugin.backend = SimpleNamespace(value="INDUCTOR")
-    assert SETTING.read_back(shown) == "default"
+    for backend, value in (("NO", "none"), ("INDUCTOR", "default")):
+        assert SETTING.read_back(compiled(backend=SimpleNamespace(value=backend), mode="default")) == value
 
 
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
@@ -143,64 +140,52 @@ def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("reduce_overhead", Context(CARD, workload())) is None
 
 
-def test_its_probes_are_expected_to_take_longer() -> None:
-    assert SETTING.seconds("none") == 0
-    assert 0 < SETTING.seconds("regional") < SETTING.seconds("default") < SETTING.seconds("max_autotune")
-
-
 @pytest.mark.nightly
-@pytest.mark.nightly
-def test_a_training_of_compiled_blocks_is_measured(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+@pytest.mark.parametrize(("value", "backend"), [("default", "inductor"), ("regional", None)])
+def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
+    value: str,
+    backend: str | None,
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
 ) -> None:
-    if reason := SETTING.unavailable("regional", Context(environment, workload())):
+    if reason := SETTING.unavailable(value, Context(environment, workload())):
         pytest.skip(f"compiling: {reason}")
     (tmp_path / "small.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 2}), encoding="utf-8")
     model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
-    asked = configuration(2, accumulation=2, compile="regional", precision="bf16")
-    order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
-    measurement = measured(host, order)
-    assert measurement.outcome is Outcome.COMPLETED, f"{measurement.reason}\n{measurement.log_tail}"
-    assert (measurement.settings["compile"], measurement.settings["precision"]) == ("regional", "bf16")
-    assert measurement.compile_s > 1.0
-    assert measurement.recompiled_graphs == 0
-
-
-@pytest.mark.nightly
-def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
-    host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
-) -> None:
-    if reason := SETTING.unavailable("default", Context(environment, workload())):
-        pytest.skip(f"compiling: {reason}")
-    (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
-    model = workload_of(str(tmp_path / "small.json"), sequence_length=16, task="masked-lm")
-    asked = configuration(2, accumulation=2, compile="default", compile_backend="inductor")
-    order = make_order(
-        tmp_path,
-        environment,
-        asked=asked,
-        workload=model,
-        deadline_s=500.0,
-        allowed_bytes=2 << 30,
+    asked = configuration(
+        2, accumulation=2, compile=value, precision="bf16", **({"compile_backend": backend} if backend else {})
     )
+    order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
     cold = measured(host, order)
     assert cold.outcome is Outcome.COMPLETED, f"{cold.reason}\n{cold.log_tail}"
-    assert cold.settings["compile"] == "default"
-    assert cold.settings["compile_backend"] == "inductor"
-    assert cold.settings["precision"] == "fp32"
+    assert (cold.settings["compile"], cold.settings["precision"]) == (value, "bf16")
+    assert cold.settings.get("compile_backend") == backend
     assert cold.compile_s > 1.0
     assert cold.recompiled_graphs == 0
     warm = measured(host, replace(order, confirmation=1))
     assert warm.outcome is Outcome.COMPLETED, warm.reason
     assert warm.compile_s < cold.compile_s
-    plain = measured(host, replace(order, **vars(_without(order, environment))))
-    assert plain.settings["compile"] == "none"
-    assert plain.compile_s == 0.0
 
 
-def _without(order: object, environment: Environment) -> SimpleNamespace:
-    """The fields of an order that compiles nothing."""
-    asked = configuration(2, accumulation=2, compile="none", compile_backend="inductor")
-    return SimpleNamespace(
-        configuration=asked, training_arguments=training_setup(asked, environment, {}).training_arguments
-    )
+def test_the_backend_is_read_back_from_what_compiles() -> None:
+    read_back = SETTINGS["compile_backend"].read_back
+    assert read_back(compiled(backend=SimpleNamespace(value="AOT_EAGER"), mode="default")) == "aot_eager"
+    assert read_back(compiled(backend="INDUCTOR", mode="reduce-overhead")) is None
+    assert read_back(compiled(graphs=0, backend="INDUCTOR")) is None
+    assert read_back(compiled(backend=SimpleNamespace(value="NO"))) is None, "an optimizer compiled itself"
+
+
+def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = compiling.backends(on_cpu=True)
+    assert known["aot_eager"] is None
+    assert "no GPU" in (known["cudagraphs"] or "")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
+
+
+def test_a_training_runs_with_another_backend(train: Callable[..., Measurement]) -> None:
+    train("bert-mini", accumulation=1, compile="default", compile_backend="aot_eager")

@@ -21,9 +21,8 @@ INSTALLED = cpu(libraries={"glibc": "libc.so.6", "jemalloc": "libjemalloc.so.2"}
 
 def test_the_user_s_own_is_what_their_variables_start() -> None:
     assert SETTING.from_user(Context(cpu(), workload())) == "none"
-    assert (
-        SETTING.from_user(Context(cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}), workload())) == "jemalloc"
-    )
+    preloaded = cpu(variables={"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"})
+    assert SETTING.from_user(Context(preloaded, workload())) == "jemalloc"
     mapped = cpu(variables={"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"})
     assert SETTING.from_user(Context(mapped, workload())) == "glibc_mmap"
 
@@ -54,10 +53,7 @@ def test_it_is_read_back_from_the_process() -> None:
 
 def test_what_is_not_installed_or_not_the_device_s_is_unavailable() -> None:
     assert SETTING.unavailable("jemalloc", Context(INSTALLED, workload())) is None
-    assert (
-        SETTING.unavailable("tcmalloc", Context(INSTALLED, workload()))
-        == "not installed: apt install libtcmalloc-minimal4"
-    )
+    assert "libtcmalloc-minimal4" in (SETTING.unavailable("tcmalloc", Context(INSTALLED, workload())) or "")
     assert SETTING.unavailable("glibc_mmap", Context(INSTALLED, workload())) is None
     assert "not glibc" in (SETTING.unavailable("glibc_mmap", Context(cpu(), workload())) or "")
     assert "GPU" in (SETTING.unavailable("glibc_mmap", Context(gpu(libraries=INSTALLED.libraries), workload())) or "")

@@ -47,10 +47,8 @@ def model(of_a_layer: bool = False, of_itself: bool = False) -> torch.nn.Module:
 def test_the_user_s_own_tells_whether_the_loss_is_liger_s_too() -> None:
     assert SETTING.from_user(Context(CARD, KNOWN)) == "none"
     assert SETTING.from_user(Context(CARD, KNOWN, {"use_liger_kernel": True})) == "kernels_and_loss"
-    assert (
-        SETTING.from_user(Context(CARD, KNOWN, {"use_liger_kernel": True, "liger_kernel_config": {LOSS: False}}))
-        == "kernels"
-    )
+    without_loss = {"use_liger_kernel": True, "liger_kernel_config": {LOSS: False}}
+    assert SETTING.from_user(Context(CARD, KNOWN, without_loss)) == "kernels"
 
 
 def test_none_takes_the_user_s_choice_of_kernels_back() -> None:
@@ -87,10 +85,6 @@ def test_what_cannot_run_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("kernels", Context(CARD, none)) == "it has no kernels for models of type gpt2"
     bare = gpu(training_argument_fields=CARD.training_argument_fields, liger="not installed: pip install liger-kernel")
     assert "pip install" in (SETTING.unavailable("kernels", Context(bare, KNOWN)) or "")
-
-
-def test_a_cpu_cannot_run_triton_s_kernels() -> None:
-    assert "GPU" in (kernels.why_not_here(on_cpu=True) or "")
 
 
 class Table(types.ModuleType):
@@ -132,6 +126,7 @@ def test_liger_s_own_table_says_for_which_models_it_has_kernels(
 def test_without_liger_no_model_is_known_to_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
     assert all("not installed" in (why or "") for why in kernels.made_for(SimpleNamespace(model_type="llama")).values())
+    assert "GPU" in (kernels.why_not_here(on_cpu=True) or "")
 
 
 def test_a_liger_that_cannot_be_imported_says_why(liger: None, monkeypatch: pytest.MonkeyPatch) -> None:

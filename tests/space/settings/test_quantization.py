@@ -28,8 +28,7 @@ def test_it_is_an_argument_of_the_model() -> None:
     assert SETTING.apply("none", gpu()).model_arguments == {"quantization_config": None}
 
 
-@pytest.mark.parametrize("value", ["nf4", "fp4"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(("kind", "value"), [("gpt2", "nf4"), ("llama", "fp4")])
 def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, value: str) -> None:
     small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = AutoConfig.for_model(kind, vocab_size=64, **small)

@@ -1,6 +1,5 @@
 """What the Trainer is given: random samples and real ones, trained on by real tiny models."""
 
-import csv
 import itertools
 import json
 import re
@@ -14,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoConfig, ByT5Tokenizer, Trainer, TrainingArguments
+from transformers import AutoConfig, ByT5Tokenizer
 
-from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.core.errors import StorageFailed
 from autotune.core.request import tuning_request
 from autotune.core.workload import Workload
 from autotune.workload.data import prepare as prepared
@@ -26,6 +25,8 @@ from autotune.workload.data.synthetic import POOL_BYTES, SyntheticSamples
 from autotune.workload.model.build import build_model, choose_task, plain_config, tasks_of
 from autotune.workload.model.config import read_config
 from autotune.workload.read import prepare
+from tests.makers import refusal_of
+from tests.trainers import built
 
 PARAGRAPHS = [" ".join(text.split()) for topic in topics.topics.values() for text in topic.split("\n\n")]
 PARAGRAPHS = [text for text in PARAGRAPHS if text][:300]
@@ -40,14 +41,6 @@ def text_file(folder: Path, texts: list[str] = PARAGRAPHS, name: str = "topics.t
 
 def json_file(folder: Path, rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder / name
-
-
-def csv_file(folder: Path, rows: list[dict[str, Any]], name: str = "rows.csv") -> Path:
-    with (folder / name).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
     return folder / name
 
 
@@ -71,14 +64,16 @@ def prepared_by(
     return prepare_data(request, config, choose_task(config, task), length, cache)
 
 
-def refusal(cache: Path, data: Path | str, **options: Any) -> str:
+def on_data(folder: Path, data: Path, model: str = "bert-mini", **options: Any) -> Workload:
+    """The workload of a model on this data, with a batch of 4."""
+    return prepare(tuning_request(model, 4, dataset=str(data), **options), folder / "cache")
+
+
+def refusal(cache: Path, data: Path, **options: Any) -> str:
     """The one line with which data is refused; nothing may be left in the cache."""
-    with pytest.raises(InvalidRequest) as caught:
-        prepared_by(cache, Path(data) if not isinstance(data, str) else data, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-    assert caught.value.advice
+    text = refusal_of(lambda: prepared_by(cache, data, **options))
     assert not cache.exists() or not [path for path in cache.iterdir() if path.name.startswith(".")]
-    return str(caught.value)
+    return text
 
 
 def a_step(workload: Workload, batch_size: int = 4) -> dict[str, Any]:
@@ -142,13 +137,6 @@ def test_each_random_sample_of_a_masked_model_has_a_label() -> None:
     assert (labels != -100).float().mean().item() == pytest.approx(0.15, abs=0.02)
 
 
-def test_a_single_class_means_regression() -> None:
-    config, _ = read_config("bert-mini", False)
-    config.num_labels = 1
-    workload = Workload("x", "sequence-classification", model_config=plain_config(config), sequence_length=8)
-    assert a_step(workload)["labels"].dtype == torch.float32
-
-
 def _all(config: Any, task: str, tokens: int = 20) -> Any:
     samples = SyntheticSamples(config, task, tokens, 10**6, 0)
     return (samples[index] for index in itertools.count())
@@ -159,8 +147,7 @@ def _all(config: Any, task: str, tokens: int = 20) -> Any:
 
 @pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini", "llama-mini", "t5-mini", "moe-mini"])
 def test_a_language_model_learns_from_a_text_file(name: str, tmp_path: Path) -> None:
-    request = tuning_request(name, 4, dataset=str(text_file(tmp_path)), sequence_length=32)
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, text_file(tmp_path), name, sequence_length=32)
     assert workload.samples == len(PARAGRAPHS)
     assert re.fullmatch(r"byte-pair tokenizer trained on the data \(\d+ tokens\)", workload.text_source)
     batch = a_step(Workload.from_dict(json.loads(json.dumps(workload.to_dict()))))
@@ -170,7 +157,7 @@ def test_a_language_model_learns_from_a_text_file(name: str, tmp_path: Path) -> 
 
 def test_texts_keep_their_own_lengths_and_are_padded_by_the_batch(tmp_path: Path) -> None:
     data = text_file(tmp_path, ["one", "two three four", "a " * 500] * 4)
-    workload = prepare(tuning_request("gpt2-mini", 4, dataset=str(data), sequence_length=64), tmp_path / "cache")
+    workload = on_data(tmp_path, data, "gpt2-mini", sequence_length=64)
     dataset, collator, tokenizer = training_data(workload, 10, 0)
     lengths = [len(row["input_ids"]) for row in dataset]
     assert max(lengths) == 64
@@ -183,7 +170,7 @@ def test_texts_keep_their_own_lengths_and_are_padded_by_the_batch(tmp_path: Path
 
 def test_a_short_text_alone_in_a_masked_batch_still_has_a_label(tmp_path: Path) -> None:
     data = text_file(tmp_path, ["yes", "no"] * 10)
-    workload = prepare(tuning_request("bert-mini", 4, dataset=str(data)), tmp_path / "cache")
+    workload = on_data(tmp_path, data)
     dataset, collator, tokenizer = training_data(workload, 10, 0)
     for _ in range(30):
         batch = collator([dataset[0]])
@@ -193,28 +180,12 @@ def test_a_short_text_alone_in_a_masked_batch_still_has_a_label(tmp_path: Path) 
 
 
 def test_the_real_trainer_trains_on_prepared_data_and_on_images(tmp_path: Path) -> None:
-    text = prepare(tuning_request("bert-mini", 4, dataset=str(text_file(tmp_path))), tmp_path / "cache")
-    image = prepare(tuning_request("vit-mini", 4, dataset=str(image_folder(tmp_path / "pets"))), tmp_path / "cache")
+    text = on_data(tmp_path, text_file(tmp_path))
+    image = on_data(tmp_path, image_folder(tmp_path / "pets"), "vit-mini")
     for workload in (text, image, synthetic("t5-mini", "seq2seq-lm")):
         dataset, collator, tokenizer = training_data(workload, 16, 0)
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path / "out"),
-            max_steps=2,
-            per_device_train_batch_size=2,
-            use_cpu=True,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        )
-        trainer = Trainer(
-            model=build_model(workload),
-            args=arguments,
-            train_dataset=dataset,
-            data_collator=collator,
-            processing_class=tokenizer,
-        )
-        result = trainer.train()
+        parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": tokenizer}
+        result = built(tmp_path, model=build_model(workload), fields={"max_steps": 2}, **parts).train()
         assert result.global_step == 2
         assert np.isfinite(result.training_loss)
 
@@ -271,17 +242,17 @@ def test_prepared_data_is_reused_until_the_file_or_the_question_changes(tmp_path
     assert sorted(path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".")) == []
 
 
-def test_large_data_is_represented_by_a_random_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "MOST_TEXTS", 20)
-    data = prepared_by(tmp_path / "cache", text_file(tmp_path))
-    assert data.samples == 20
-    assert f"20 of {len(PARAGRAPHS)} rows" in data.notes[0]
-
-
-def test_blank_rows_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_blank_rows_are_left_out_and_large_data_is_represented_by_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = prepared_by(tmp_path / "cache", text_file(tmp_path, ["good text", "", "   "] * 5))
     assert data.samples == 5
     assert "10 of 15 rows" in data.notes[0]
+    monkeypatch.setattr(prepared, "MOST_TEXTS", 5)
+    data = prepared_by(tmp_path / "cache", text_file(tmp_path))
+    assert data.samples == 5
+    assert f"5 of {len(PARAGRAPHS)} rows" in data.notes[0]
+    assert "no row to learn from" in refusal(tmp_path / "cache", json_file(tmp_path, [{"text": " "}] * 9))
 
 
 def test_words_that_look_like_tags_are_not_special_tokens(tmp_path: Path) -> None:
@@ -313,7 +284,7 @@ def test_a_translation_s_longest_source_and_longest_target_may_be_different_rows
     rows[5]["text"] = "word " * 40
     rows[11]["summary"] = "word " * 40
     data = prepared_by(
-        tmp_path / "cache", csv_file(tmp_path, rows), model="t5-mini", text_column="text", label_column="summary"
+        tmp_path / "cache", json_file(tmp_path, rows), model="t5-mini", text_column="text", label_column="summary"
     )
     assert sorted(data.longest) == [5, 11]
     dataset, collator, _ = training_data(Workload("x", "seq2seq-lm", data=data.folder), 20, 0)
@@ -329,10 +300,7 @@ def test_a_translation_s_longest_source_and_longest_target_may_be_different_rows
 @pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini", "t5-mini"])
 def test_texts_are_classified_by_words_and_the_config_learns_how_many(name: str, tmp_path: Path) -> None:
     rows = [{"text": text, "label": ["good", "bad", "so-so"][n % 3]} for n, text in enumerate(PARAGRAPHS[:30])]
-    request = tuning_request(
-        name, 4, dataset=str(csv_file(tmp_path, rows)), task="sequence-classification", sequence_length=32
-    )
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, json_file(tmp_path, rows), name, task="sequence-classification", sequence_length=32)
     assert len(workload.model_config["id2label"]) == 3
     assert any("num_labels set to 3" in note for note in workload.notes)
     batch = a_step(workload)
@@ -341,8 +309,7 @@ def test_texts_are_classified_by_words_and_the_config_learns_how_many(name: str,
 
 def test_numbers_with_a_fraction_are_learnt_as_numbers(tmp_path: Path) -> None:
     rows = [{"text": text, "label": n / 7} for n, text in enumerate(PARAGRAPHS[:20])]
-    request = tuning_request("bert-mini", 4, dataset=str(csv_file(tmp_path, rows)), task="sequence-classification")
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, json_file(tmp_path, rows), task="sequence-classification")
     assert len(workload.model_config["id2label"]) == 1
     assert a_step(workload)["labels"].dtype == torch.float32
 
@@ -351,8 +318,7 @@ def test_numbers_with_a_fraction_are_learnt_as_numbers(tmp_path: Path) -> None:
 def test_words_are_tagged_one_tag_a_word(name: str, tmp_path: Path) -> None:
     words = [text.split()[:9] for text in PARAGRAPHS[:20]]
     rows = [{"tokens": one, "ner_tags": [f"B-{len(word) % 3}" for word in one]} for one in words]
-    request = tuning_request(name, 4, dataset=str(json_file(tmp_path, rows)), task="token-classification")
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, json_file(tmp_path, rows), name, task="token-classification")
     assert len(workload.model_config["id2label"]) == 3
     dataset, _, _ = training_data(workload, 4, 0)
     for row, one in zip(dataset, words, strict=False):
@@ -371,10 +337,7 @@ def test_questions_are_answered_by_tokens_of_the_context(name: str, tmp_path: Pa
             {"question": "What ends it?", "context": text, "answers": {"text": [answer], "answer_start": [start]}}
         )
     rows.append({"question": "None?", "context": "Nothing here.", "answers": {"text": [], "answer_start": []}})
-    request = tuning_request(
-        name, 4, dataset=str(json_file(tmp_path, rows)), task="question-answering", sequence_length=512
-    )
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, json_file(tmp_path, rows), name, task="question-answering", sequence_length=512)
     dataset, _, tokenizer = training_data(workload, 4, 0)
     for row, asked in zip(list(dataset)[:20], rows, strict=False):
         found = tokenizer.decode(row["input_ids"][row["start_positions"] : row["end_positions"] + 1])
@@ -385,15 +348,14 @@ def test_questions_are_answered_by_tokens_of_the_context(name: str, tmp_path: Pa
 
 def test_a_summary_is_the_target_of_its_text(tmp_path: Path) -> None:
     rows = [{"text": text, "summary": text[:20]} for text in PARAGRAPHS[:20]]
-    workload = prepare(tuning_request("t5-mini", 4, dataset=str(json_file(tmp_path, rows))), tmp_path / "cache")
+    workload = on_data(tmp_path, json_file(tmp_path, rows), "t5-mini")
     dataset, _, tokenizer = training_data(workload, 4, 0)
     assert tokenizer.decode(dataset[0]["labels"], skip_special_tokens=True) == rows[0]["summary"]
     assert a_step(workload)["labels"].shape[1] < a_step(workload)["input_ids"].shape[1]
 
 
 def test_images_are_decoded_in_the_loader_at_the_size_of_the_model(tmp_path: Path) -> None:
-    request = tuning_request("vit-mini", 4, dataset=str(image_folder(tmp_path / "pets")))
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, image_folder(tmp_path / "pets"), "vit-mini")
     assert workload.samples == 8
     assert workload.sequence_length is None
     assert "64 x 64" in workload.text_source
@@ -411,10 +373,7 @@ def test_images_are_decoded_in_the_loader_at_the_size_of_the_model(tmp_path: Pat
 
 def test_a_named_tokenizer_reads_the_data_and_pads_it(tmp_path: Path) -> None:
     ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
-    request = tuning_request(
-        "t5-mini", 4, dataset=str(text_file(tmp_path)), tokenizer=str(tmp_path / "bytes"), sequence_length=32
-    )
-    workload = prepare(request, tmp_path / "cache")
+    workload = on_data(tmp_path, text_file(tmp_path), "t5-mini", tokenizer=str(tmp_path / "bytes"), sequence_length=32)
     assert "(384 tokens)" in workload.text_source
     assert workload.model_config["eos_token_id"] == 1
     a_step(workload)
@@ -440,11 +399,6 @@ def test_a_trained_tokenizer_pads_with_the_id_of_the_config(tmp_path: Path) -> N
 # Bad data: one clear line each
 
 
-def test_data_of_blank_rows_alone_is_refused(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    assert "no row to learn from" in refusal(cache, json_file(tmp_path, [{"text": " "}] * 9))
-
-
 def test_text_that_goes_bad_late_is_refused_too(tmp_path: Path) -> None:
     (tmp_path / "late.txt").write_bytes("ä".encode() * 100_000 + b"\nline\n" + b"\xff\n")
     assert "cannot be read as txt" in refusal(tmp_path / "cache", tmp_path / "late.txt")
@@ -457,22 +411,6 @@ def test_data_smaller_than_one_batch_is_refused_also_when_found_in_the_cache(tmp
         text = refusal(cache, data, global_batch_size=11)
         assert "10 usable samples" in text
         assert "smaller than one batch of 11" in text
-
-
-def test_a_missing_or_unfit_column_is_named_with_those_there_are(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    rows = [{"body": text, "title": text[:9], "stars": n % 5} for n, text in enumerate(PARAGRAPHS[:20])]
-    data = csv_file(tmp_path, rows)
-    assert "Did you mean 'body'?" in refusal(cache, data, text_column="boddy")
-    assert "body (text), title (text), stars (int64)" in refusal(cache, data)
-    assert "'stars' holds int64, not text" in refusal(cache, data, text_column="stars")
-    task = "sequence-classification"
-    assert "no column named label" in refusal(cache, data, task=task, text_column="body")
-    assert "Did you mean 'stars'?" in refusal(cache, data, task=task, text_column="body", label_column="star")
-    assert prepared_by(cache, data, task=task, text_column="body", label_column="stars").num_labels == 5
-    assert "question" in refusal(cache, data, task="question-answering")
-    assert "tokens" in refusal(cache, data, task="token-classification")
-    assert "Which column holds the images?" in refusal(cache, data, model="vit-mini", label_column="stars")
 
 
 def test_a_cache_that_cannot_be_written_is_a_storage_failure(tmp_path: Path) -> None:

@@ -9,13 +9,6 @@ from autotune.workload.data import sources
 from autotune.workload.data.sources import check_data, find_data
 
 
-@pytest.mark.parametrize("name", ["none.txt", "./none", "x" * 5000 + ".txt", "~nobody-of-that-name/x.txt", "a/b/c"])
-def test_what_is_not_there_is_refused_and_a_hub_id_is_not(name: str) -> None:
-    with pytest.raises(InvalidRequest):
-        check_data(name)
-    check_data("user/name")
-
-
 def test_a_folder_is_looked_at_until_the_first_file_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     with pytest.raises(InvalidRequest, match="holds no data"):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,10 @@ from autotune.workload.model.build import (
     model_outline,
     plain_config,
     supports_checkpointing,
-    tasks_of,
 )
 from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.config import longest_sequence, read_config
+from tests.makers import refusal_of
 
 REMOTE_CODE = """
 import torch
@@ -53,11 +52,7 @@ def workload_of(name: str, task: str | None = None) -> Workload:
 
 def refusal(name: str, trust_remote_code: bool = False) -> str:
     """The one line with which a model's name is refused."""
-    with pytest.raises(InvalidRequest) as caught:
-        read_config(name, trust_remote_code)
-    assert "\n" not in str(caught.value)
-    assert caught.value.advice
-    return str(caught.value)
+    return refusal_of(lambda: read_config(name, trust_remote_code))
 
 
 def saved(folder: Path, **values: object) -> Path:
@@ -80,33 +75,22 @@ def test_the_names_of_built_in_models_are_known_without_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        ("bert-base", 110),
-        ("bert-large", 335),
-        ("gpt2", 124),
-        ("t5-small", 60.5),
-        ("t5-base", 223),
-        ("vit-base", 86.6),
-        ("llama-1b", 1236),
-        ("llama-8b", 8030),
-    ],
-)
+MILLIONS = {"bert-base": 110, "bert-large": 335, "gpt2": 124, "t5-small": 60.5, "t5-base": 223, "vit-base": 86.6}
+MILLIONS |= {"llama-1b": 1236, "llama-8b": 8030}
+
+
+@pytest.mark.parametrize(("name", "millions"), MILLIONS.items())
 def test_a_real_shape_has_the_parameters_of_the_real_model(name: str, millions: float) -> None:
     config, _ = read_config(name, False)
-    before = time.monotonic()
     parameters, size = count_parameters(model_outline(config, choose_task(config, None)))
     assert parameters / 1e6 == pytest.approx(millions, rel=0.01)
     assert size == 4 * parameters
-    assert time.monotonic() - before < 10, "counting takes no memory and hardly any time"
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name.endswith("-mini")])
 def test_a_mini_model_is_built_from_its_plain_config_alone(name: str) -> None:
     workload = Workload.from_dict(json.loads(json.dumps(workload_of(name).to_dict())))
     model = build_model(workload)
-    assert model.training
     assert type(model).__name__ in str(auto_class(workload.task)._model_mapping[type(model.config)])
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert all(parameter.isfinite().all() for parameter in model.parameters())
@@ -156,11 +140,8 @@ def test_a_config_names_its_task_by_its_architecture(tmp_path: Path) -> None:
     ("model_type", "task"),
     [
         ("roberta", "masked-lm"),
-        ("xlm-roberta", "masked-lm"),
         ("bart", "seq2seq-lm"),
-        ("mbart", "seq2seq-lm"),
         ("llama", "causal-lm"),
-        ("mixtral", "causal-lm"),
         ("resnet", "image-classification"),
         ("layoutlmv3", "sequence-classification"),
     ],
@@ -169,31 +150,14 @@ def test_a_model_type_has_the_task_it_is_usually_trained_for(model_type: str, ta
     assert choose_task(AutoConfig.for_model(model_type), None) == task
 
 
-def test_a_task_that_the_model_type_lacks_is_refused_with_those_it_has() -> None:
-    config, _ = read_config("gpt2-mini", False)
-    with pytest.raises(InvalidRequest, match=r"gpt2 model has no task 'masked-lm'.*causal-lm") as caught:
-        choose_task(config, "masked-lm")
-    assert "image-classification" not in str(caught.value)
-
-
-def test_a_model_of_sound_has_no_task() -> None:
-    with pytest.raises(InvalidRequest, match="whisper model has no task"):
-        choose_task(AutoConfig.for_model("whisper"), None)
-    assert tasks_of(AutoConfig.for_model("wav2vec2")) == ()
-
-
 @pytest.mark.parametrize(
     ("model_type", "values", "longest"),
     [
-        ("bert", {"max_position_embeddings": 512}, 512),
         ("gpt2", {"n_positions": 1024}, 1024),
-        ("llama", {"max_position_embeddings": 4096}, 4096),
         ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
         ("bart", {"max_position_embeddings": 1024}, 1024),
         ("led", {"max_encoder_position_embeddings": 4096, "max_decoder_position_embeddings": 1024}, 1024),
         ("t5", {"n_positions": 512}, None),
-        ("bloom", {"seq_length": 2048}, None),
-        ("mamba", {}, None),
         ("vit", {}, None),
     ],
 )
@@ -214,50 +178,15 @@ def test_a_roberta_really_takes_its_longest_sequence_and_no_token_more() -> None
         model(input_ids=torch.full((1, longest + 1), 5))
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "nowhere.json", "a/b/c", "~/nowhere-at-all"])
-def test_a_missing_path_is_called_missing_and_never_looked_for_on_the_hub(name: str) -> None:
-    before = time.monotonic()
-    assert "no such file or folder" in refusal(name)
-    assert time.monotonic() - before < 1
-
-
-def test_broken_json_is_called_broken(tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("{'model_type': ", encoding="utf-8")
-    assert "not valid JSON" in refusal(str(tmp_path / "broken.json"))
-    (tmp_path / "list.json").write_text("[1, 2]", encoding="utf-8")
-    assert "not a JSON object" in refusal(str(tmp_path / "list.json"))
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    assert "not valid JSON" in refusal(str(tmp_path / "bytes.json"))
-
-
-def test_a_config_without_or_with_an_unknown_model_type_gets_the_nearest_right_one(tmp_path: Path) -> None:
-    assert "has no model_type" in refusal(str(saved(tmp_path / "without", hidden_size=8)))
-    assert "Did you mean 'llama'?" in refusal(str(saved(tmp_path / "typo", model_type="lama")))
-    strange = refusal(str(saved(tmp_path / "strange", model_type="zzzzqqqq")))
-    assert "'zzzzqqqq'" in strange
-    assert len(strange) < 300, "not all eight hundred model types"
-
-
-def test_a_config_that_transformers_refuses_is_refused_in_one_line(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "model", model_type="bert", hidden_dropout_prob="much")
+def test_a_config_or_a_model_that_transformers_refuses_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "dropout", model_type="bert", hidden_dropout_prob="much")
     assert "cannot be used" in refusal(str(folder))
-
-
-def test_a_model_that_cannot_be_built_is_refused_in_one_line(tmp_path: Path) -> None:
     config, _ = read_config(
         str(saved(tmp_path / "model", model_type="bert", hidden_size=50, num_attention_heads=12)), False
     )
     with pytest.raises(InvalidRequest, match=r"cannot be built from its config: .*50") as caught:
         model_outline(config, "masked-lm")
     assert "\n" not in str(caught.value)
-
-
-def test_a_misspelt_built_in_name_gets_the_nearest_one_within_seconds() -> None:
-    before = time.monotonic()
-    text = refusal("gpt2-minni")
-    assert time.monotonic() - before < 15
-    assert "Did you mean 'gpt2-mini'?" in text
-    assert "hub" in text
 
 
 def test_code_of_its_own_needs_trust_and_then_runs(tmp_path: Path) -> None:

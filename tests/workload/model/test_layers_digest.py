@@ -32,7 +32,6 @@ def hooked(model: Any) -> None:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "embeddings frozen": lambda model: model.bert.embeddings.requires_grad_(False),
     "query frozen": lambda model: model.bert.encoder.layer[0].attention.self.query.requires_grad_(False),
-    "key frozen": lambda model: model.bert.encoder.layer[0].attention.self.key.requires_grad_(False),
     "attention": lambda model: model.set_attn_implementation("eager"),
     "dtype": lambda model: model.classifier.to(torch.bfloat16),
     "shape": wider,
@@ -55,10 +54,6 @@ def test_a_model_that_was_sent_is_known_again(name: str) -> None:
     model = bert()
     CHANGES[name](model)
     assert layers_digest(cloudpickle.loads(cloudpickle.dumps(model))) == layers_digest(model)
-
-
-def test_weights_of_other_values_make_the_same_model() -> None:
-    assert layers_digest(bert()) == layers_digest(bert())
 
 
 @pytest.mark.parametrize("fields", [{"bf16": True}, {"activation_checkpointing": True}])

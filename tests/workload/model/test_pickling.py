@@ -199,9 +199,4 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
 
 def test_what_is_installed_is_sent_by_its_name() -> None:
     assert len(sent({"train_dataset": (Trainer, torch.nn.Linear, pytest.fixture, json.dumps)})) < 1000
-    assert all(
-        map(
-            is_importable,
-            ("json", "os", "torch.nn", "transformers.trainer", "autotune.workload.model.pickling", "itertools"),
-        )
-    )
+    assert all(map(is_importable, ("json", "os", "torch.nn", "autotune.workload.model.pickling", "itertools")))

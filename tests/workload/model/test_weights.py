@@ -41,12 +41,8 @@ def test_a_folders_weights_are_found_and_built(tmp_path: Path) -> None:
     assert not torch.equal(weight(build_model(workload)), as_saved)
     model = build_model(workload, weights=workload.weights)
     assert torch.equal(weight(model), as_saved)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.training
-
-
-def test_weights_of_sixteen_bits_become_float32(tmp_path: Path) -> None:
-    workload = saved(tmp_path)
+    assert local_weights(str(tmp_path / "config.json")) == "", "the file of the config alone"
     build_model(workload).to(torch.bfloat16).save_pretrained(tmp_path)
     model = build_model(workload, weights=workload.weights)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
@@ -83,14 +79,13 @@ def test_a_model_in_the_hubs_local_cache_is_found_and_opened_without_the_hub(
     assert local_weights("someone/something") == ""
 
 
-@pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
-def test_shards_are_weights_where_all_are_there(tmp_path: Path, kind: str, missing: bool) -> None:
+def test_shards_are_weights_where_all_are_there(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / f"{kind}.index.json").write_text(json.dumps({"weight_map": {"a": "one", "b": "two", "c": "one"}}))
-    for name in ("one",) if missing else ("one", "two"):
+    for name, found in (("one", ""), ("two", str(tmp_path))):
         (tmp_path / name).write_bytes(b"")
-    assert local_weights(str(tmp_path)) == ("" if missing else str(tmp_path))
+        assert local_weights(str(tmp_path)) == found
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "\x00"])
@@ -99,11 +94,6 @@ def test_a_damaged_index_names_no_weights(tmp_path: Path, content: str) -> None:
     assert local_weights(str(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("model", ["gpt2-mini", "nobody/nothing", "not a name", "a//b", "no-such", "../x", ""])
+@pytest.mark.parametrize("model", ["gpt2-mini", "nobody/nothing", "not a name", "../x", ""])
 def test_what_has_no_weights_here_has_none(model: str) -> None:
     assert local_weights(model) == ""
-
-
-def test_a_config_file_alone_has_no_weights(tmp_path: Path) -> None:
-    saved(tmp_path)
-    assert local_weights(str(tmp_path / "config.json")) == ""
