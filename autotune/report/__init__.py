@@ -21,4 +21,4 @@ FILES = (
     "explanation.json",
     "explanation.md",
 )
-"""What a report folder holds beside request.json, study.db and probes/."""
+"""What a report folder holds next to request.json, study.db and probes/."""

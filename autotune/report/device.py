@@ -1,9 +1,24 @@
-"""Device of a study in words."""
+"""Model, data and device of a study in words."""
 
 from autotune.core.environment import Environment
 from autotune.core.paths import named, scrubbed
 from autotune.core.units import format_bytes
 from autotune.space.variables import PRELOAD, settings_of
+from autotune.study.result import SearchResult
+
+
+def study_parts(result: SearchResult) -> list[tuple[str, str]]:
+    """What was trained and where, as (label, text)."""
+    limit, allowed = format_bytes(result.memory_limit_bytes), format_bytes(result.allowed_bytes)
+    return [
+        ("model", result.model_text),
+        ("task", f"{result.workload.task}, judged by {result.request.objective.replace('_', ' ')}"),
+        ("data", result.data_text),
+        ("device", result.device_text),
+        ("limit", f"{limit} of memory, {allowed} allowed"),
+        *device_parts(result.environment),
+        ("versions", ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())),
+    ]
 
 
 def device_parts(environment: Environment) -> list[tuple[str, str]]:

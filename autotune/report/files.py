@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
             write_table(folder / name, table)
         for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | picture_files(result)).items():
             if text is not None:
-                write_text(folder / name, text)
+                _write_whole(folder / name, text.encode())
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
@@ -76,7 +76,7 @@ def write_file(path: Path, content: bytes) -> Path:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        write_whole(path, lambda temporary: temporary.write_bytes(content))
+        _write_whole(path, content)
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
@@ -111,16 +111,11 @@ def _write_probes(folder: Path, result: SearchResult) -> None:
             keep_prospect(folder, number, prospect)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8, whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     """Write to a temporary file in the same folder, then rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(temporary)
+        temporary.write_bytes(content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

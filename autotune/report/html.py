@@ -2,60 +2,30 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from autotune.core import Outcome, Trial
 from autotune.core.configuration import RANKS, word
 from autotune.core.units import format_bytes
-from autotune.report.device import device_parts
+from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
 from autotune.report.logs import log_tails
-from autotune.report.page_table import Table, table_of
+from autotune.report.page_table import table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
 from autotune.report.summary import answer_parts, headline, warnings
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import is_same, outcome_text, speed_text
+from autotune.report.trial_text import is_same, outcome_text, sizes_and_settings, speed_text
 from autotune.study.result import SearchResult
 
-ROOM_FOR_LOGS = 400_000
-"""Bytes of all logs together in the page: of hundreds of failed trials it stays small, and names the files of the others."""
+MOST_LOGS = 50
+"""Failed trials whose logs are in the page, so that it stays small; it names the files of the others."""
 
 IN_TABLE = ("best", "baseline", "", "warning")
 """Labels of the answer that the page shows otherwise than as a line."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of the answer, rounded for people."""
-
-    text: str
-    trial: int
-    column: str  # of trials.csv
-    value: str  # as that column has it
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of best against baseline."""
-
-    label: str
-    cells: Sequence[Number | str]
-    differs: bool = False
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A trial that did not complete, and the end of its log."""
-
-    trial: Trial
-    what: str
-    log: str  # empty where there is none, or no room
-    log_file: str = ""  # where there is no room
 
 
 def page(result: SearchResult) -> str:
@@ -63,30 +33,32 @@ def page(result: SearchResult) -> str:
 
     Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
     """
-    table = table_of(result.trials, result.utilizations)
     best, baseline = result.best_trial, result.baseline_trial
     sides = [] if best is None else [("best", best)]
     if baseline is not None and not is_same(baseline, best):
         sides.append(("baseline", baseline))
+    rows, same = _comparison(result, [trial for _, trial in sides])
+    failed = [trial for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED]
     script = text_of("page.js")
     return rendered(
         "page.html",
         result=result,
         ruled_out=list(map(str, result.ruled_out)),
-        surroundings=device_parts(result.environment),
+        where=study_parts(result),
         headline=headline(result),
         against=sides,
-        rows=_comparison([trial for _, trial in sides], table),
-        same=_same(sides),
+        rows=rows,
+        same=same,
         parts=_parts(result),
         snippets=snippets(result),
         exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE},
         pictures=pictures(result),
         evidence=evidence_lines(result, best) if best is not None else [],
         warnings=warnings(result),
-        table=table,
-        failures=_failures(result),
-        failed={trial.number for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED},
+        table=table_of(result.trials, result.utilizations),
+        failures=[(trial, outcome_text(trial)) for trial in failed],
+        logs=log_tails(failed[:MOST_LOGS], result.folder),
+        more_logs={trial.number: f"probes/{trial.number:04d}/log.txt" for trial in failed[MOST_LOGS:]},
         outcomes=sorted({trial.final.outcome.value for trial in result.trials}),
         limit=format_bytes(result.memory_limit_bytes),
         allowed=format_bytes(result.allowed_bytes),
@@ -106,50 +78,26 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
-def _comparison(trials: Sequence[Trial], table: Table) -> list[Row]:
-    """Speed, peak, outcome, sizes, and every setting that is not the same on both sides."""
-    if not trials:
-        return []
-
-    def numbers(column: str, texts: Sequence[str]) -> list[Number | str]:
-        cells = [table.cell(trial.number, column) for trial in trials]
-        return [
-            Number(text, trial.number, column, cell.text if cell.value is None else cell.value) if cell.text else "-"
-            for text, trial, cell in zip(texts, trials, cells, strict=True)
-        ]
-
-    rows = [
-        Row("samples/s", numbers("samples_per_second", [speed_text(trial) for trial in trials]), True),
-        Row("peak memory", numbers("peak_bytes", [format_bytes(trial.peak_bytes) for trial in trials]), True),
-        Row("outcome", [outcome_text(trial) for trial in trials]),
-    ]
-    mfu = [table.cell(trial.number, "mfu").text for trial in trials]
-    rows += [Row("MFU", numbers("mfu", mfu), True)] if any(mfu) else []
-    values = [_values(trial) for trial in trials]
+def _comparison(result: SearchResult, trials: Sequence[Trial]) -> tuple[dict[str, list[str]], str]:
+    """Label -> a text for each trial, of speed, peak, outcome and the sizes and settings that differ; and what is the same."""
+    shares = [use.mfu if (use := result.utilizations.get(trial.number)) else None for trial in trials]
+    rows = {
+        "samples/s": [speed_text(trial) for trial in trials],
+        "peak memory": [format_bytes(trial.peak_bytes) for trial in trials],
+        "outcome": [outcome_text(trial) for trial in trials],
+        **({"MFU": ["" if share is None else f"{share:.1%}" for share in shares]} if any(shares) else {}),
+    }
+    values = [{name: word(value) for name, value in sizes_and_settings(trial).items()} for trial in trials]
+    same: list[str] = []
     for name in dict.fromkeys(name for side in values for name in side):
         cells = [side.get(name, "-") for side in values]
-        if len(trials) == 1 or len(set(cells)) > 1:
-            rows.append(Row(name.replace("_", " "), cells, len(set(cells)) > 1))
-    return rows
-
-
-def _values(trial: Trial) -> Mapping[str, str]:
-    """Sizes and settings by name, in words."""
-    configuration = trial.configuration
-    sizes = {
-        "micro_batch_size": configuration.micro_batch_size,
-        "gradient_accumulation_steps": configuration.gradient_accumulation_steps,
-        **({RANKS: configuration.data_parallel_size} if configuration.data_parallel_size > 1 else {}),
-    }
-    return {name: word(value) for name, value in {**sizes, **configuration.values}.items()}
-
-
-def _same(sides: Sequence[tuple[str, Trial]]) -> str:
-    """`checkpointing none, workers 0`: what best and baseline have in common."""
-    if len(sides) < 2:
-        return ""
-    best, baseline = (_values(trial) for _, trial in sides)
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in best.items() if baseline.get(name) == value)
+        if name == RANKS and set(cells) == {"1"}:
+            continue
+        if len(trials) > 1 and len(set(cells)) == 1:
+            same.append(f"{name.replace('_', ' ')} {cells[0]}")
+        else:
+            rows[name.replace("_", " ")] = cells
+    return rows, ", ".join(same)
 
 
 def _parts(result: SearchResult) -> dict[str, list[str]]:
@@ -159,19 +107,3 @@ def _parts(result: SearchResult) -> dict[str, list[str]]:
         if label not in IN_TABLE:
             parts.setdefault(label, []).append(text)
     return parts
-
-
-def _failures(result: SearchResult) -> list[Failure]:
-    """Trials that did not complete, with the logs of the first for which there is room."""
-    room, failures = ROOM_FOR_LOGS, []
-    logs = log_tails(result.trials, result.folder)
-    for trial in result.trials:
-        if trial.final.outcome is Outcome.COMPLETED:
-            continue
-        log = escape(logs.get(trial.number, ""))
-        size = len(log.encode())
-        fits = size <= room
-        room -= size if fits else 0
-        log_file = "" if fits else f"probes/{trial.number:04d}/log.txt"
-        failures.append(Failure(trial, outcome_text(trial), log if fits else "", log_file))
-    return failures

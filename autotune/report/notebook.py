@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: the answer against the baseline and the trials, as plain HTML in one piece."""
+"""A result as a notebook shows it: headline, warnings and trials as plain HTML in one piece."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -6,7 +6,7 @@ from html import escape
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.summary import headline, warnings
-from autotune.report.trial_text import difference, is_same, outcome_text, speed_line, speed_text, warnings_text
+from autotune.report.trial_text import difference, outcome_text, role_text, speed_line, speed_text, warnings_text
 from autotune.study.result import SearchResult
 
 ROWS = 20
@@ -19,26 +19,20 @@ SHORT = 20
 
 
 def notebook_html(result: SearchResult) -> str:
-    """Headline, best and baseline, warnings, trials. No colours of its own, so that it is readable in light and dark; every
+    """Headline, warnings, trials. No colours of its own, so that it is readable in light and dark; every
     text is escaped, and nothing is loaded from anywhere."""
-    best, baseline, trials = result.best_trial, result.baseline_trial, _shown(result)
-    speed = f"{speed_line(best, baseline, result.request.objective)}. " if best else ""
+    best, trials = result.best_trial, _shown(result)
+    speed = f"{speed_line(best, result.baseline_trial, result.request.objective)}. " if best else ""
     parts = [f"<p><b>{_text(result.name)}</b>: {_text(speed + headline(result))}</p>"]
-    answer = []
-    if best is not None:
-        answer.append(["best", difference(best, result), *_figures(best)])
-    if baseline is not None:
-        answer.append(["baseline", str(baseline.configuration), *_figures(baseline)])
-    if answer:
-        parts.append(html_table(["", "configuration", "samples/s", "peak"], answer))
     parts += [f"<p>Warning: {_text(warning)}.</p>" for warning in warnings(result)]
     if trials:
         rows = [
             [
-                f"{trial.number}{' (best)' if is_same(trial, best) else ''}",
+                f"{trial.number}{role_text(trial, result)}",
                 difference(trial, result),
                 outcome_text(trial),
-                *_figures(trial),
+                speed_text(trial),
+                format_bytes(trial.peak_bytes),
                 warnings_text(trial),
             ]
             for trial in trials
@@ -57,10 +51,6 @@ def _shown(result: SearchResult) -> list[Trial]:
         return trial.number not in first, not trial.feasible, -float(trial.samples_per_second or 0)
 
     return sorted(sorted(result.trials, key=rank)[:ROWS], key=lambda trial: trial.number)
-
-
-def _figures(trial: Trial) -> list[str]:
-    return [speed_text(trial), format_bytes(trial.peak_bytes)]
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from autotune.report.figures import (
     bars,
     heat_map,
-    importance,
     loss_curves,
     memory_parts,
     search_progress,
@@ -25,7 +24,6 @@ FIGURES: tuple[Draw, ...] = (
     step_time.draw,
     memory_parts.draw,
     search_progress.draw,
-    importance.draw,
     loss_curves.draw,
 )
 """In the order of the page."""

@@ -63,23 +63,24 @@ def snippets(result: SearchResult) -> list[Snippet]:
     if result.best_trial is None:
         return []
     setup, starts = result.best_setup, launch_lines(result)
-    start = starts[:1] if setup.variables or setup.processes > 1 else []
-    others, model = _others(result), _model_text(result)
-    note = _note([*model, *others, *start])
+    start = f"Start with: {starts[0]}." if setup.variables or setup.processes > 1 else ""
+    groups = _groups(result, adapter_text(setup.adapter))
+    rest = "What no training argument holds is in the Python form." if groups else ""
+    note = f"{rest} {start}".strip()
     flags, without_flag = _flags(setup.training_arguments)
     by_hand = f" No flag takes {', '.join(without_flag)}: set it in the script." if without_flag else ""
     fields = [f"    {name}={value!r}," for name, value in setup.training_arguments.items()]
     python = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
     python += ["    output_dir='output',", *fields, ")"]
-    for group in _groups(result, _from_pretrained(result) or [], adapter_text(setup.adapter)):
+    for group in groups:
         python += ["", *group]
     return [
-        Snippet("python", "Python", "\n".join(python), _note([*([] if _has_name(result) else model), *start])),
+        Snippet("python", "Python", "\n".join(python), start),
         Snippet(
             "command",
             "Command line",
             "\n\n".join(" \\\n    ".join([f"{line} --output_dir output", *flags]) for line in starts),
-            f"For a script that reads TrainingArguments with HfArgumentParser.{by_hand} {_note([*model, *others])}".strip(),
+            f"For a script that reads TrainingArguments with HfArgumentParser.{by_hand} {rest}".strip(),
         ),
         Snippet(
             "json",
@@ -101,13 +102,8 @@ def script_lines(folder: str, result: SearchResult) -> list[str]:
         f'tuned = json.load(open("{folder}/best_training_arguments.json"))',
         'arguments = TrainingArguments(output_dir="output", **tuned)',
     ]
-    model = _from_pretrained(result)
-    arguments = {name: value for name, value in result.best_setup.model_arguments.items() if value is not None}
-    if model is None and arguments not in ({}, PLAIN_MODEL):
-        comment = f"# your model, made with {', '.join(f'{name}={value!r}' for name, value in arguments.items())}"
-        model = textwrap.wrap(comment, WIDTH, subsequent_indent="# ", break_long_words=False)
     adapter = f'LoraConfig(**json.load(open("{folder}/best_adapter.json")))'
-    return [*lines, *(line for group in _groups(result, model or [], adapter) for line in group)]
+    return [*lines, *(line for group in _groups(result, adapter) for line in group)]
 
 
 def launch_lines(result: SearchResult) -> list[str]:
@@ -138,10 +134,10 @@ def adapter_text(adapter: Mapping[str, Any]) -> str:
     return f"LoraConfig({', '.join(f'{name}={value!r}' for name, value in adapter.items())})"
 
 
-def _groups(result: SearchResult, model: list[str], adapter: str) -> list[list[str]]:
+def _groups(result: SearchResult, adapter: str) -> list[list[str]]:
     """Lines of Python for what no training argument holds, a group each: model, adapter, collator, switches."""
     setup = result.best_setup
-    groups = [model]
+    groups = [_model_lines(result)]
     if setup.adapter:
         groups.append(["from peft import LoraConfig, get_peft_model", f"model = get_peft_model(model, {adapter})"])
     if collator := collator_text(result.workload.task, setup.data_arguments):
@@ -155,55 +151,30 @@ def _groups(result: SearchResult, model: list[str], adapter: str) -> list[list[s
     return [group for group in groups if group]
 
 
-def _from_pretrained(result: SearchResult) -> list[str] | None:
-    """`from_pretrained` with the answer's keywords, four bits as their class; None for a model that no name loads."""
+def _model_lines(result: SearchResult) -> list[str]:
+    """`from_pretrained` with the answer's keywords, four bits as their class; of a model that no name loads a comment."""
     answer = answer_of(result)
-    if not answer or not answer.auto_class or not answer.setup.model_arguments:
-        return None
-    keywords = {name: repr(value) for name, value in answer.setup.model_arguments.items() if value is not None}
+    arguments = {name: value for name, value in result.best_setup.model_arguments.items() if value is not None}
+    if not answer or not arguments or (not answer.auto_class and arguments == PLAIN_MODEL):
+        return []
+    if not answer.auto_class:
+        comment = f"# your model, made with {', '.join(f'{name}={value!r}' for name, value in arguments.items())}"
+        return textwrap.wrap(comment, WIDTH, subsequent_indent="# ", break_long_words=False)
+    keywords = {name: repr(value) for name, value in arguments.items()}
     lines = [f"from transformers import {answer.auto_class}"]
     if quantization := answer.quantization:
         keywords["quantization_config"] = "quantization"
         lines.append("from transformers import BitsAndBytesConfig")
         fields = [f"{name}={value!r}" for name, value in quantization.items()]
         lines += _call("quantization = BitsAndBytesConfig", fields)
-    arguments = [repr(answer.model), *(f"{name}={value}" for name, value in keywords.items())]
-    return [*lines, *_call(f"model = {answer.auto_class}.from_pretrained", arguments)]
+    keyword_texts = [f"{name}={value}" for name, value in keywords.items()]
+    return [*lines, *_call(f"model = {answer.auto_class}.from_pretrained", [repr(answer.model), *keyword_texts])]
 
 
 def _call(function: str, arguments: Sequence[str]) -> list[str]:
     """A call on one line, or with a line for each argument."""
     line = f"{function}({', '.join(arguments)})"
     return [line] if len(line) <= WIDTH else [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
-
-
-def _note(texts: list[str]) -> str:
-    return f"What no training argument holds: {'; '.join(texts)}." if texts else ""
-
-
-def _has_name(result: SearchResult) -> bool:
-    """Whether a name loads the model."""
-    return bool((answer := answer_of(result)) and answer.auto_class)
-
-
-def _model_text(result: SearchResult) -> list[str]:
-    """What the model is made with."""
-    arguments = ", ".join(f"{name}={value!r}" for name, value in result.best_setup.model_arguments.items())
-    if not arguments:
-        return []
-    return [f"from_pretrained(name, {arguments})" if _has_name(result) else f"your model with {arguments}"]
-
-
-def _others(result: SearchResult) -> list[str]:
-    """What the answer holds besides training and model arguments, each in a few words."""
-    setup = result.best_setup
-    collator = collator_text(result.workload.task, setup.data_arguments)
-    return [
-        *([f"get_peft_model(model, {adapter_text(setup.adapter)})"] if setup.adapter else []),
-        *([f"data_collator={collator}"] if collator else []),
-        *([f"batches {WITHOUT_MASK}"] if mask_lines(setup.data_arguments) else []),
-        *switch_lines(setup.switches),
-    ]
 
 
 def _flags(fields: Mapping[str, Any]) -> tuple[list[str], list[str]]:

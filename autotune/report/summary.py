@@ -7,7 +7,7 @@ from autotune.core import Trial
 from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
 from autotune.core.units import format_bytes, format_seconds, in_ranges, without_numbers
-from autotune.report.device import device_parts
+from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines, input_bound_text, numerics_lines, rehearsal_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports, switch_lines
 from autotune.report.markdown import markdown_list, markdown_table, markdown_text, one_line
@@ -18,6 +18,7 @@ from autotune.report.trial_text import (
     is_same,
     outcome_text,
     range_text,
+    role_text,
     speed_text,
     warnings_text,
 )
@@ -56,7 +57,8 @@ def headline(result: SearchResult) -> str:
         return "Your own settings are kept: cannot tell whether another configuration is faster."
     if result.request.objective == "memory":
         before = format_bytes(baseline.peak_bytes if baseline else None)
-        return f"{format_bytes(best.peak_bytes)} instead of {before}, {speedup:.2f}x the speed of your settings."
+        faster = f"{speedup:.2f}x the speed of your settings (95 % interval {range_text(speedup)})"
+        return f"{format_bytes(best.peak_bytes)} instead of {before}, {faster}."
     if is_open(speedup):
         return f"Cannot tell whether this is faster than your settings ({interval_text(speedup)})."
     if speedup.low <= 1:
@@ -214,14 +216,7 @@ def summary(result: SearchResult) -> str:
         parts += ["## Ruled out before the search", "", *markdown_list(map(str, result.ruled_out)), ""]
     if result.all_notes:
         parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
-    where = [
-        f"model: {result.model_text}, task {result.workload.task}",
-        f"data: {result.data_text}",
-        f"device: {result.device_text}",
-        f"limit: {format_bytes(result.memory_limit_bytes)} of memory, {format_bytes(result.allowed_bytes)} allowed",
-        *(f"{label}: {text}" for label, text in device_parts(result.environment)),
-        f"versions: {', '.join(f'{name} {version}' for name, version in result.environment.versions.items())}",
-    ]
+    where = [f"{label}: {text}" for label, text in study_parts(result)]
     return "\n".join([*parts, "## Where and what", "", *markdown_list(where)]) + "\n"
 
 
@@ -238,7 +233,7 @@ def _trials_table(result: SearchResult) -> list[str]:
         wait = "-" if final.data_wait_share is None else f"{final.data_wait_share:.0%}"
         rows.append(
             [
-                f"{trial.number}{' (best)' if is_same(trial, result.best_trial) else ''}",
+                f"{trial.number}{role_text(trial, result)}",
                 one_line(difference(trial, result))[:LONGEST_CELL],
                 one_line(outcome_text(trial))[:LONGEST_CELL],
                 speed_text(trial),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autotune.core import Interval, Outcome, Trial
+from autotune.core import Interval, Outcome, Trial, Value
 from autotune.core.units import finite, format_bytes, format_interval
 from autotune.study.objective import speed_up
 from autotune.study.result import SearchResult
@@ -39,6 +39,19 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
 def is_same(trial: Trial, other: Trial | None) -> bool:
     """Whether both are the same trial of a study."""
     return other is not None and trial.number == other.number
+
+
+def sizes_and_settings(trial: Trial) -> dict[str, Value]:
+    """A trial's sizes and settings by name."""
+    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)
+
+
+def role_text(trial: Trial, result: SearchResult) -> str:
+    """` (baseline)`, ` (best)`, both, or nothing."""
+    trials = {"baseline": result.baseline_trial, "best": result.best_trial}
+    roles = ", ".join(name for name, other in trials.items() if is_same(trial, other))
+    return f" ({roles})" if roles else ""
 
 
 def plain_trial(trial: Trial | None) -> dict[str, Any] | None:

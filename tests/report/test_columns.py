@@ -30,18 +30,18 @@ STABLE = {
 
 
 def test_order_names_and_dtypes_are_stable() -> None:
-    made = {name: str(dtype) for name, dtype in frame([trial(0)]).dtypes.items()}
-    assert list(made.items())[: len(STABLE)] == list(STABLE.items())
+    dtypes_of = {name: str(dtype) for name, dtype in frame([trial(0)]).dtypes.items()}
+    assert list(dtypes_of.items())[: len(STABLE)] == list(STABLE.items())
 
 
 def test_the_documented_columns_are_the_frame_s() -> None:
-    for made, documented in (
+    for table, documented in (
         (frame([trial(0)]), trial_columns(OF_A_TRIAL)),
         (frame([]), trial_columns()),
         (compared_frame([]), list(COMPARED)),
     ):
-        assert {name: str(dtype) for name, dtype in made.dtypes.items()} == dtypes(documented)
-        assert list(made.columns) == [column.name for column in documented]
+        assert {name: str(dtype) for name, dtype in table.dtypes.items()} == dtypes(documented)
+        assert list(table.columns) == [column.name for column in documented]
 
 
 def test_every_column_has_its_meaning_and_its_unit() -> None:
@@ -53,14 +53,7 @@ def test_every_column_has_its_meaning_and_its_unit() -> None:
 
 def test_the_docs_hold_the_same_columns_in_their_order() -> None:
     rows = [line.split(" | ") for line in whole(DOCS / "columns.md").splitlines() if line.startswith("| `")]
-    told = [(name.strip("| `"), dtype.strip("`"), unit, meaning) for name, dtype, unit, meaning in filter(full, rows)]
-    known = [
-        (item.name, item.dtype, item.unit or "-", f"{item.meaning} |")
-        for item in (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
-    ]
-    assert told == known
-
-
-def full(cells: list[str]) -> bool:
-    """Whether a row is one of the tables of columns."""
-    return len(cells) == 4
+    rows = [row for row in rows if len(row) == 4]  # the tables of columns
+    documented = [(name.strip("| `"), dtype.strip("`"), unit, meaning) for name, dtype, unit, meaning in rows]
+    columns = (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
+    assert documented == [(item.name, item.dtype, item.unit or "-", f"{item.meaning} |") for item in columns]

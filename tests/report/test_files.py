@@ -1,10 +1,8 @@
 """The files of a report folder: whole, complete, and readable by others."""
 
-import csv
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from autotune.core.errors import StorageFailed
@@ -13,7 +11,6 @@ from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report import FILES
 from autotune.report.exports import EXPORTS
-from autotune.report.table import frame
 from tests.makers import configuration, out_of_memory, result, workload
 
 
@@ -31,44 +28,32 @@ def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
     }
 
 
-def test_every_json_file_is_plain_json(tmp_path: Path) -> None:
+def test_a_report_can_be_written_again_and_its_json_is_plain(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    for path in result().save(tmp_path).rglob("*.json"):
-        json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-
-
-def test_the_tables_hold_the_same_rows(tmp_path: Path) -> None:
-    made = result()
-    folder = made.save(tmp_path)
-    pd.testing.assert_frame_equal(pd.read_parquet(folder / "trials.parquet"), frame(made.trials))
-    with (folder / "trials.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["number"] for row in rows] == ["0", "1", "2"]
-    assert rows[2]["samples_per_second"] == ""
-
-
-def test_a_report_can_be_written_again(tmp_path: Path) -> None:
-    made = result()
-    before = {path: path.read_bytes() for path in made.save(tmp_path).rglob("*.json")}
-    made.save(tmp_path)
+    study = result()
+    before = {path: path.read_bytes() for path in study.save(tmp_path).rglob("*.json")}
+    for content in before.values():
+        json.loads(content, parse_constant=refuse)
+    study.save(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()], "nothing half written is left"
 
 
-def test_an_answer_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
-    result().save(tmp_path)
+def test_an_answer_and_a_picture_that_are_none_any_more_are_removed(tmp_path: Path) -> None:
+    numerics = Numerics((Curve((9.0, 8.0)),) * 3, {0: Curve((9.0, 8.0))})
+    names = ("best_training_arguments.json", "best_model_arguments.json", "loss_curves.svg")
+    result(numerics=numerics).save(tmp_path)
+    assert all((tmp_path / name).exists() for name in names)
     result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
-    assert not (tmp_path / "best_training_arguments.json").exists()
-    assert not (tmp_path / "best_model_arguments.json").exists()
-    assert not [name for name in EXPORTS if (tmp_path / name).exists()]
+    assert not [name for name in (*names, *EXPORTS) if (tmp_path / name).exists()]
 
 
 def test_deepspeed_s_file_lies_there_with_exact_numbers_where_the_answer_uses_it(tmp_path: Path) -> None:
     config = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 2}}
-    asked = tuning_request("gpt2-mini", 48, device="cpu", training_args={"deepspeed": config})
-    written = json.loads((result(request=asked).save(tmp_path) / "ds_config.json").read_text())
+    request = tuning_request("gpt2-mini", 48, device="cpu", training_args={"deepspeed": config})
+    written = json.loads((result(request=request).save(tmp_path) / "ds_config.json").read_text())
     assert (written["train_micro_batch_size_per_gpu"], written["train_batch_size"]) == (16, 48)
     result().save(tmp_path)
     assert not (tmp_path / "ds_config.json").exists()
@@ -87,12 +72,3 @@ def test_a_folder_that_cannot_be_written_is_said_so_in_one_line(tmp_path: Path) 
             result().save(folder)
         assert "\n" not in str(caught.value)
         assert caught.value.advice
-
-
-def test_a_picture_that_is_none_any_more_is_taken_away(tmp_path: Path) -> None:
-    falling = {1: Curve((9.0, 8.0, 7.0, 6.0))}
-    numerics = Numerics(falling, {0: falling})
-    folder = result(numerics=numerics).save(tmp_path)
-    assert (folder / "loss_curves.svg").exists()
-    result().save(tmp_path)
-    assert not (folder / "loss_curves.svg").exists()

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from autotune.core import Outcome, Trial
 from autotune.report.logs import BYTES, LINES, log_tails
 from tests.makers import completed, configuration, ended, trial
@@ -32,20 +30,10 @@ def test_a_loaded_study_s_logs_are_read_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_the_last_whole_lines_are_kept() -> None:
-    told = log_tails([crashed(log_tail="\n".join(map(str, range(100))))], None)[1]
-    assert told.splitlines() == [str(line) for line in range(100 - LINES, 100)]
+    tail = log_tails([crashed(log_tail="\n".join(map(str, range(100))))], None)[1]
+    assert tail.splitlines() == [str(line) for line in range(100 - LINES, 100)]
 
 
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        ('File "/home/ann/work/train.py", line 3', 'File "…/train.py", line 3'),
-        ('File "/opt/venv/lib/python3.11/site-packages/torch/nn/linear.py"', 'File "torch/nn/linear.py"'),
-        ('File "/usr/lib/python3.11/json/decoder.py"', 'File "json/decoder.py"'),
-        ("see https://example.org/a/b/c", "see https://example.org/a/b/c"),
-        ("1/2/3 and a/b/c", "1/2/3 and a/b/c"),
-        ("token=hf_abcdefghijklmnopqrst!", "token=(a token)!"),
-    ],
-)
-def test_places_of_the_machine_and_tokens_are_left_out(written: str, shown: str) -> None:
-    assert log_tails([crashed(log_tail=written)], None) == {1: shown}
+def test_places_of_the_machine_and_tokens_are_left_out() -> None:
+    log = 'File "/home/ann/work/train.py", line 3: token=hf_abcdefghijklmnopqrst!'
+    assert log_tails([crashed(log_tail=log)], None) == {1: 'File "…/train.py", line 3: token=(a token)!'}

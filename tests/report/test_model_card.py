@@ -36,33 +36,21 @@ def test_a_card_keeps_every_other_character_and_the_hub_reads_it_as_before(card:
     assert result().model_card() in read.text.replace("\r\n", "\n")
 
 
-def test_the_section_goes_into_a_loaded_card(tmp_path) -> None:
-    (tmp_path / "README.md").write_text(CARD)
-    card = ModelCard.load(tmp_path / "README.md")
-    card.text = result().model_card(card.text)
-    card.data.tags = [*card.data.tags, "autotune"]
-    card.save(tmp_path / "README.md")
-    again = ModelCard.load(tmp_path / "README.md")
-    assert again.data.tags == ["text-generation", "mini", "autotune"]
-    assert again.text == card.text
-    assert result().model_card(again.text) == again.text
-
-
 def test_a_second_time_changes_nothing_and_another_answer_replaces_the_section_alone() -> None:
-    made = result()
+    study = result()
     slower = result([trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)])
-    first = made.model_card(CARD) + "\n## What follows\n"
-    assert made.model_card(first) == first
+    first = study.model_card(CARD) + "\n## What follows\n"
+    assert study.model_card(first) == first
     second = slower.model_card(first)
-    assert second == first.replace(made.model_card(), slower.model_card())
+    assert second == first.replace(study.model_card(), slower.model_card())
     assert "2.0x faster" in second
     assert "4.0x faster" not in second
 
 
 def test_names_cannot_leave_their_place() -> None:
-    made = result()
+    study = result()
     name = f"a|b `x` [l](javascript:y) <script>alert(1)</script> {END} \\d *e*\n# title"
-    section = replace(made, workload=replace(made.workload, name=name)).model_card()
+    section = replace(study, workload=replace(study.workload, name=name)).model_card()
     assert section.count(END) == 1
     assert "<script" not in section
     (row,) = [line for line in section.splitlines() if line.startswith("| Model |")]

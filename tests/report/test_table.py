@@ -34,21 +34,19 @@ def test_the_settings_are_those_of_the_space() -> None:
     assert columns[8:11] == ["global_batch_size", "precision", "samples_per_second"]
 
 
-@pytest.mark.parametrize("trials", [MIXED, MIXED[:1], MIXED[3:5], []], ids=["mixed", "one", "failed", "empty"])
-def test_the_dtypes_do_not_depend_on_the_rows(trials: list[Trial]) -> None:
-    dtypes = frame(trials).dtypes.astype(str).to_dict()
+def test_the_dtypes_do_not_depend_on_the_rows() -> None:
     everywhere = frame(MIXED).dtypes.astype(str).to_dict()
-    assert dtypes.items() <= everywhere.items()
+    for trials in (MIXED[:1], MIXED[3:5], []):
+        assert frame(trials).dtypes.astype(str).to_dict().items() <= everywhere.items()
 
 
-def test_what_is_unknown_is_missing_and_never_nothing() -> None:
+def test_what_is_unknown_is_missing_and_never_zero() -> None:
     row = frame(MIXED).iloc[3]
-    assert np.isnan(row["samples_per_second"])
-    assert np.isnan(row["step_time_s"])
+    for name in ("samples_per_second", "step_time_s", "joules_per_sample", "data_wait_share"):
+        assert np.isnan(row[name])
     assert row["peak_device_bytes"] is pd.NA
-    assert (row["timed_steps"], bool(row["feasible"])) == (0, False)
+    assert (row["timed_steps"], bool(row["feasible"]), bool(row["input_bound"])) == (0, False, False)
     assert np.isnan(frame(MIXED).iloc[0]["tokens_per_second"])
-    assert frame(MIXED).iloc[5]["tokens_per_second"] == 240
 
 
 def test_the_parts_of_a_step_and_what_became_of_the_measurement_are_shown() -> None:
@@ -56,28 +54,18 @@ def test_the_parts_of_a_step_and_what_became_of_the_measurement_are_shown() -> N
     parts = [row[f"{name}_time_s"] for name in ("forward", "backward", "overhead", "optimizer_step")]
     assert parts == pytest.approx([0.4, 0.75, 0.1, 0.25])
     assert sum(parts) + row["data_wait_s"] == pytest.approx(row["step_time_s"])
-    assert row["non_padding_tokens_per_second"] == pytest.approx(120.0)
+    assert [row["tokens_per_second"], row["non_padding_tokens_per_second"]] == pytest.approx([240.0, 120.0])
     assert (row["data_wait_share"], bool(row["input_bound"])) == (pytest.approx(0.25), True)
     assert row["joules_per_sample"] == pytest.approx(2.0)
     assert (row["skipped_steps"], row["allocator_retries"], row["rounds"]) == (1, 0, 0)
     assert row["remeasured_reason"] == "a foreign process; throttled"
     assert row["disqualified_reason"] == "its loss differs"
-    confirmed = frame(MIXED).iloc[0]
-    assert (confirmed["rounds"], confirmed["remeasured_reason"], confirmed["disqualified_reason"]) == (2, "", "")
-    failed = frame(MIXED).iloc[3]
-    assert np.isnan(failed["joules_per_sample"])
-    assert np.isnan(failed["data_wait_share"])
-    assert not failed["input_bound"]
+    assert frame(MIXED).iloc[2]["warnings"] == "throttled; a, b"
 
 
 def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes() -> None:
     row = frame(MIXED).iloc[0]
     assert row["samples_per_second"] == pytest.approx(9.5)
-    assert row["timed_steps"] == 12
+    assert (row["timed_steps"], row["rounds"], bool(row["confirmed"])) == (12, 2, True)
     assert row["probe_seconds"] == pytest.approx(2.0 + 2 * 2.0)
-    assert row["confirmed"]
     assert not frame(MIXED).iloc[1]["confirmed"]
-
-
-def test_warnings_are_one_text() -> None:
-    assert frame(MIXED).iloc[2]["warnings"] == "throttled; a, b"

@@ -1,7 +1,7 @@
 """Answer of a search as the files for other tools need it."""
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,6 @@ class Answer:
         return next((dict(kwargs) for name in CHECKPOINTING if (kwargs := self.fields.get(f"{name}_kwargs"))), {})
 
     @property
-    def attention(self) -> str | None:
-        """The implementation that a setting chose; None: the model's own."""
-        return self.setup.model_arguments.get("attn_implementation")
-
-    @property
     def quantization(self) -> dict[str, Any]:
         """Fields of `BitsAndBytesConfig`; empty where weights are not quantized."""
         return dict(self.setup.model_arguments.get("quantization_config") or {})
@@ -121,26 +116,31 @@ class Answer:
         variables = {"OMP_NUM_THREADS": str(self.threads)} | self.setup.variables
         return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
-    def others(
-        self, supported: Iterable[str] = (), adapter: Collection[str] = (), quantization: Collection[str] = ()
-    ) -> dict[str, Any]:
-        """Model, data and adapter arguments with a value that are not among the names that a tool supports."""
-        setup = self.setup
-        rest = without({**setup.model_arguments, **setup.data_arguments}, (*supported, "quantization_config"))
-        rest |= {f"adapter {name}": value for name, value in without(setup.adapter, adapter).items()}
-        rest |= {f"quantization {name}": value for name, value in without(self.quantization, quantization).items()}
-        rest |= dict.fromkeys(switch_lines(setup.switches), True)
-        return {name: value for name, value in rest.items() if value not in (None, False)}
+    def parts(self, *opened: str) -> dict[str, Any]:
+        """All that is set, by name, but precision, checkpointing and DeepSpeed, which every tool has words of its own for.
+
+        An entry of the adapter is `adapter r`, one of the quantization `quantization load_in_4bit`, and likewise of `opened`:
+        `checkpointing`, `fsdp_config`, `liger_kernel_config`. A switch is its line of Python.
+        """
+        setup, fields = self.setup, self.fields
+        configs = {"checkpointing": self.checkpointing_kwargs, "fsdp_config": self.fsdp_config}
+        configs["liger_kernel_config"] = fields.get("liger_kernel_config") or {}
+        others = without({**setup.model_arguments, **setup.data_arguments}, ("quantization_config",))
+        others |= _entries("adapter", setup.adapter) | _entries("quantization", self.quantization)
+        others |= dict.fromkeys(switch_lines(setup.switches), True)
+        parts = without(fields, ("bf16", "fp16", "deepspeed", *CHECKPOINTING_FIELDS, *opened))
+        for name in opened:
+            parts |= {entry: value for entry, value in _entries(name, configs[name]).items() if value is not None}
+        return parts | {name: value for name, value in others.items() if value is not None and value is not False}
+
+
+def _entries(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{group} {name}": value for name, value in values.items()}
 
 
 def without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """The values whose names are not among these."""
     return {name: value for name, value in values.items() if name not in names}
-
-
-def renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The values that `names` (ours -> a tool's) maps, under the tool's names."""
-    return {new: values[name] for name, new in names.items() if name in values}
 
 
 def joined(value: Any) -> Any:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.report.exports.answer import CHECKPOINTING_FIELDS, Answer, joined, renamed, without
-from autotune.report.exports.commented_yaml import commented_yaml
+from autotune.report.exports.answer import Answer, joined
+from autotune.report.exports.commented_yaml import tool_yaml
 
 SAME = (
     *("gradient_accumulation_steps", "auto_find_batch_size", "learning_rate", "weight_decay", "optim_args"),
@@ -15,16 +15,22 @@ SAME = (
     *("tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "max_steps"),
     *("warmup_steps", "warmup_ratio", "eval_steps", "eval_strategy", "save_steps", "save_strategy"),
     *("save_total_limit", "logging_steps", "load_best_model_at_end", "save_only_model", "neftune_noise_alpha"),
+    *("attn_implementation", "experts_implementation"),
 )
-"""Fields of TrainingArguments that axolotl's schema has under the same name (axolotl-ai-cloud/axolotl,
+"""Names that axolotl's schema shares with us (axolotl-ai-cloud/axolotl,
 src/axolotl/utils/schemas/config.py and training.py)."""
 
-RENAMED = {
+NAMES = dict(zip(SAME, SAME, strict=True)) | {
     "per_device_train_batch_size": "micro_batch_size",
     "per_device_eval_batch_size": "eval_batch_size",
     "optim": "optimizer",
     "lr_scheduler_type": "lr_scheduler",
     "num_train_epochs": "num_epochs",
+    "packing": "batch_flattening",
+    "adapter r": "lora_r",
+    "adapter lora_alpha": "lora_alpha",
+    "adapter lora_dropout": "lora_dropout",
+    "quantization load_in_4bit": "load_in_4bit",
 }
 LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"
 LIGER_KEYS = {
@@ -52,8 +58,8 @@ OLDER_ATTENTION = {
 }
 """A flag for each, from before axolotl had `attn_implementation` (its pull request 3602)."""
 
-NEWER_KWARGS = ("every_n_layers", "offload")
-"""Keywords of `activation_checkpointing_kwargs` that torch's own checkpointing does not know."""
+CHECKPOINT_KEYS = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug")
+"""Keywords of torch's own checkpointing; transformers' newer ones axolotl does not know."""
 
 FSDP_KEYS = (
     *("activation_checkpointing", "cpu_ram_efficient_loading", "state_dict_type", "auto_wrap_policy"),
@@ -61,38 +67,41 @@ FSDP_KEYS = (
 )
 """Keys of `fsdp_config` that both have (src/axolotl/utils/schemas/fsdp.py); `cpu_offload` is its `offload_params`."""
 
-HANDLED = (
-    *(*SAME, *RENAMED, *CHECKPOINTING_FIELDS, *GROUPED, "bf16", "fp16", "use_cpu"),
-    *("use_liger_kernel", "liger_kernel_config", "deepspeed", "fsdp", "fsdp_config"),
-)
-ADAPTER_KEYS = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
 QUANTIZATION = ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 """Fields of BitsAndBytesConfig that `bnb_config_kwargs` hands on (src/axolotl/utils/schemas/peft.py)."""
+
+COVERED = (
+    *(*GROUPED, "use_cpu", "use_liger_kernel", "fsdp", "dtype", "adapter target_modules", "adapter task_type"),
+    *(f"checkpointing {name}" for name in CHECKPOINT_KEYS),
+    *(f"fsdp_config {name}" for name in (*FSDP_KEYS, "version", "cpu_offload")),
+    *(f"liger_kernel_config {name}" for name in LIGER_KEYS),
+    *(f"quantization {name}" for name in QUANTIZATION),
+)
 
 
 def axolotl_yaml(answer: Answer) -> str:
     """Sizes, precision, optimizer, checkpointing, attention, kernels, data loader and compilation."""
-    fields, model = answer.fields, answer.setup.model_arguments
-    kwargs = without(answer.checkpointing_kwargs, NEWER_KWARGS) if answer.checkpointing else {}
+    fields = answer.fields
+    kwargs = {name: value for name, value in answer.checkpointing_kwargs.items() if name in CHECKPOINT_KEYS}
     values: dict[str, Any] = {
-        **renamed(fields, RENAMED),
-        **renamed(fields, dict(zip(SAME, SAME, strict=True))),
         **answer.precision_flags,
         "bfloat16": answer.has_16_bit_weights or None,
         "gradient_checkpointing": answer.checkpointing,
-        "gradient_checkpointing_kwargs": kwargs or None,
-        "attn_implementation": answer.attention,
-        "experts_implementation": model.get("experts_implementation") or None,
+        "gradient_checkpointing_kwargs": (answer.checkpointing and kwargs) or None,
         **(_liger(fields.get("liger_kernel_config") or {}) if fields.get("use_liger_kernel") else {}),
         "deepspeed": answer.deepspeed_file,
-        "batch_flattening": bool(answer.setup.data_arguments.get("packing")) or None,
         "group_by_length": any(fields.get(name) == value for name, value in GROUPED.items()) or None,
         **(_adapter(answer) if answer.setup.adapter else {}),
         **(_fsdp(answer.fsdp_config) if fields.get("fsdp") else {}),
         "sequence_len": answer.sequence_length,
     }
-    values = {name: value for name, value in values.items() if value is not None}
-    return commented_yaml(_head(answer), values, _missing(answer), _notes(answer))
+    launcher = f"accelerate launch --num_processes {answer.ranks} -m axolotl.cli.train"
+    head = [
+        f"Lines for your axolotl YAML next to base_model ({answer.model_place}), datasets, learning_rate, output_dir.",
+        f"{answer.environment} {'axolotl train' if answer.ranks == 1 else launcher} YOURS.yaml",
+    ]
+    parts = answer.parts("checkpointing", "fsdp_config", "liger_kernel_config")
+    return tool_yaml(head, parts, NAMES, values, COVERED, _notes(answer))
 
 
 def _liger(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,46 +121,17 @@ def _adapter(answer: Answer) -> dict[str, Any]:
     quantization, targets = answer.quantization, answer.setup.adapter.get("target_modules")
     is_quantized = bool(quantization.get("load_in_4bit"))
     values: dict[str, Any] = {"adapter": "qlora" if is_quantized else "lora"}
-    values |= renamed(answer.setup.adapter, ADAPTER_KEYS)
     if targets:
         values |= {"lora_target_linear": True} if targets == "all-linear" else {"lora_target_modules": targets}
     if is_quantized:
-        values["load_in_4bit"] = True
         values["bnb_config_kwargs"] = {name: quantization[name] for name in QUANTIZATION if name in quantization}
     return values
 
 
-def _missing(answer: Answer) -> dict[str, Any]:
-    kernels = without(answer.fields.get("liger_kernel_config") or {}, LIGER_KEYS)
-    kwargs = {name: answer.checkpointing_kwargs.get(name) for name in NEWER_KWARGS}
-    return {
-        **without(answer.fields, HANDLED),
-        **answer.others(
-            ("dtype", "attn_implementation", "experts_implementation", "packing"),
-            (*ADAPTER_KEYS, "target_modules", "task_type"),
-            (*QUANTIZATION, "load_in_4bit"),
-        ),
-        **{
-            f"fsdp_config {name}": value
-            for name, value in without(answer.fsdp_config, (*FSDP_KEYS, "version", "cpu_offload")).items()
-        },
-        **{f"checkpointing {name}": value for name, value in kwargs.items() if value is not None},
-        **{f"liger_kernel_config {name}": value for name, value in kernels.items() if value is not None},
-    }
-
-
-def _head(answer: Answer) -> list[str]:
-    launcher = f"accelerate launch --num_processes {answer.ranks} -m axolotl.cli.train"
-    return [
-        f"Lines for your axolotl YAML beside base_model ({answer.model_place}), datasets, learning_rate, output_dir.",
-        f"{answer.environment} {'axolotl train' if answer.ranks == 1 else launcher} YOURS.yaml",
-    ]
-
-
 def _notes(answer: Answer) -> list[str]:
     notes = ["no counterpart here: a training on the CPU, as this was measured"] if answer.is_cpu else []
-    if answer.attention in OLDER_ATTENTION:
-        notes.append(f"older versions of axolotl: {OLDER_ATTENTION[answer.attention]}: true, not attn_implementation")
+    if flag := OLDER_ATTENTION.get(answer.setup.model_arguments.get("attn_implementation") or ""):
+        notes.append(f"older versions of axolotl: {flag}: true, not attn_implementation")
     if answer.mixed_precision != "no" and answer.setup.model_arguments.get("dtype", "float32") == "float32":
         notes.append(
             "measured with float32 weights; axolotl loads them in 16 bits where bf16 or fp16 is true: less memory, "

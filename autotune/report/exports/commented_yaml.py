@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -32,6 +32,23 @@ def commented_yaml(
     lines += [_comment(f"no counterpart here: {name} = {json.dumps(value)}") for name, value in (missing or {}).items()]
     lines += [_comment(line) for line in notes]
     return "\n".join(lines) + "\n"
+
+
+def tool_yaml(
+    head: Sequence[str],
+    parts: Mapping[str, Any],
+    names: Mapping[str, str],
+    values: Mapping[str, Any],
+    covered: Collection[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The file of a tool: parts of an answer under the tool's names, then `values`, which replace them; None is left out.
+
+    names: part -> the tool's key for it. covered: parts that `values` or `notes` speak of. All others have no counterpart.
+    """
+    keys = {names[name]: value for name, value in parts.items() if name in names} | dict(values)
+    missing = {name: value for name, value in parts.items() if name not in names and name not in covered}
+    return commented_yaml(head, {key: value for key, value in keys.items() if value is not None}, missing, notes)
 
 
 def _comment(line: str) -> str:

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration with every "auto" that the answer knows as its number."""
+"""DeepSpeed's configuration with numbers in place of "auto"."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -14,11 +14,10 @@ def resolved(
     """The configuration with each "auto" as the number that these training arguments mean on so many ranks.
 
     What only a run knows (its number of steps; the model's hidden size, where it is None) stays "auto". The values are
-    those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults stand where arguments are silent.
+    those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults where there is no argument.
     """
-    known = _known(arguments, ranks) | _sized_by(hidden_size)
     exact = deepcopy(dict(config))
-    for path, value in known.items():
+    for path, value in (_numbers(arguments, ranks) | _bucket_sizes(hidden_size)).items():
         *parents, name = path.split(".")
         node: Any = exact
         for parent in parents:
@@ -28,30 +27,30 @@ def resolved(
     return exact
 
 
-def _known(arguments: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    def said(name: str, default: Any) -> Any:
+def _numbers(arguments: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    def argument(name: str, default: Any) -> Any:
         value = arguments.get(name)
         return default if value is None else value
 
-    micro, accumulation = said("per_device_train_batch_size", 8), said("gradient_accumulation_steps", 1)
-    rate = said("learning_rate", 5e-5)
+    micro, accumulation = argument("per_device_train_batch_size", 8), argument("gradient_accumulation_steps", 1)
+    rate = argument("learning_rate", 5e-5)
     return {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulation,
         "train_batch_size": micro * accumulation * ranks,
-        "gradient_clipping": said("max_grad_norm", 1.0),
-        "bf16.enabled": bool(said("bf16", False) or said("bf16_full_eval", False)),
-        "fp16.enabled": bool(said("fp16", False) or said("fp16_full_eval", False)),
+        "gradient_clipping": argument("max_grad_norm", 1.0),
+        "bf16.enabled": bool(argument("bf16", False) or argument("bf16_full_eval", False)),
+        "fp16.enabled": bool(argument("fp16", False) or argument("fp16_full_eval", False)),
         "optimizer.params.lr": rate,
-        "optimizer.params.betas": [said("adam_beta1", 0.9), said("adam_beta2", 0.999)],
-        "optimizer.params.eps": said("adam_epsilon", 1e-8),
-        "optimizer.params.weight_decay": said("weight_decay", 0.0),
+        "optimizer.params.betas": [argument("adam_beta1", 0.9), argument("adam_beta2", 0.999)],
+        "optimizer.params.eps": argument("adam_epsilon", 1e-8),
+        "optimizer.params.weight_decay": argument("weight_decay", 0.0),
         "scheduler.params.warmup_min_lr": 0,
         "scheduler.params.warmup_max_lr": rate,
     }
 
 
-def _sized_by(hidden_size: int | None) -> dict[str, int]:
+def _bucket_sizes(hidden_size: int | None) -> dict[str, int]:
     """The buckets of `HfTrainerDeepSpeedConfig.trainer_config_finalize`."""
     if hidden_size is None:
         return {}

@@ -14,11 +14,8 @@ from autotune.study.result import SearchResult
 MOST_PANELS, MOST_SIZES, MOST_VALUES = 12, 12, 8
 """Settings, and of each micro-batch sizes and values, for which there is room; those of the fastest trials come first."""
 
-LABELS, CELL, HEAD, FOOT = 1.25, 0.27, 0.26, 0.3
-"""Inches: the width of a row's label, the height of a cell, and the space above and below the cells of a panel."""
-
-CORNER = 0.08
-"""Inches of the corner of a cell in which some, not all, ran out of memory."""
+LABELS, CELL, HEAD = 1.25, 0.27, 0.3
+"""Inches: the width of a row's label, the height of a cell, and the space above a panel's cells."""
 
 PALEST, DARKEST = 0.06, 0.6
 """Opacity of the colour of the slowest cells and of the fastest: text on it is readable in light and dark."""
@@ -41,7 +38,8 @@ class _Panel:
 
     @property
     def height(self) -> float:
-        return HEAD + CELL * len(self.rows) + FOOT
+        """Of its cells with the line of micro-batch sizes, inches."""
+        return CELL * (len(self.rows) + 1)
 
 
 def draw(result: SearchResult) -> Drawing | None:
@@ -54,16 +52,12 @@ def draw(result: SearchResult) -> Drawing | None:
     panels = [_panel(name, trials) for name in settings[:MOST_PANELS]]
     if not any(panel.out_of_memory or any(panel.cells.values()) for panel in panels):
         return None
-    height = sum(panel.height for panel in panels) + 0.2
-    figure = new_figure(height, layout=None)
-    axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left corner
-    axes.set(xlim=(0, WIDTH), ylim=(height, 0))
-    axes.set_axis_off()
-    top = 0.0
+    height = sum(HEAD + panel.height for panel in panels)
+    figure, top = new_figure(height, layout=None), height
     for panel in panels:
-        _draw(axes, panel, top, speed_value(trials[0]))
-        top += panel.height
-    axes.text(WIDTH, top + 0.08, "columns: micro-batch size", fontsize=SMALL, color=MUTED, ha="right", va="center")
+        top -= HEAD + panel.height
+        axes = figure.add_axes((0.01, top / height, 0.98, panel.height / height))
+        _draw(axes, panel, speed_value(trials[0]))
     return Drawing("speed-by-setting", "Speed by micro-batch size and setting", _caption(settings), figure)
 
 
@@ -99,65 +93,52 @@ def _order(value: Value) -> tuple[bool, float, str]:
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
 
 
-def _draw(axes: Any, panel: _Panel, top: float, fastest: float) -> None:
-    """The panel with its upper edge at top, inches; fastest: the speed of the darkest colour."""
-    axes.text(0.02, top + HEAD - 0.08, panel.setting, fontweight="bold", va="baseline")
-    width = (WIDTH - LABELS - 0.04) / max(4, len(panel.columns))
-    style = {"fontsize": SMALL if width > 0.4 else 7, "ha": "center", "va": "center"}
-    places = {
-        (value, size): (LABELS + width * column, top + HEAD + CELL * row)
-        for row, value in enumerate(panel.rows)
-        for column, size in enumerate(panel.columns)
-    }
-    _fill(axes, panel, places, width, fastest)
-    for place, (x, y) in places.items():
-        if place in panel.cells:
-            axes.text(x + width / 2, y + CELL / 2, **_cell_text(panel.cells[place]), **style)
-    for value in panel.rows:
-        label, (_, y) = word(value), places[value, panel.columns[0]]
-        label = label if len(label) <= LETTERS else f"{label[: LETTERS - 1]}…"
-        axes.text(LABELS - 0.06, y + CELL / 2, label, fontsize=SMALL, ha="right", va="center")
-    for size in panel.columns:
-        x, y = places[panel.rows[-1], size]
-        axes.text(x + width / 2, y + CELL + 0.11, str(size), color=MUTED, **style)
-
-
-def _fill(axes: Any, panel: _Panel, places: Mapping[Place, tuple[float, float]], width: float, fastest: float) -> None:
-    """The cells without their text. places: where the upper left corner of each is; width: inches of a cell."""
-    from matplotlib.collections import PolyCollection
+def _draw(axes: Any, panel: _Panel, fastest: float) -> None:
+    """The panel as a table; fastest: the speed of the darkest colour."""
     from matplotlib.colors import to_rgba
+    from matplotlib.table import Table
+    from matplotlib.transforms import Bbox
 
-    def collect(polygons: list[list[tuple[float, float]]], **style: Any) -> None:
-        if polygons:
-            axes.add_collection(PolyCollection(polygons, **style))
+    axes.set_axis_off()
+    axes.set_title(panel.setting, loc="left", fontsize="medium", fontweight="bold")
+    table = Table(axes, bbox=Bbox.unit())
+    table.auto_set_font_size(False)
+    width = (WIDTH - LABELS) / max(4, len(panel.columns))
 
-    cells = {at: [(x, y), (x + width, y), (x + width, y + CELL), (x, y + CELL)] for at, (x, y) in places.items()}
-    speeds = {at: panel.cells.get(at) or 0.0 for at in cells}
-    opacities = [PALEST + (DARKEST - PALEST) * speed / fastest if speed else 0.0 for speed in speeds.values()]
-    faces = [to_rgba(ACCENT, opacity) if opacity else (0.0, 0.0, 0.0, 0.0) for opacity in opacities]
-    collect([*cells.values()], facecolors=faces, edgecolors=GRID, linewidths=0.8)
-    lost = [cell for at, cell in cells.items() if panel.cells.get(at) == 0]
-    collect(lost, facecolors="none", edgecolors=BAD, linewidths=0.8, hatch="////", alpha=0.4)
-    corners = [
-        [(x + width - CORNER, y), (x + width, y), (x + width, y + CORNER)]
-        for at, (x, y) in places.items()
-        if speeds[at] and at in panel.out_of_memory
-    ]
-    collect(corners, facecolors=BAD, edgecolors="none")
+    def add(row: int, column: int, text: str, colour: str = INK, fill: Any = "none", edge: str = "none") -> None:
+        size = LABELS if column == 0 else width
+        cell = table.add_cell(row, column, size, CELL, text=text, facecolor=fill, edgecolor=edge, loc="center")
+        cell.set_text_props(color=colour, fontsize=SMALL if width > 0.4 else 7)
+
+    for row, value in enumerate(panel.rows):
+        label = word(value)
+        add(row, 0, label if len(label) <= LETTERS else f"{label[: LETTERS - 1]}…")
+        for column, size in enumerate(panel.columns, 1):
+            text, colour = _cell_text(panel, (value, size))
+            speed = panel.cells.get((value, size))
+            fill = to_rgba(ACCENT, PALEST + (DARKEST - PALEST) * speed / fastest) if speed else "none"
+            add(row, column, text, colour, fill, BAD if speed == 0 else GRID)
+    for column, size in enumerate(panel.columns, 1):
+        add(len(panel.rows), column, str(size), MUTED)
+    add(len(panel.rows), 0, "micro-batch size", MUTED)
+    axes.add_table(table)
 
 
-def _cell_text(speed: float | None) -> dict[str, Any]:
-    """The text of a cell and its style."""
-    if speed is None:
-        return {"s": "failed", "color": MUTED}
-    return {"s": three_digits(speed), "color": INK} if speed else {"s": "OOM", "color": BAD, "fontweight": "bold"}
+def _cell_text(panel: _Panel, place: Place) -> tuple[str, str]:
+    """The text of a cell and its colour."""
+    if place not in panel.cells:
+        return "", INK
+    speed = panel.cells[place]
+    if not speed:
+        return ("failed", MUTED) if speed is None else ("OOM", BAD)
+    return f"{three_digits(speed)}{'*' if place in panel.out_of_memory else ''}", INK
 
 
 def _caption(settings: Sequence[str]) -> str:
     text = (
         "Each cell is the best samples / second of all trials with this value at this micro-batch size, whatever their other "
-        "settings. OOM: none of them fits, and some ran out of memory; a red corner: some did, others fit; failed: they took "
-        "more than is allowed or ended otherwise; empty: not tried."
+        "settings. OOM: none of them fits, and some ran out of memory; *: some did, others fit; failed: they took more than "
+        "is allowed or ended otherwise; empty: not tried."
     )
     if others := settings[MOST_PANELS:]:
         text += f" Not shown, as they change the speed least: {listed(others)}."

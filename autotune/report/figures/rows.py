@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.core.trial import Trial
 from autotune.report.figures.canvas import ACCENT, BAD, BASELINE, BEST, INK, PARTS, SMALL, WIDTH, new_figure
-from autotune.report.trial_text import difference, is_same
+from autotune.report.trial_text import difference, is_same, role_text
 from autotune.study.objective import pareto_front
 from autotune.study.result import SearchResult
 
@@ -38,9 +38,7 @@ LETTER = 0.018
 
 def trial_name(result: SearchResult, trial: Trial) -> str:
     """`5 (best): 16 x 3, precision bf16`: a trial by what differs from the baseline."""
-    roles = {"baseline": result.baseline_trial, "best": result.best_trial}
-    role = ", ".join(name for name, other in roles.items() if is_same(trial, other))
-    return f"{trial.number}{f' ({role})' if role else ''}: {difference(trial, result)}"
+    return f"{trial.number}{role_text(trial, result)}: {difference(trial, result)}"
 
 
 def colour_of(result: SearchResult, trial: Trial) -> str:

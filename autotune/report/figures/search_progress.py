@@ -89,7 +89,7 @@ def _caption(result: SearchResult, has_bounds: bool) -> str:
     side = "below" if result.request.objective == "memory" else "above"
     bounds = (
         f"With 95 % confidence nothing untested is {side} the bounds. The solid one is of what is likely to fit, the dashed "
-        "one of all. Where they meet the best, the search is over. "
+        "one of all. Where they meet the best, the search ends. "
     )
     return (
         "Each trial as its probe measured it, before finalists were measured again. "

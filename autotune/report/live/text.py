@@ -65,7 +65,7 @@ def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
 
     whole: the baseline's own settings too, where they are few; the report has them all.
     """
-    configuration, known = trial.configuration, baseline.configuration.values
+    configuration, before = trial.configuration, baseline.configuration.values
     sizes = [
         configuration.micro_batch_size,
         configuration.gradient_accumulation_steps,
@@ -74,9 +74,9 @@ def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
     words = ["x".join(map(str, sizes if sizes[-1] > 1 else sizes[:2]))]
     if is_same(trial, baseline):
         words.append("baseline")
-        known = {} if whole and len(configuration.settings) <= SHORT else known
+        before = {} if whole and len(configuration.settings) <= SHORT else before
     for name, value in configuration.settings:
-        if name != RANKS and known.get(name) != value:
+        if name != RANKS and before.get(name) != value:
             label = name.replace("checkpointing", "ckpt").replace("pin_memory", "pin")
             words.append(str(value) if name in ("precision", "optimizer") else f"{label}={word(value)}")
     return " ".join(words)

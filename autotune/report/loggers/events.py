@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
-from autotune.report.trial_text import speedup_fields
+from autotune.report.trial_text import sizes_and_settings, speedup_fields
 from autotune.study.objective import best_trial, speed_up
 from autotune.study.result import SearchResult
 
@@ -124,16 +124,6 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
 def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
     speed, name = trial.samples_per_second, f"{prefix}samples_per_second"
     return {name: speed, f"{name}_low": speed and speed.low, f"{name}_high": speed and speed.high}
-
-
-def sizes_and_settings(trial: Trial) -> dict[str, Value]:
-    """A trial's sizes and settings by name."""
-    configuration = trial.configuration
-    return {
-        **configuration.values,
-        "gradient_accumulation_steps": configuration.gradient_accumulation_steps,
-        "data_parallel_size": configuration.data_parallel_size,
-    }
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:

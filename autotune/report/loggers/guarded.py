@@ -16,7 +16,7 @@ from typing import Any
 from autotune.core import Trial, TuningRequest, read_json, write_json
 from autotune.core.paths import scrubbed
 from autotune.report.loggers import Logger
-from autotune.report.loggers.events import Row, StudyEvent, ending, rows, study_facts
+from autotune.report.loggers.events import StudyEvent, ending, rows, study_facts
 from autotune.study.plan import Progress, Watch
 from autotune.study.result import SearchResult
 from autotune.study.store import RUNS, read_prospects
@@ -46,7 +46,9 @@ class LoggerGroup:
         """Begin or resume the run of every logger."""
         facts = study_facts(request, result)
         for name in self._names:
-            self._attempt(name, partial(self._started, name, facts), partial(self._keep_logger, name))
+            for logger, last in self._attempt(name, partial(self._started, name, facts)):
+                self._loggers[name] = logger
+                self._note(name, logger.run, last)
 
     def watching(self, watch: Watch) -> Watch:
         """The same watch, and every new trial logged after it."""
@@ -65,8 +67,9 @@ class LoggerGroup:
         """Log every trial that a logger has not yet logged."""
         for name in list(self._loggers):
             for row in rows(trials, self._objective, self._max_gain, after=self._runs[name]["last"]):
-                if name in self._loggers:
-                    self._attempt(name, partial(self._loggers[name].log, row), partial(self._keep_row, name, row))
+                if logger := self._loggers.get(name):
+                    for _ in self._attempt(name, partial(logger.log, row)):
+                        self._note(name, logger.run, row.number)
 
     def finish(self, result: SearchResult, complete: bool) -> None:
         """Log the ending of the study, whose report is written."""
@@ -77,32 +80,26 @@ class LoggerGroup:
         for name, logger in list(self._loggers.items()):
             self._attempt(name, partial(logger.finish, end))
 
-    def _started(self, name: str, facts: Mapping[str, Any]) -> tuple[Logger, str, int]:
-        """(logger, its run, the last trial that the run has logged): of the noted run, or of a new one where that is gone."""
+    def _started(self, name: str, facts: Mapping[str, Any]) -> tuple[Logger, int]:
+        """The logger and the last trial that its run has logged: of the noted run, or of a new one where that is gone."""
         start = import_module(f"autotune.report.loggers.{name}").start
         study = StudyEvent(self._folder.name, self._folder, facts, run=uuid.uuid4().hex[:12])
         if noted := self._runs.get(name):
             with contextlib.suppress(Exception):  # deleted, or in another store: what fails for good fails again below
-                logger: Logger = start(replace(study, run=noted["run"], resumed=True))
-                return logger, logger.run, noted["last"]
-        logger = start(study)
-        return logger, logger.run, -1
+                return start(replace(study, run=noted["run"], resumed=True)), noted["last"]
+        return start(study), -1
 
-    def _keep_logger(self, name: str, started: tuple[Logger, str, int]) -> None:
-        logger, run, last = started
+    def _note(self, name: str, run: str, last: int) -> None:
+        """Write down the logger's run and the last trial that it has logged."""
         self._runs[name] = {"run": run, "last": last}
-        self._keep()
-        self._loggers[name] = logger
+        try:
+            write_json(self._folder / RUNS, self._runs)
+        except OSError as error:
+            self._give_up(name, type(error).__name__, without_secrets(str(error)))
 
-    def _keep_row(self, name: str, row: Row, _: None) -> None:
-        self._runs[name]["last"] = row.number
-        self._keep()
+    def _attempt(self, name: str, act: Callable[[], Any]) -> list[Any]:
+        """Run `act` in a thread: its answer in a list, empty where it failed or came too late, and the logger is dropped.
 
-    def _keep(self) -> None:
-        write_json(self._folder / RUNS, self._runs)
-
-    def _attempt(self, name: str, act: Callable[[], Any], keep: Callable[[Any], None] = lambda answer: None) -> None:
-        """Run `act` in a thread, and keep its answer if it comes in time; the answer of a thread that comes later is dropped.
         What it prints goes to standard error."""
         answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
@@ -118,14 +115,11 @@ class LoggerGroup:
                 answer, error = answers.get(timeout=PATIENCE_S)
             except Empty:
                 self._give_up(name, f"no answer in {PATIENCE_S:.0f} s")
-                return
+                return []
         if error is None:
-            try:
-                keep(answer)
-            except OSError as refused:
-                error = refused
-        if error is not None:
-            self._give_up(name, type(error).__name__, without_secrets(str(error)))
+            return [answer]
+        self._give_up(name, type(error).__name__, without_secrets(str(error)))
+        return []
 
     def _give_up(self, name: str, what: str, detail: str = "") -> None:
         self._loggers.pop(name, None)

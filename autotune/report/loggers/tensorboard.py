@@ -26,7 +26,7 @@ from autotune.report.loggers.events import Ending, Row, StudyEvent
 from autotune.study.store import TENSORBOARD
 
 METRICS = ("samples_per_second", "peak_bytes", "probe_seconds")
-"""Columns of the HParams table beside the configuration."""
+"""Columns of the HParams table next to the configuration."""
 
 
 def start(study: StudyEvent) -> "Logger":

@@ -2,14 +2,14 @@
 (() => {
   const root = document.documentElement;
   const THEMES = ["system", "light", "dark"];
-  const one = (selector) => document.querySelector(selector);
-  const every = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const find = (selector) => document.querySelector(selector);
+  const findAll = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-  // Kept where the browser allows it: a page opened from a file may have no storage.
-  const kept = () => { try { return localStorage.getItem("colours"); } catch { return null; } };
-  const keep = (theme) => { try { localStorage.setItem("colours", theme); } catch { /* it lasts as long as the page */ } };
+  // Stored where the browser allows it: a page opened from a file may have no storage.
+  const storedTheme = () => { try { return localStorage.getItem("colours"); } catch { return null; } };
+  const storeTheme = (theme) => { try { localStorage.setItem("colours", theme); } catch { /* it lasts as long as the page */ } };
   const setTheme = (theme) => { if (theme === "system") delete root.dataset.theme; else root.dataset.theme = theme; };
-  let theme = THEMES.includes(kept()) ? kept() : "system";
+  let theme = THEMES.includes(storedTheme()) ? storedTheme() : "system";
   setTheme(theme);
 
   function toggleTheme(button) {
@@ -18,7 +18,7 @@
     button.addEventListener("click", () => {
       theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
       setTheme(theme);
-      keep(theme);
+      storeTheme(theme);
       show();
     });
   }
@@ -77,13 +77,13 @@
   function filterTable(body) {
     // Whole texts and whole values, also of columns that are not shown.
     const textOf = (row) => [...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.value ?? ""}`).join(" ");
-    const said = new Map([...body.rows].map((row) => [row, textOf(row).toLowerCase()]));
+    const texts = new Map([...body.rows].map((row) => [row, textOf(row).toLowerCase()]));
     const filter = () => {
-      const wanted = one("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
-      const outcome = one("#outcome").value;
-      const feasible = one("#feasible").value;
+      const wanted = find("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
+      const outcome = find("#outcome").value;
+      const feasible = find("#feasible").value;
       let shown = 0;
-      for (const [row, text] of said) {
+      for (const [row, text] of texts) {
         row.hidden = !(
           wanted.every((word) => text.includes(word)) &&
           (!outcome || row.dataset.outcome === outcome) &&
@@ -91,18 +91,18 @@
         );
         shown += !row.hidden;
       }
-      one("#count").textContent = `${shown} of ${said.size} trials`;
+      find("#count").textContent = `${shown} of ${texts.size} trials`;
     };
-    for (const event of ["input", "change"]) one("#filter").addEventListener(event, filter);
-    one("#filter").addEventListener("submit", (event) => event.preventDefault());
+    for (const event of ["input", "change"]) find("#filter").addEventListener(event, filter);
+    find("#filter").addEventListener("submit", (event) => event.preventDefault());
     filter();
   }
 
   function chooseColumns(boxes) {
-    const sheet = one("#hidden-columns").sheet;
+    const sheet = find("#hidden-columns").sheet;
     boxes.addEventListener("change", () => {
       while (sheet.cssRules.length) sheet.deleteRule(0);
-      for (const box of every("input:not(:checked)", boxes)) {
+      for (const box of findAll("input:not(:checked)", boxes)) {
         sheet.insertRule(`#trials :is(th, td):nth-child(${box.value}) { display: none }`);
       }
     });
@@ -113,7 +113,7 @@
   function unfoldForPrint() {
     let folded = [];
     addEventListener("beforeprint", () => {
-      folded = every("details:not([open], .columns)");
+      folded = findAll("details:not([open], .columns)");
       folded.forEach((details) => { details.open = true; });
     });
     addEventListener("afterprint", () => folded.forEach((details) => { details.open = false; }));
@@ -125,14 +125,14 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
-    every("[data-scripted]").forEach((element) => { element.hidden = false; });
-    toggleTheme(one("#theme"));
-    every("button.copy").forEach((button) => button.addEventListener("click", () => onCopy(button)));
-    const headers = every("#trials thead th");
-    const body = one("#trials tbody");
+    findAll("[data-scripted]").forEach((element) => { element.hidden = false; });
+    toggleTheme(find("#theme"));
+    findAll("button.copy").forEach((button) => button.addEventListener("click", () => onCopy(button)));
+    const headers = findAll("#trials thead th");
+    const body = find("#trials tbody");
     headers.forEach((header) => header.addEventListener("click", () => sortBy(header, headers, body)));
     filterTable(body);
-    chooseColumns(one("#columns"));
+    chooseColumns(find("#columns"));
     unfoldForPrint();
     addEventListener("hashchange", unfoldTarget);
     unfoldTarget();

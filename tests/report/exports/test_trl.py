@@ -4,13 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from trl import ModelConfig, SFTConfig, TrlParser
+from trl import ModelConfig, SFTConfig
 from trl.scripts.sft import make_parser
 
 from autotune.report.exports import Answer, exports
 from autotune.report.exports.answer import without
 from autotune.space.setup import TrainingSetup
-from tests.report.exports.answers import EVERY, FULL, answer
+from tests.report.exports.answers import EVERY, FULL
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 
@@ -19,10 +19,11 @@ HERE = ("plain", "full", "older name", "two ranks of a CPU")
 
 
 def read(folder: Path, of: Answer) -> tuple[SFTConfig, ModelConfig]:
+    """What the command `trl sft --config` reads of the file."""
     path = folder / "trl.yaml"
     path.write_text(exports(of)["trl.yaml"])
-    words = ["--config", str(path), "--output_dir", str(folder / "out")]
-    training, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config(words)
+    words = ["--config", str(path), "--dataset_name", "any", "--output_dir", str(folder / "out")]
+    _, training, model, _ = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
     return training, model
 
 
@@ -55,10 +56,3 @@ def test_an_adapter_in_four_bits_is_read_as_one(tmp_path: Path) -> None:
     assert (model.load_in_4bit, model.bnb_4bit_quant_type, model.use_bnb_nested_quant) == (True, "nf4", True)
     assert training.padding_free
     assert '# no counterpart here: quantization bnb_4bit_compute_dtype = "bfloat16"' in exports(of)["trl.yaml"]
-
-
-def test_the_parser_of_the_command_trl_sft_takes_the_file(tmp_path: Path) -> None:
-    (tmp_path / "trl.yaml").write_text(exports(answer(FULL))["trl.yaml"])
-    words = ["--config", str(tmp_path / "trl.yaml"), "--dataset_name", "any", "--output_dir", str(tmp_path)]
-    _, training, model, _ = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
-    assert (training.optim, training.bf16, model.dtype) == ("sgd", True, "float32")

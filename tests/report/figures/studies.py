@@ -37,9 +37,9 @@ def many(number: int) -> SearchResult:
         chosen[configuration(chance.choice(SIZES), 96, **settings)] = None
     trials = [Trial(at, item, _measured(at, item, chance)) for at, item in enumerate(chosen)]
     whole = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early]
-    whole.sort(key=lambda one: -float(one.samples_per_second or 0))
-    for one in (trials[0], *whole[:3]):
-        trials[one.number] = replace(one, confirmations=(one.measurement,) * 3)
+    whole.sort(key=lambda trial: -float(trial.samples_per_second or 0))
+    for trial in (trials[0], *whole[:3]):
+        trials[trial.number] = replace(trial, confirmations=(trial.measurement,) * 3)
     best = whole[0].number
     falling = {at: Curve(tuple(8 + at / 50 + math.exp(-step / 8) for step in range(30))) for at in (1, 2, 3)}
     return result(
@@ -56,8 +56,8 @@ def _measured(number: int, of: Configuration, chance: random.Random) -> Measurem
     full, bf16 = of.values["checkpointing"] == "full", of.values["precision"] == "bf16"
     speed = 10 * of.micro_batch_size**0.5 * (0.8 if full else 1.0) * (1.5 if bf16 else 1.0) * chance.uniform(0.95, 1.05)
     bytes_ = int((100 + 20 * of.micro_batch_size * (0.5 if full else 1.0)) * MIB)
-    made = recorded(of, speed, bytes_, ALLOWED, chance.uniform(0.005, 0.03))
-    return divided(replace(made, ended_early=bool(number and made.steps and chance.random() < 0.4)))
+    probe = recorded(of, speed, bytes_, ALLOWED, chance.uniform(0.005, 0.03))
+    return divided(replace(probe, ended_early=bool(number and probe.steps and chance.random() < 0.4)))
 
 
 def divided(measurement: Measurement) -> Measurement:
@@ -92,12 +92,12 @@ def drawn_texts(draw: Callable[[SearchResult], Drawing | None], study: SearchRes
 def drawn_points(figure: Any) -> dict[str, list[tuple[float, float]]]:
     """Label of each mark -> the points that are drawn with it, of the figure's first axes."""
     axes = figure.axes[0]
-    found = {
+    marks = {
         collection.get_label(): [(float(x), float(y)) for x, y in collection.get_offsets()]
         for collection in axes.collections
     }
     lines = {line.get_label(): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.lines}
-    return found | lines
+    return marks | lines
 
 
 def texts(svg: str) -> list[str]:

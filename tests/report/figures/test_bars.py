@@ -17,7 +17,7 @@ def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
         Trial(3, configuration(4), ended(Outcome.NON_FINITE_LOSS)),
     ]
     study = result(trials)
-    made, shown = drawn(draw, study), drawn_texts(draw, study)
+    figure, shown = drawn(draw, study).figure, drawn_texts(draw, study)
     for words in (
         "1 (best): 16 x 3, precision bf16",
         "800",
@@ -30,18 +30,18 @@ def test_each_trial_has_its_name_its_memory_and_its_speed() -> None:
     ):
         assert words in shown
     assert "non finite loss" in shown
-    lengths = [[round(bar.get_width(), 3) for bar in axes.patches] for axes in made.figure.axes]
+    lengths = [[round(bar.get_width(), 3) for bar in axes.patches] for axes in figure.axes]
     assert lengths == [[800.0, 300.0, 573.0], [41.5, 10.0]]
-    assert [bool(bar.get_hatch()) for bar in made.figure.axes[0].patches] == [False, False, True]
+    assert [bool(bar.get_hatch()) for bar in figure.axes[0].patches] == [False, False, True]
 
 
 def test_of_500_trials_ten_are_shown_and_the_caption_says_so() -> None:
-    made = drawn(draw, many(120))
-    assert len(made.figure.axes[0].patches) == 10
-    assert made.caption.startswith("10 of 120 trials")
+    drawing = drawn(draw, many(120))
+    assert len(drawing.figure.axes[0].patches) == 10
+    assert drawing.caption.startswith("10 of 120 trials")
 
 
 def test_without_memory_and_speed_there_are_no_bars() -> None:
-    facts = result([Trial(0, configuration(), ended(Outcome.UNSUPPORTED))])
-    assert draw(facts) is None
-    assert draw(replace(facts, trials=[])) is None
+    study = result([Trial(0, configuration(), ended(Outcome.UNSUPPORTED))])
+    assert draw(study) is None
+    assert draw(replace(study, trials=[])) is None

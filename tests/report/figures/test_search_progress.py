@@ -24,8 +24,8 @@ PROSPECTS = {0: OptimalityGap(math.inf, math.inf, 9), 2: OptimalityGap(0.5, 1.0,
 
 
 def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
-    made = drawn(draw, replace(result(TRIALS), prospects=PROSPECTS))
-    points = drawn_points(made.figure)
+    drawing = drawn(draw, replace(result(TRIALS), prospects=PROSPECTS))
+    points = drawn_points(drawing.figure)
     assert points["best so far"] == [(n, pytest.approx(y)) for n, y in enumerate([10.0, 10.0, 30.0, 30.0, 30.0])]
     assert points["does not fit, or failed"] == [(1.0, 0.0)]
     assert points["best"] == [(2.0, pytest.approx(30.0))], "as its probe measured it"
@@ -33,20 +33,20 @@ def test_the_best_so_far_never_falls_and_counts_what_ran_to_its_end() -> None:
 
 
 def test_bounds_are_what_the_best_could_still_be_beaten_by() -> None:
-    made = drawn(draw, replace(result(TRIALS), prospects=PROSPECTS))
-    points = drawn_points(made.figure)
+    drawing = drawn(draw, replace(result(TRIALS), prospects=PROSPECTS))
+    points = drawn_points(drawing.figure)
     assert points["bound: what is likely to fit"] == [(2.0, pytest.approx(45.0)), (3.0, pytest.approx(33.0))]
     assert points["bound: any untested"] == [(2.0, pytest.approx(60.0)), (3.0, pytest.approx(36.0))]
-    assert "nothing untested is above" in made.caption
+    assert "nothing untested is above" in drawing.caption
 
 
 def test_of_memory_less_is_better_and_the_bound_lies_below() -> None:
-    facts = result(TRIALS, request=tuning_request("m", 48, objective="memory"), prospects=PROSPECTS)
-    made = drawn(draw, facts)
-    points = drawn_points(made.figure)
+    study = result(TRIALS, request=tuning_request("m", 48, objective="memory"), prospects=PROSPECTS)
+    drawing = drawn(draw, study)
+    points = drawn_points(drawing.figure)
     assert [y for _, y in points["best so far"]] == [500, 500, 400, 300, 300]
     assert points["bound: what is likely to fit"] == [(2.0, pytest.approx(200)), (3.0, pytest.approx(270))]
-    assert "nothing untested is below" in made.caption
+    assert "nothing untested is below" in drawing.caption
 
 
 def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> None:
@@ -58,8 +58,8 @@ def test_other_samplers_have_no_bound_and_a_bound_far_off_flattens_nothing() -> 
 
 def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     lost = [Trial(number, configuration(8), out_of_memory(configuration(8))) for number in (0, 1)]
-    made = drawn(draw, result([*lost, trial(2)]))
-    points = drawn_points(made.figure)
+    drawing = drawn(draw, result([*lost, trial(2)]))
+    points = drawn_points(drawing.figure)
     assert points["baseline: does not fit"] == [(0.0, 0.0)]
     assert points["does not fit, or failed"] == [(1.0, 0.0)]
 

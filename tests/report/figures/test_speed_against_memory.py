@@ -21,9 +21,10 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
         Trial(4, configuration(48), lost),
         Trial(5, configuration(24), over),
     ]
-    made = drawn(draw, result(trials))
+    drawing = drawn(draw, result(trials))
     points = {
-        label: [(round(x, 3), pytest.approx(y)) for x, y in known] for label, known in drawn_points(made.figure).items()
+        label: [(round(x, 3), pytest.approx(y)) for x, y in known]
+        for label, known in drawn_points(drawing.figure).items()
     }
     gib = [round(mib * MIB / GIB, 3) for mib in (300, 400, 500, 800, 1050)]
     assert points["baseline"] == [(gib[0], 10.0)]
@@ -33,13 +34,13 @@ def test_marks_stand_where_their_trials_were_measured() -> None:
     assert points["ran, but not within what is allowed"] == [(gib[4], 70.0)]
     assert points["out of memory (held + refused)"] == [(gib[4], 0.0)]
     assert points["Pareto front"] == [(gib[0], 10.0), (gib[1], 15.0), (gib[2], 20.0), (gib[3], 40.0)]
-    assert "Right of the dashed line is the headroom" in made.caption
+    assert "Right of the dashed line is the headroom" in drawing.caption
 
 
 def test_allowed_and_limit_are_lines_where_they_are_near() -> None:
-    made = drawn(draw, result())
+    drawing = drawn(draw, result())
     far = drawn(draw, replace(result([trial(0, 10.0, 20 * MIB)]), memory_limit_bytes=GIB))
-    lines = {line.get_label(): line.get_xdata()[0] for line in made.figure.axes[0].lines}
+    lines = {line.get_label(): line.get_xdata()[0] for line in drawing.figure.axes[0].lines}
     assert lines["allowed 1000 MiB"] == pytest.approx(1000 * MIB / GIB)
     assert lines["limit 1.07 GiB"] == pytest.approx(1100 * MIB / GIB)
     assert not [line for line in far.figure.axes[0].lines if "allowed" in str(line.get_label())]
@@ -51,8 +52,8 @@ def test_a_baseline_that_does_not_fit_keeps_its_square() -> None:
     over = Trial(0, first, completed(first, 70.0, 1050 * MIB, allowed_bytes=ALLOWED))
     lost = Trial(0, first, out_of_memory(first, held_bytes=900 * MIB, refused_bytes=124 * MIB))
     for baseline, place in ((over, (1050 / 1024, 70.0)), (lost, (1.0, 0.0))):
-        made = drawn(draw, result([baseline, other, trial(2, 10.0, 500 * MIB)]))
-        points = drawn_points(made.figure)
+        drawing = drawn(draw, result([baseline, other, trial(2, 10.0, 500 * MIB)]))
+        points = drawn_points(drawing.figure)
         assert points["baseline: does not fit"] == [pytest.approx(place)]
         assert points["out of memory (held + refused)"] == [pytest.approx((1001 / 1024, 0.0))]
         assert "baseline" not in points
@@ -64,6 +65,6 @@ def test_what_wanted_far_more_stands_at_the_edge() -> None:
         trial(0, 10.0, 300 * MIB),
         Trial(1, configuration(48), out_of_memory(configuration(48), refused_bytes=2**44)),
     ]
-    made = drawn(draw, result(trials))
-    [(x, _)] = drawn_points(made.figure)["out of memory (held + refused)"]
-    assert x <= made.figure.axes[0].get_xlim()[1]
+    drawing = drawn(draw, result(trials))
+    [(x, _)] = drawn_points(drawing.figure)["out of memory (held + refused)"]
+    assert x <= drawing.figure.axes[0].get_xlim()[1]

@@ -28,8 +28,8 @@ result = autotune.search("bert-mini", global_batch_size=8, sequence_length=32, d
 
 def progress(**facts: Any) -> Progress:
     slow, fast = trial(0, 10.0), trial(1, 20.0, of=configuration(16, precision="<script>"))
-    known = {"number": 2, "configuration": fast.configuration, "best": fast, "probes_left": 3, "speedup": 2.0}
-    return Progress("probing", (slow, fast), **known | facts)
+    state = {"number": 2, "configuration": fast.configuration, "best": fast, "probes_left": 3, "speedup": 2.0}
+    return Progress("probing", (slow, fast), **state | facts)
 
 
 def test_the_page_tells_trials_best_and_what_is_left_and_escapes_all_of_it() -> None:
@@ -65,7 +65,7 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     book.cells = [
         nbformat.v4.new_code_cell(SEARCH.format(root=str(ROOT), folder=str(tmp_path / "reports"))),
         nbformat.v4.new_code_cell(
-            "assert autotune.search.__module__ == 'autotune.commands.search'\nprint(len(result.trials))"
+            "assert autotune.search.__module__ == 'autotune.commands.search'\nprint(len(result.trials))\nresult"
         ),
     ]
     client = NotebookClient(book, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
@@ -80,3 +80,4 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     assert "baseline" in html
     assert "elapsed" in html
     assert book.cells[1].outputs[0].text == "2\n"
+    assert "Why it ended: " in book.cells[1].outputs[1].data["text/html"]

@@ -23,9 +23,10 @@ def console(width: int, height: int = 24) -> Console:
 
 
 def progress(trials: list[Trial], **facts: object) -> Progress:
-    best = max((one for one in trials if one.feasible), key=lambda one: one.samples_per_second or 0.0, default=None)
-    known = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_left": 61.0}
-    return Progress("probing", tuple(trials), **known | facts)  # type: ignore[arg-type]
+    feasible = [trial for trial in trials if trial.feasible]
+    best = max(feasible, key=lambda trial: trial.samples_per_second or 0.0, default=None)
+    state = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_left": 61.0}
+    return Progress("probing", tuple(trials), **state | facts)  # type: ignore[arg-type]
 
 
 def many(count: int = 30) -> list[Trial]:
@@ -41,8 +42,7 @@ def many(count: int = 30) -> list[Trial]:
         Trial(0, others, ended(Outcome.MISCONFIGURED)),
         Trial(0, others, ended(Outcome.UNSUPPORTED)),
     ]
-    made = [trial(0, 9.0, of=FULL)]
-    return [*made, *(replace(kinds[number % len(kinds)], number=number) for number in range(1, count))]
+    return [trial(0, 9.0, of=FULL), *(replace(kinds[number % len(kinds)], number=number) for number in range(1, count))]
 
 
 def lines(width: int, shown: Progress, rows: int, whole: bool = False) -> list[str]:
@@ -51,7 +51,7 @@ def lines(width: int, shown: Progress, rows: int, whole: bool = False) -> list[s
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
     trials = many()
     header = lines(width, progress(trials[:1]), ROWS)[0]
@@ -79,7 +79,7 @@ def test_at_the_end_every_trial_is_there_and_told_whole() -> None:
 
 
 def test_a_low_terminal_is_not_overfilled() -> None:
-    for height in (10, 15, 24, 60):
+    for height in (10, 24, 60):
         out = console(80, height)
         table = LiveTable(out)
         table._take(progress(many(30), speedup=2.0, max_gain=0.4))

@@ -47,32 +47,25 @@ def on_terminal() -> Iterator[Console]:
     os.close(ours)
 
 
-def test_a_log_gets_one_line_for_each_event_however_narrow_it_is() -> None:
+def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     out = piped(20)
+    assert out.is_terminal
     with watcher(out, quiet=False) as watch:
         watch(Progress("preparing", (), message="estimating memory before any probe"))
         for number in range(3):
             watch(progress("probing", number))
             watch(progress("trial", number))
         watch(Progress("stopping", (), message="stopping after the running probe"))
-    told = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert len(told) == 5
-    assert told[0] == "estimating memory before any probe"
-    assert told[1].startswith("trial 0: 8 x ")
-    assert "best so far 40" in told[1]
-    assert "5 probe(s) left, 1 min 1 s left" in told[1]
-    assert "out of memory" in told[2]
-    assert "[31mred[0m and a second line" in told[3]
-
-
-def test_no_control_code_reaches_a_log_even_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    out = piped()
-    assert out.is_terminal
-    with watcher(out, quiet=False) as watch:
-        for number in range(3):
-            watch(progress("trial", number))
     assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 5
+    assert lines[0] == "estimating memory before any probe"
+    assert lines[1].startswith("trial 0: 8 x ")
+    assert "best so far 40" in lines[1]
+    assert "5 probe(s) left, 1 min 1 s left" in lines[1]
+    assert "out of memory" in lines[2]
+    assert "[31mred[0m and a second line" in lines[3]
 
 
 def test_only_a_terminal_that_is_not_quiet_gets_a_table(on_terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,22 +76,12 @@ def test_only_a_terminal_that_is_not_quiet_gets_a_table(on_terminal: Console, mo
     assert not isinstance(watcher(on_terminal, quiet=True), LiveTable)
 
 
-@pytest.mark.parametrize(
-    ("variables", "lively"),
-    [
-        ({"TERM": "xterm"}, True),
-        ({"TERM": "xterm", "CI": "false"}, True),
-        ({"TERM": "xterm", "CI": ""}, True),
-        ({"TERM": "xterm", "CI": "true"}, False),
-        ({"TERM": "xterm", "CI": "1"}, False),
-        ({"TERM": "dumb"}, False),
-    ],
-)
-def test_a_ci_and_a_dumb_terminal_get_plain_lines(
-    on_terminal: Console, variables: dict[str, str], lively: bool
-) -> None:
-    assert is_lively(on_terminal, variables) is lively
-    assert not is_lively(piped(), variables)
+def test_a_ci_and_a_dumb_terminal_get_plain_lines(on_terminal: Console) -> None:
+    for variables in ({}, {"CI": "false"}, {"CI": ""}):
+        assert is_lively(on_terminal, {"TERM": "xterm"} | variables)
+        assert not is_lively(piped(), {"TERM": "xterm"} | variables)
+    for variables in ({"CI": "true"}, {"CI": "1"}, {"TERM": "dumb"}):
+        assert not is_lively(on_terminal, {"TERM": "xterm"} | variables)
 
 
 def test_who_searches_quietly_is_still_answered_at_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Studies to tell loggers of: ready-made results, told trial by trial as a search does."""
+"""Studies to tell loggers of: ready-study results, told trial by trial as a search does."""
 
 import os
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ SECRET = "wandb-offline-secret-0123456789"
 
 def result(*names: str, trials: Sequence[Trial] | None = None) -> TuningResult:
     """A finished search of three trials that is told to these loggers."""
-    made = makers.result(None if trials is None else list(trials))
-    return replace(made, request=replace(made.request, report_to=names))
+    study = makers.result(None if trials is None else list(trials))
+    return replace(study, request=replace(study.request, report_to=names))
 
 
-def begun(made: TuningResult, folder: Path) -> LoggerGroup:
+def begun(study: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
-    loggers = LoggerGroup(made.request.report_to, made.request.objective, folder)
-    loggers.start(made.request, replace(made, trials=(), stop_reason=""))
+    loggers = LoggerGroup(study.request.report_to, study.request.objective, folder)
+    loggers.start(study.request, replace(study, trials=(), stop_reason=""))
     return loggers
 
 
-def told(made: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> LoggerGroup:
+def told(study: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> LoggerGroup:
     """Tell the whole study, of which `already` trials are taken up from before."""
-    loggers = begun(made, folder)
+    loggers = begun(study, folder)
     watch = loggers.watching(lambda progress: None)
-    trials = tuple(made.trials)
+    trials = tuple(study.trials)
     if already:
         watch(Progress("resumed", trials[:already]))
     for at in range(already, len(trials)):
         number = trials[at].number
         watch(Progress("probing", trials[:at], number=number, max_gain=0.5 / (1 + number)))
         watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
-    made.save(folder)
-    loggers.finish(made, complete)
+    study.save(folder)
+    loggers.finish(study, complete)
     assert not loggers.problems
     return loggers
 

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-class Kept:
-    """A logger that keeps what it is told, and fails where it is asked to."""
+class Recorder:
+    """A logger that records its calls, and fails at a given trial."""
 
     def __init__(self, fails_at: int | None = None, error: BaseException | None = None) -> None:
         self.run, self.rows, self.endings = "a-run", list[Row](), list[Ending]()
         self.fails_at, self.error = fails_at, error
 
-    def start(self, study: StudyEvent) -> "Kept":
+    def start(self, study: StudyEvent) -> "Recorder":
         self.study = study
         print("a library's greeting")
         return self
@@ -47,7 +47,7 @@ class Kept:
         self.endings.append(ending)
 
 
-def use(monkeypatch: pytest.MonkeyPatch, logger: Kept) -> Kept:
+def use(monkeypatch: pytest.MonkeyPatch, logger: Recorder) -> Recorder:
     monkeypatch.setitem(sys.modules, "autotune.report.loggers.wandb", logger)
     return logger
 
@@ -56,14 +56,14 @@ def use(monkeypatch: pytest.MonkeyPatch, logger: Kept) -> Kept:
 def test_a_logger_that_fails_is_told_of_once_and_dropped(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = use(monkeypatch, Kept(fails_at=1, error=error))
-    made = result("wandb", "tensorboard")
-    loggers = begun(made, tmp_path / "study")
+    recorder = use(monkeypatch, Recorder(fails_at=1, error=error))
+    study = result("wandb", "tensorboard")
+    loggers = begun(study, tmp_path / "study")
     for count in (1, 2, 3):
-        loggers.log(made.trials[:count])
-    loggers.finish(made, complete=True)
-    assert [row.number for row in kept.rows] == [0]
-    assert kept.endings == []
+        loggers.log(study.trials[:count])
+    loggers.finish(study, complete=True)
+    assert [row.number for row in recorder.rows] == [0]
+    assert recorder.endings == []
     (problem,) = loggers.problems
     assert f"the logger wandb was given up ({type(error).__name__})" in problem
     printed = capsys.readouterr()
@@ -75,51 +75,48 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
 
 def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "PATIENCE_S", 0.2)
-    kept = use(monkeypatch, Kept(fails_at=0))
-    made = result("wandb")
-    loggers = begun(made, tmp_path / "study")
-    loggers.log(made.trials)
-    loggers.finish(made, complete=True)
+    recorder = use(monkeypatch, Recorder(fails_at=0))
+    study = result("wandb")
+    loggers = begun(study, tmp_path / "study")
+    loggers.log(study.trials)
+    loggers.finish(study, complete=True)
     assert "no answer" in loggers.problems[0]
-    assert kept.endings == []
+    assert recorder.endings == []
 
 
 def test_a_disk_that_refuses_drops_the_logger_only(tmp_path: Path) -> None:
-    made = result("tensorboard")
+    study = result("tensorboard")
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "tensorboard").write_text("a file where a folder should be")
-    assert "FileExistsError" in begun(made, tmp_path / "study").problems[0]
+    assert "FileExistsError" in begun(study, tmp_path / "study").problems[0]
 
 
 def test_what_was_told_before_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = use(monkeypatch, Kept())
-    made = result("wandb")
-    told(made, tmp_path / "study")
-    told(made, tmp_path / "study", already=3)
-    assert [row.number for row in kept.rows] == [0, 1, 2]
-    assert len(kept.endings) == 2
-    assert kept.study.resumed
-    assert kept.study.run == "a-run"
+    recorder = use(monkeypatch, Recorder())
+    study = result("wandb")
+    told(study, tmp_path / "study")
+    told(study, tmp_path / "study", already=3)
+    assert [row.number for row in recorder.rows] == [0, 1, 2]
+    assert len(recorder.endings) == 2
+    assert recorder.study.resumed
+    assert recorder.study.run == "a-run"
 
 
-def test_a_study_begun_again_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = use(monkeypatch, Kept())
-    made = result("wandb", "tensorboard")
-    told(made, tmp_path / "study")
+def test_a_study_begun_again_or_with_a_damaged_note_of_its_runs_is_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = use(monkeypatch, Recorder())
+    study = result("wandb", "tensorboard")
+    told(study, tmp_path / "study")
     remove_study(tmp_path / "study", ())
     assert not (tmp_path / "study" / RUNS).exists()
     assert not (tmp_path / "study" / "tensorboard").exists()
-    begun(made, tmp_path / "study")
-    assert not kept.study.resumed
-
-
-def test_a_damaged_note_of_the_runs_begins_them_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = use(monkeypatch, Kept())
-    (tmp_path / "study").mkdir()
+    begun(study, tmp_path / "study")
+    assert not recorder.study.resumed
     (tmp_path / "study" / RUNS).write_text('{"wandb": {"run"')
     told(result("wandb"), tmp_path / "study")
-    assert not kept.study.resumed
-    assert len(kept.rows) == 3
+    assert not recorder.study.resumed
+    assert len(recorder.rows) == 6
 
 
 def test_without_loggers_the_watch_is_the_caller_s_own_and_nothing_is_written(tmp_path: Path) -> None:
@@ -141,85 +138,84 @@ def test_a_missing_library_is_named_with_the_extra_to_install(monkeypatch: pytes
 def test_what_is_said_from_within_a_signal_s_handler_tells_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = use(monkeypatch, Kept())
-    made = result("wandb")
+    recorder = use(monkeypatch, Recorder())
+    study = result("wandb")
     seen: list[Progress] = []
-    watch = begun(made, tmp_path / "study").watching(seen.append)
-    watch(Progress("stopping", tuple(made.trials)))
-    assert kept.rows == []
-    watch(Progress("trial", tuple(made.trials)))
-    assert [row.number for row in kept.rows] == [0, 1, 2]
+    watch = begun(study, tmp_path / "study").watching(seen.append)
+    watch(Progress("stopping", tuple(study.trials)))
+    assert recorder.rows == []
+    watch(Progress("trial", tuple(study.trials)))
+    assert [row.number for row in recorder.rows] == [0, 1, 2]
     assert len(seen) == 2
 
 
 def test_no_password_or_place_of_an_error_is_handed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "POST https://me:pass@word@tracker.org/api: no /home/me/runs/key, sqlite:////home/me/mlflow.db, sk-abcdefghijklmnop1"
-    use(monkeypatch, Kept(fails_at=0, error=OSError(said)))
-    made = result("wandb")
-    loggers = begun(made, tmp_path / "study")
-    loggers.log(made.trials)
+    url = "https://me:pass@word@tracker.org/api"
+    message = f"POST {url}: no /home/me/runs/key, sqlite:////home/me/mlflow.db, sk-abcdefghijklmnop1"
+    use(monkeypatch, Recorder(fails_at=0, error=OSError(message)))
+    study = result("wandb")
+    loggers = begun(study, tmp_path / "study")
+    loggers.log(study.trials)
     assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not affected"]
     shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
     assert shown in capsys.readouterr().err
 
 
 def test_told_afterwards_a_study_says_too_what_could_still_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = use(monkeypatch, Kept())
-    made = replace(result("wandb"), prospects={0: OptimalityGap(0.2, 0.5, 9), 1: OptimalityGap(0.0, float("inf"), 8)})
-    made.save(tmp_path / "study")
-    begun(made, tmp_path / "study").finish(made, complete=True)
-    assert [row.numbers.get("untried_could_win") for row in kept.rows] == [None, 0.5, None]
+    recorder = use(monkeypatch, Recorder())
+    study = replace(result("wandb"), prospects={0: OptimalityGap(0.2, 0.5, 9), 1: OptimalityGap(0.0, float("inf"), 8)})
+    study.save(tmp_path / "study")
+    begun(study, tmp_path / "study").finish(study, complete=True)
+    assert [row.numbers.get("untried_could_win") for row in recorder.rows] == [None, 0.5, None]
 
 
 def test_where_the_known_run_is_gone_a_new_one_is_told_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Forgetful(Kept):
-        def start(self, study: StudyEvent) -> Kept:
+    class Forgetful(Recorder):
+        def start(self, study: StudyEvent) -> Recorder:
             if study.resumed:
                 raise ConnectionError(f"there is no run {study.run}")
             self.run = study.run
             return super().start(study)
 
-    kept = use(monkeypatch, Forgetful())
-    made = result("wandb")
-    told(made, tmp_path / "study")
-    first = kept.run
-    told(made, tmp_path / "study", already=3)
-    assert [row.number for row in kept.rows] == [0, 1, 2, 0, 1, 2]
-    assert kept.run != first
-    assert json.loads((tmp_path / "study" / RUNS).read_text()) == {"wandb": {"run": kept.run, "last": 2}}
+    recorder = use(monkeypatch, Forgetful())
+    study = result("wandb")
+    told(study, tmp_path / "study")
+    first = recorder.run
+    told(study, tmp_path / "study", already=3)
+    assert [row.number for row in recorder.rows] == [0, 1, 2, 0, 1, 2]
+    assert recorder.run != first
+    assert json.loads((tmp_path / "study" / RUNS).read_text()) == {"wandb": {"run": recorder.run, "last": 2}}
 
 
 def test_a_logger_that_starts_too_late_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Late(Kept):
-        def start(self, study: StudyEvent) -> Kept:
+    class Late(Recorder):
+        def start(self, study: StudyEvent) -> Recorder:
             waited.wait()
             return super().start(study)
 
     waited, before = threading.Event(), set(threading.enumerate())
     monkeypatch.setattr(guarded, "PATIENCE_S", 0.05)
-    kept = use(monkeypatch, Late())
-    made = result("wandb")
-    loggers = begun(made, tmp_path / "study")
+    recorder = use(monkeypatch, Late())
+    study = result("wandb")
+    loggers = begun(study, tmp_path / "study")
     (late,) = set(threading.enumerate()) - before
     waited.set()
     late.join()
-    loggers.log(made.trials)
-    assert kept.rows == []
+    loggers.log(study.trials)
+    assert recorder.rows == []
     assert not (tmp_path / "study" / RUNS).exists()
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_told_afterwards_an_interrupted_study_is_not_called_complete(
-    complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_logged_afterwards_an_interrupted_study_is_not_called_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = use(monkeypatch, Kept())
-    replace(result(), complete=complete).save(tmp_path / "study")
-    words = ["report", str(tmp_path / "study"), "--report-to", "wandb", "--json"]
-    done = CliRunner().invoke(app, words)
+    recorder = use(monkeypatch, Recorder())
+    replace(result(), complete=False).save(tmp_path / "study")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "study"), "--report-to", "wandb", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["best"]["number"] == 1
-    assert [ending.complete for ending in kept.endings] == [complete]
+    assert [ending.complete for ending in recorder.endings] == [False]

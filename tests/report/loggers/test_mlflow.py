@@ -42,56 +42,47 @@ def history(run: Run, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.usefixtures("store")
-def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path) -> None:
-    made = result("mlflow")
-    told(made, tmp_path / "study")
+def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("mlflow"), "level", logging.INFO)
+    study = result("mlflow")
+    told(study, tmp_path / "study")
+    assert logging.getLogger("mlflow").level == logging.INFO, "the caller's own"
+    assert holds(tmp_path, SECRET) == []
     run = only_run()
-    speeds = [float(trial.measurement.samples_per_second) for trial in made.trials[:2]]
+    speeds = [float(trial.measurement.samples_per_second) for trial in study.trials[:2]]
     assert history(run, "samples_per_second") == list(enumerate(speeds))
-    assert history(run, "peak_bytes") == [(trial.number, trial.peak_bytes) for trial in made.trials[:2]]
+    assert history(run, "peak_bytes") == [(trial.number, trial.peak_bytes) for trial in study.trials[:2]]
     assert history(run, "feasible") == [(0, 1), (1, 1), (2, 0)]
-    assert run.data.metrics["answer/speedup"] == float(made.speedup)
-    assert run.data.metrics["answer/speedup_low"] == made.speedup.low
+    assert run.data.metrics["answer/speedup"] == float(study.speedup)
+    assert run.data.metrics["answer/speedup_low"] == study.speedup.low
     assert run.data.params["global_batch_size"] == "48"
-    assert run.data.tags["answer.statement"] == made.stop_reason
+    assert run.data.tags["answer.statement"] == study.stop_reason
     assert run.data.tags["answer.configuration.precision"] == "bf16"
     assert (run.info.run_name, run.info.status) == ("study", "FINISHED")
     names = {entry.path for entry in MlflowClient().list_artifacts(run.info.run_id)}
     assert names >= {"summary.md", "trials.csv", "best_training_arguments.json"}
     table = pd.read_csv(MlflowClient().download_artifacts(run.info.run_id, "trials.csv"))
-    assert table["samples_per_second"].tolist()[:2] == frame(made.trials)["samples_per_second"].tolist()[:2]
+    assert table["samples_per_second"].tolist()[:2] == frame(study.trials)["samples_per_second"].tolist()[:2]
 
 
-def test_a_resumed_study_goes_on_in_the_same_run_even_with_another_answer(tmp_path: Path) -> None:
-    made = result("mlflow")
-    first = replace(made, trials=made.trials[:1])
+def test_a_resumed_study_resumes_its_run_even_with_another_answer(tmp_path: Path) -> None:
+    study = result("mlflow")
+    first = replace(study, trials=study.trials[:1])
     told(first, tmp_path / "study", complete=False)
     assert only_run().info.status == "KILLED"
-    told(made, tmp_path / "study", already=1)
+    told(study, tmp_path / "study", already=1)
     run = only_run()
     assert run.info.status == "FINISHED"
     assert [step for step, _ in history(run, "feasible")] == [0, 1, 2]
     assert run.data.tags["answer.configuration.precision"] == "bf16"
 
 
-def test_no_secret_is_told(tmp_path: Path) -> None:
-    told(result("mlflow"), tmp_path / "study")
-    assert holds(tmp_path, SECRET) == []
-
-
-def test_the_caller_s_own_level_of_mlflow_s_log_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("mlflow"), "level", logging.INFO)
-    told(result("mlflow"), tmp_path / "study")
-    assert logging.getLogger("mlflow").level == logging.INFO
-
-
-@pytest.mark.usefixtures("store")
 def test_a_run_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
-    made = result("mlflow")
-    told(made, tmp_path / "study")
+    study = result("mlflow")
+    told(study, tmp_path / "study")
     first = only_run()
     MlflowClient().delete_run(first.info.run_id)
-    told(made, tmp_path / "study", already=3)
+    told(study, tmp_path / "study", already=3)
     again = only_run()
     assert again.info.run_id != first.info.run_id
     assert [step for step, _ in history(again, "feasible")] == [0, 1, 2]

@@ -19,7 +19,7 @@ pytestmark = [
 
 def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    asked = {
+    options = {
         "probes": RECORDED_HOST,
         "device": "cpu",
         "sequence_length": 16,
@@ -30,8 +30,8 @@ def test_a_search_is_told_and_goes_on_in_the_same_run(tmp_path: Path, monkeypatc
         "study_name": "told",
         "report_to": "tensorboard",
     }
-    autotune.search("bert-mini", 8, n_trials=1, **asked)
-    result = autotune.search("bert-mini", 8, n_trials=2, **asked)
+    autotune.search("bert-mini", 8, n_trials=1, **options)
+    result = autotune.search("bert-mini", 8, n_trials=2, **options)
     assert len(result.trials) == 2
     folder = tmp_path / "reports" / "told" / "tensorboard"
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
@@ -53,10 +53,10 @@ def test_ctrl_c_while_a_logger_starts_leaves_a_report(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LoggerGroup, "start", interrupted)
-    asked = {"device": "cpu", "sampler": "random", "no_history": True, "probes": RECORDED_HOST}
+    options = {"device": "cpu", "sampler": "random", "no_history": True, "probes": RECORDED_HOST}
     with pytest.raises(KeyboardInterrupt):
         autotune.search(
-            "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **asked
+            "bert-mini", 8, output_dir=str(tmp_path), study_name="stopped", report_to="tensorboard", **options
         )
     left = autotune.TuningResult.load(tmp_path / "stopped")
     assert (left.stop_reason, left.complete, len(left.trials)) == ("interrupted by the user", False, 0)

@@ -36,67 +36,54 @@ def text(events: EventAccumulator, tag: str) -> str:
     return make_ndarray(events.Tensors(tag)[-1].tensor_proto).item().decode()
 
 
-def test_scalars_by_trial_are_the_trials_numbers_to_the_byte(tmp_path: Path) -> None:
-    made = result("tensorboard")
-    told(made, tmp_path / "study")
-    events = read(tmp_path / "study" / "tensorboard")
-    probed = frame([replace(trial, confirmations=()) for trial in made.trials])
+def test_scalars_texts_and_hparams_are_the_study_s(tmp_path: Path) -> None:
+    study = result("tensorboard")
+    told(study, tmp_path / "study")
+    folder = tmp_path / "study" / "tensorboard"
+    events = read(folder)
+    probed = frame([replace(trial, confirmations=()) for trial in study.trials])
     speeds = dict(zip(probed["number"], probed["samples_per_second"], strict=True))
     assert scalars(events, "samples_per_second") == {0: speeds[0], 1: speeds[1]}
-    assert scalars(events, "peak_bytes") == {trial.number: trial.peak_bytes for trial in made.trials[:2]}
+    assert scalars(events, "peak_bytes") == {trial.number: trial.peak_bytes for trial in study.trials[:2]}
     assert scalars(events, "feasible") == {0: 1, 1: 1, 2: 0}
     assert scalars(events, "speedup_so_far")[2] == pytest.approx(4.0)
     assert scalars(events, "untried_could_win") == {0: 0.5, 1: 0.25, 2: 0.5 / 3}
-    assert scalars(events, "answer/speedup") == {3: float(made.speedup)}
+    assert scalars(events, "answer/speedup") == {3: float(study.speedup)}
 
-
-def test_texts_hold_the_question_the_answer_and_every_trial(tmp_path: Path) -> None:
-    made = result("tensorboard")
-    told(made, tmp_path / "study")
-    events = read(tmp_path / "study" / "tensorboard")
     assert re.search(r"^\| global_batch_size +\| 48 +\|$", text(events, "study"), re.MULTILINE)
-    assert made.stop_reason in text(events, "answer")
-    assert re.search(
-        rf"^\| best +\| {re.escape(str(made.best.configuration))} +\|$", text(events, "answer"), re.MULTILINE
-    )
-    assert text(events, "trials") == formats.formatted(frame(made.trials), "markdown")
+    assert study.stop_reason in text(events, "answer")
+    best = re.escape(str(study.best.configuration))
+    assert re.search(rf"^\| best +\| {best} +\|$", text(events, "answer"), re.MULTILINE)
+    assert text(events, "trials") == formats.formatted(frame(study.trials), "markdown")
 
-
-def test_each_trial_is_a_row_of_the_hparams_table(tmp_path: Path) -> None:
-    made = result("tensorboard")
-    told(made, tmp_path / "study")
-    folder = tmp_path / "study" / "tensorboard"
-    for trial in made.trials:
-        events = read(folder / f"trial-{trial.number:04d}")
-        content = events.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
+    for trial in study.trials:
+        own = read(folder / f"trial-{trial.number:04d}")
+        content = own.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
         session = hparams.parse_session_start_info_plugin_data(content)
         values = {name: getattr(value, value.WhichOneof("kind")) for name, value in session.hparams.items()}
         assert values["precision"] == dict(trial.configuration.settings)["precision"]
         assert values["micro_batch_size"] == trial.configuration.micro_batch_size
         assert values["pin_memory"] is False
-    content = read(folder).SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content
+    content = events.SummaryMetadata(hparams.EXPERIMENT_TAG).plugin_data.content
     columns = [info.name.tag for info in hparams.parse_experiment_plugin_data(content).metric_infos]
     assert columns == ["samples_per_second", "peak_bytes", "probe_seconds"]
 
+    assert holds(tmp_path, SECRET) == []
+    names = [path.name for path in folder.rglob("events*")]
+    assert len(names) == 4
+    assert not [name for name in names if socket.gethostname() in name.split(".")]
 
-def test_a_resumed_study_goes_on_in_the_same_run_and_tells_a_trial_once(tmp_path: Path) -> None:
-    made = result("tensorboard")
-    begun(made, tmp_path / "study").log(made.trials[:2])
-    told(made, tmp_path / "study", already=2)
+
+def test_a_resumed_study_resumes_its_run_and_logs_a_trial_once(tmp_path: Path) -> None:
+    study = result("tensorboard")
+    begun(study, tmp_path / "study").log(study.trials[:2])
+    told(study, tmp_path / "study", already=2)
     events = read(tmp_path / "study" / "tensorboard")
     assert [event.step for event in events.Tensors("feasible")] == [0, 1, 2]
     assert len(events.Tensors("study")) == 1
 
 
-def test_neither_secrets_nor_the_machine_s_name_are_told(tmp_path: Path) -> None:
-    told(result("tensorboard"), tmp_path / "study")
-    assert holds(tmp_path, SECRET) == []
-    events = [path.name for path in (tmp_path / "study" / "tensorboard").rglob("events*")]
-    assert len(events) == 4
-    assert not [name for name in events if socket.gethostname() in name.split(".")]
-
-
-def test_telling_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
+def test_logging_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
     program = f"""
 import sys, warnings
 from pathlib import Path

@@ -31,26 +31,26 @@ def logs() -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_rows_answer_and_table_are_the_result_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = result("trackio")
-    told(made, tmp_path / "study")
-    name, said = logs()
+    study = result("trackio")
+    told(study, tmp_path / "study")
+    name, logged = logs()
     assert name.startswith("study-")
-    *rows, answer = said
+    *rows, answer = logged
     assert [(row["step"], row["outcome"]) for row in rows] == [(0, "completed"), (1, "completed"), (2, "out_of_memory")]
-    assert rows[0]["samples_per_second"] == float(made.trials[0].measurement.samples_per_second)
+    assert rows[0]["samples_per_second"] == float(study.trials[0].measurement.samples_per_second)
     assert rows[1]["configuration/precision"] == "bf16"
-    assert rows[1]["peak_bytes"] == made.trials[1].peak_bytes
-    assert answer["answer/speedup"] == float(made.speedup)
-    assert answer["answer/statement"] == made.stop_reason
+    assert rows[1]["peak_bytes"] == study.trials[1].peak_bytes
+    assert answer["answer/speedup"] == float(study.speedup)
+    assert answer["answer/statement"] == study.stop_reason
     table = answer["trials"]["_value"]
-    assert [row["samples_per_second"] for row in table][:2] == frame(made.trials)["samples_per_second"].tolist()[:2]
+    assert [row["samples_per_second"] for row in table][:2] == frame(study.trials)["samples_per_second"].tolist()[:2]
     assert capsys.readouterr().out == ""
     assert holds(tmp_path, SECRET) == []
 
 
 def test_a_resumed_study_goes_on_in_the_same_run(tmp_path: Path) -> None:
-    made = result("trackio")
-    told(replace(made, trials=made.trials[:2]), tmp_path / "study", complete=False)
-    told(made, tmp_path / "study", already=2)
-    _, said = logs()
-    assert [row["step"] for row in said if "feasible" in row] == [0, 1, 2]
+    study = result("trackio")
+    told(replace(study, trials=study.trials[:2]), tmp_path / "study", complete=False)
+    told(study, tmp_path / "study", already=2)
+    _, logged = logs()
+    assert [row["step"] for row in logged if "feasible" in row] == [0, 1, 2]
