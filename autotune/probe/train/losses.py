@@ -8,7 +8,7 @@ import torch
 from transformers import TrainerCallback, set_seed
 
 from autotune.core.loss_curves import Curve
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.probe.train.memory_limit import memory_of
 from autotune.probe.train.run import arguments_of, open_optimizers_library, take_variables, trainer_of
 from autotune.workload.model.user_objects import UserObjects
@@ -21,7 +21,7 @@ FEW_SAMPLES = 8
 that does nothing would look as good as any."""
 
 
-def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
+def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Train `order.request["steps"]` optimizer steps from `order.request["seed"]`: a Curve as plain data.
 
     The seed is that of random weights and of dropout; the model's own weights are used where they are local. Of one
@@ -37,7 +37,6 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
         memory.hold()
         set_seed(seed)  # the model is built before the Trainer would do it
         trainer = trainer_of(order, UserObjects.opened(objects), arguments, weights=True)
-        assert order.workload is not None
         if not (order.workload.data or order.workload.user_objects):
             trainer.train_dataset = Repeated(trainer.train_dataset)
         watched = Watched(trainer)
@@ -50,9 +49,8 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, Any]:
     return curve.to_dict()
 
 
-def _data_seed(order: Order) -> int:
+def _data_seed(order: TrainingOrder) -> int:
     """The same for every seed, but where the weights may be the same too: without dropout only the order is left to vary."""
-    assert order.workload is not None
     varied = order.workload.weights or order.workload.user_objects
     return int(order.request["seed"]) if varied else DATA_SEED
 
