@@ -2,7 +2,7 @@
 
     parent --order.json--> host --fork--> child --answer.json--> parent (measurement.json)
 
-All files are written whole or not at all; standard output is a log for people and carries nothing.
+All files are written whole or not at all; standard output is only a log.
 """
 
 import contextlib
@@ -10,17 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from autotune.core import Configuration, Environment, Interval, Serializable, Workload
+from autotune.core import Configuration, Environment, Serializable, Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
 _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report
 CHILD_ANSWER = "answer.json"
-"""What the child leaves; the parent judges it with what only it saw, and writes the measurement once."""
+"""Written by the child; the parent adds what only it can know, and writes the measurement."""
 
 TRAINED_BY_RANKS = ("probe", "rehearsal")
-"""Kinds of orders that as many processes carry out as their configuration has ranks."""
+"""Kinds of orders that one process for each rank of the configuration carries out."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Timing(Serializable):
     """How long a probe trains.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
-    below `target` (a share of the speed) or `seconds` are over; both between their least and most numbers of steps.
-    Steps go on beyond the most until they have taken `untimed_seconds` (without the first one) and `timed_seconds_least`.
+    below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps, or longer
+    until they have taken `untimed_seconds` (without the first step) and `timed_seconds_least`.
     """
 
     untimed_least: int = 3
@@ -43,12 +43,12 @@ class Timing(Serializable):
 
 
 CONFIRMATION = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01, seconds=8.0)
-"""One round of several: rounds apart in time tell more of a speed than as many steps in a row."""
+"""One round of several: rounds apart in time tell more about a speed than as many steps in a row."""
 
 CUDA_PROBE = replace(Timing(), untimed_seconds=1.5, timed_seconds_least=1.0)
 CUDA_CONFIRMATION = replace(CONFIRMATION, untimed_seconds=5.0, timed_seconds_least=3.0)
-"""A GPU that idled while a process started runs its first steps at clocks that it does not keep: power and heat settle in
-seconds, however many steps these are. The timed ones are long enough for its energy counter (JOULES_LEAST_S)."""
+"""A GPU that was idle while a process started runs its first steps at clocks that it does not keep: power and heat settle
+in seconds, not in steps. The timed steps are long enough for its energy counter (JOULES_LEAST_S)."""
 
 
 def timings(is_cpu: bool) -> tuple[Timing, Timing]:
@@ -58,17 +58,17 @@ def timings(is_cpu: bool) -> tuple[Timing, Timing]:
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Serializable):
-    """What the child is to do.
+    """What a child process is to do.
 
-    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment;
-    `rehearsal`, `verification`, `trace` and `rates` each with the plain data that its module describes.
-    folder: absolute; where order, answer and log go (not written down: a report folder may move).
-    sent_at: monotonic clock of the machine, seconds. training_arguments: as the answer will hold them.
-    process_environment: variables that the child sets; host_environment: those that it has to be started with.
-    accumulation_steps_run: micro-steps the probe makes in a step, at most those of the configuration.
-    data_arguments, adapter, switches: see `Settings`; the adapter is empty where all weights are trained.
-    allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before, None on a CPU or where unknown.
-    request: the own options of every other kind than `probe`.
+    kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; the other kinds
+    with the plain data that the module in `ANSWERED_BY` describes. request: the options of every kind but `probe`.
+    folder: absolute; where order, answer and log are written (not stored: a report folder may move).
+    sent_at: monotonic clock of the machine, seconds. training_arguments: as in the result.
+    process_environment: variables that the child sets; host_environment: those that it must be started with.
+    data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty where all weights are trained.
+    accumulation_steps_run: micro-steps in a step of the probe, at most those of the configuration.
+    allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or where unknown.
+    speed_to_reach: samples / second (tokens / second where `count_tokens`) below which a probe may end itself.
     """
 
     kind: str
@@ -92,26 +92,29 @@ class Order(Serializable):
     device_used_bytes: int | None = None
     timing: Timing = Timing()
     count_tokens: bool = False
-    best_so_far: Interval | None = None
+    speed_to_reach: float | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
         """How many processes carry it out together."""
-        several = self.configuration is not None and self.kind in TRAINED_BY_RANKS
-        return self.configuration.data_parallel_size if several and self.configuration else 1
+        together = self.configuration is not None and self.kind in TRAINED_BY_RANKS
+        return self.configuration.data_parallel_size if together and self.configuration else 1
 
     def to_dict(self) -> dict[str, Any]:
-        bar = self.best_so_far
-        written = super().to_dict() | {"best_so_far": None if bar is None else [bar.value, bar.low, bar.high]}
-        del written["folder"]
-        return written
+        return {name: value for name, value in super().to_dict().items() if name != "folder"}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], folder: Path = Path()) -> "Order":
-        bar = data.get("best_so_far")
-        order = super().from_dict({**data, "folder": str(folder), "best_so_far": None})
-        return replace(order, best_so_far=Interval(*bar)) if bar else order
+    def from_dict(cls, data: Mapping[str, Any], folder: Path = Path()) -> Self:
+        return super().from_dict({**data, "folder": str(folder)})
+
+
+class TrainingOrder(Order):
+    """An order that trains a configuration: none of these fields is None."""
+
+    configuration: Configuration
+    workload: Workload
+    environment: Environment
 
 
 def answer_name(rank: int) -> str:
@@ -120,14 +123,14 @@ def answer_name(rank: int) -> str:
 
 
 def remove_answers(folder: Path) -> None:
-    """Away with what children left there; raises OSError where the disk refuses."""
+    """Remove the answers in this folder; raises OSError where the disk refuses."""
     for path in (folder / CHILD_ANSWER, *folder.glob("answer-*.json")):
         path.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Away with what was not written whole, below a folder in which nobody else writes, when its writer was killed."""
+    """Remove the half-written files of killed writers below a folder in which nobody else writes."""
     for path in folder.rglob(".*"):
         if _UNFINISHED.fullmatch(path.name):
-            with contextlib.suppress(OSError):  # in nobody's way
+            with contextlib.suppress(OSError):
                 path.unlink()

@@ -1,28 +1,27 @@
-"""RecordedHost: answers every order of a search from one recorded file, for testing what is built on a host in seconds."""
+"""RecordedHost: answers the orders of a search from a recorded file, for tests that take seconds."""
 
 import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from autotune.core import Configuration, Measurement, TuningRequest, Workload, read_json, write_json
-from autotune.probe.order import Order, answer_name
+from autotune.probe.order import Order, TrainingOrder, answer_name
 from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.replay import recorded
 
 
 class RecordedHost(ProbeHost):
-    """A host that starts no process. recording: a file that `save_recording` wrote.
+    """A host that starts no process. recording: a file of `save_recording`. orders: all that it was sent.
 
-    The device, its rates and the model are as recorded, with the request's own sequence length. A configuration that was
-    never probed has the speed of the recorded one that shares most of its values and is nearest in micro-batch size, and
-    its peak, larger by as much as its micro-batch is; above what is allowed it runs out of memory. What was not traced
-    is answered as not traced. orders: all that it was sent.
+    The device, its rates and the model are as recorded, with the requested sequence length. A configuration that was not
+    recorded has the speed of the one that shares most of its values and is nearest in micro-batch size, and its peak,
+    scaled by the micro-batch; above the limit it runs out of memory.
     """
 
     uses_cache = False
@@ -55,38 +54,41 @@ class RecordedHost(ProbeHost):
         folder = Path(order.folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "order.json", order.to_dict())
-        answers: dict[str, Callable[[Order], Any]] = {
-            "prepare": self.prepare,
-            "trace": self._trace,
-            "rates": lambda order: self._recording["rates"],
-            "capabilities": lambda order: self._recording["environment"],
-            "verification": self._verification,
-            "rehearsal": lambda order: self._nearest(order, "rehearsal")[1],
-        }
         seconds = 0.0
         if order.kind == "probe":
-            measurement = self.probe(order)
+            measurement = self.probe(cast("TrainingOrder", order))
             answer, seconds = measurement.to_dict(), measurement.probe_seconds
         else:
-            answer = {"value": answers[order.kind](order)}
+            answer = {"value": self._value(order)}
         for rank in range(order.ranks):
             write_json(folder / answer_name(rank), answer)
         codes = [0] * order.ranks
         return {"ended": "exited", "codes": codes, "seconds": seconds, "left": 0, "kernel_oom_kills": 0}
 
+    def _value(self, order: Order) -> Any:
+        match order.kind:
+            case "prepare":
+                return self.prepare(order)
+            case "trace":
+                return self._trace(order)
+            case "rates":
+                return self._recording["rates"]
+            case "capabilities":
+                return self._recording["environment"]
+            case "verification":
+                return self._verification(cast("TrainingOrder", order))
+        return self._nearest(cast("TrainingOrder", order), order.kind)[1]
+
     def prepare(self, order: Order) -> dict[str, Any]:
         """The recorded workload, with the sequence length that is requested."""
-        request, workload = (
-            TuningRequest.from_dict(order.request["request"]),
-            Workload.from_dict(self._recording["workload"]),
-        )
+        request = TuningRequest.from_dict(order.request["request"])
+        workload = Workload.from_dict(self._recording["workload"])
         length = workload.sequence_length and (request.sequence_length or workload.sequence_length)
         return replace(workload, sequence_length=length).to_dict()
 
-    def probe(self, order: Order) -> Measurement:
-        """What a probe of the ordered configuration brings back."""
+    def probe(self, order: TrainingOrder) -> Measurement:
+        """The measurement of the ordered configuration."""
         configuration = order.configuration
-        assert configuration is not None
         nearest, data = self._nearest(order, "probes")
         measurement = Measurement.from_dict(data)
         larger = max(1.0, configuration.micro_batch_size / nearest.micro_batch_size)
@@ -95,7 +97,7 @@ class RecordedHost(ProbeHost):
         trained, losses = self._nearest(order, "losses")
         scale = (
             configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
-        )  # this model adds them up
+        )  # the Trainer adds them up
         return replace(
             answer,
             settings=configuration.values,
@@ -105,9 +107,8 @@ class RecordedHost(ProbeHost):
             losses=tuple(scale * loss for loss in losses) if order.confirmation and answer.steps else (),
         )
 
-    def _nearest(self, order: Order, kind: str) -> tuple[Configuration, Any]:
+    def _nearest(self, order: TrainingOrder, kind: str) -> tuple[Configuration, Any]:
         """(configuration, answer) that is recorded of this kind and shares most values with the ordered configuration."""
-        assert order.configuration is not None
         wanted = order.configuration
 
         def distance(recorded: Configuration) -> tuple[int, float]:
@@ -126,7 +127,7 @@ class RecordedHost(ProbeHost):
             answer[kind] = [traces[kind].get(_key(wanted), missing) for wanted in order.request[kind]]
         return answer
 
-    def _verification(self, order: Order) -> dict[str, Any]:
+    def _verification(self, order: TrainingOrder) -> dict[str, Any]:
         measurement = self.probe(order)
         steps, seconds = order.request["steps"], measurement.step_time_s or 1.0
         assert order.configuration is not None
@@ -164,34 +165,34 @@ class RecordingHost(ProbeHost):
         return account
 
 
+LEFT_OUT = ("stage_peak_bytes", "log_tail")
+"""Fields of a measurement that no recording needs."""
+
+
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
     """Write what a RecordedHost reads. Raises OSError where the disk refuses."""
     recorded: dict[str, Any] = {"probes": [], "losses": [], "rehearsal": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:
         if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
-            brief = {
-                name: value for name, value in answer.items() if value and name not in ("stage_peak_bytes", "log_tail")
-            }
+            brief = {name: value for name, value in answer.items() if value and name not in LEFT_OUT}
             losses = brief.pop("losses", [])
-            kind, told = ("losses", losses) if order.confirmation else ("probes", brief)
-            recorded[kind].append([order.configuration.to_dict(), told])
+            kind, content = ("losses", losses) if order.confirmation else ("probes", brief)
+            recorded[kind].append([order.configuration.to_dict(), content])
         elif "value" not in answer:
             continue
         elif order.kind == "trace":
-            model = {name: value for name, value in answer["value"].items() if name not in ("steps", "updates")}
-            traces["model"] = model
+            traces["model"] = {name: value for name, value in answer["value"].items() if name not in traces}
             for kind in ("steps", "updates"):
                 traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
         elif order.kind == "rehearsal" and order.configuration:
             recorded["rehearsal"].append([order.configuration.to_dict(), answer["value"]])
         elif order.kind != "verification":
-            recorded[{"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)] = answer[
-                "value"
-            ]
+            name = {"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)
+            recorded[name] = answer["value"]
     recording.write_text(json.dumps(recorded | {"traces": traces}) + "\n", encoding="utf-8")
 
 
 def _key(wanted: Mapping[str, Any]) -> str:
-    """What tells one trace that is requested from another."""
+    """The key of a requested trace."""
     return json.dumps(wanted, sort_keys=True)

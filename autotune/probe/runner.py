@@ -1,4 +1,4 @@
-"""LiveProbe: the Probe that measures, by real trainings in processes of their own."""
+"""LiveProbe: the Probe that measures by real trainings in child processes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,30 +9,29 @@ from typing import Any
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload, write_json
 from autotune.core.failures import Failure
 from autotune.probe import ProbeOptions
-from autotune.probe.order import ANSWER, Order, Timing, remove_answers, timings
+from autotune.probe.order import ANSWER, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
 
 MICRO_STEPS = 3
-"""Micro-steps that tell first, middle and last apart: more accumulation is composed from them."""
+"""Micro-steps (first, middle and last) from which larger accumulations are composed."""
 
 PREFETCH_FACTOR = 2
-"""Batches that each worker of torch's DataLoader prepares ahead where nothing else is asked for."""
+"""Batches that each worker of torch's DataLoader prepares ahead by default."""
 
 READY_SHARE = 0.01
-"""Share of a step spent waiting for workers' batches up to which the loader counts as keeping up."""
+"""Share of a step spent waiting for workers' batches up to which the loader keeps up."""
 
 
 @dataclass
 class LiveProbe:
-    """The Probe that measures: real trainings in processes of their own.
+    """The Probe that measures by real trainings in child processes.
 
-    base: the user's own TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
-    folder: a trial's number and confirmation round -> where its files go. device_used: bytes in use on the device now
-    and by whom, None where there is nothing to ask (CPU). timings: of a probe and of a confirmation round; None: those of
-    the device.
+    base: the user's TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
+    folder: a trial's number and confirmation round -> its folder. device_used: bytes in use on the device now and by
+    whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device.
     """
 
     host: ProbeHost
@@ -51,17 +50,19 @@ class LiveProbe:
         run = accumulation if whole else min(accumulation, MICRO_STEPS)
         measurement = self._measure(self._probe_order(configuration, options, run))
         if run < accumulation and not _loader_keeps_up(measurement, configuration):
-            # Waiting cannot be composed where workers load beside the compute: run every micro-step.
+            # Waiting for workers cannot be composed: run all micro-steps.
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
         folder = self.folder(options.number, options.confirmation)
         write_json(folder / ANSWER, measurement.to_dict())
         remove_answers(folder)
         return measurement
 
-    def order(self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any) -> Order:
-        """An order to train this configuration, with these further fields; all micro-steps unless they say otherwise."""
+    def order(
+        self, configuration: Configuration, kind: str, folder: Path, deadline_s: float, **more: Any
+    ) -> TrainingOrder:
+        """An order to train this configuration, with further fields; all micro-steps by default."""
         setup = training_setup(configuration, self.environment, self.base, self.workload.task)
-        return Order(
+        return TrainingOrder(
             **{
                 "kind": kind,
                 "folder": str(folder.absolute()),
@@ -79,7 +80,7 @@ class LiveProbe:
     def train(
         self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
     ) -> tuple[Any, Failure | None]:
-        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why there is none)."""
+        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed)."""
         before = self.device_used()
         used = None if before is None else before[0]
         order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used)
@@ -88,7 +89,9 @@ class LiveProbe:
             self._wait_for_memory(used)
         return answer
 
-    def _probe_order(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Order:
+    def _probe_order(
+        self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int
+    ) -> TrainingOrder:
         return self.order(
             configuration,
             "probe",
@@ -99,14 +102,11 @@ class LiveProbe:
             accumulation_steps_run=accumulation_steps_run,
             timing=self._timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
-            best_so_far=options.best_so_far,
+            speed_to_reach=None if options.best_so_far is None else options.best_so_far.low,
         )
 
     def _timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
-        """The timing, with untimed steps enough to use up what the loader's workers had ready at the start.
-
-        They fill their queues while the model is built: steps that draw on these would look faster than they stay.
-        """
+        """The timing, with enough untimed steps to use up the batches that workers prepared while the model was built."""
         fields = training_setup(configuration, self.environment, self.base).training_arguments
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
@@ -120,19 +120,20 @@ class LiveProbe:
             timed_most=max(timing.timed_most, period),
         )
 
-    def _measure(self, order: Order) -> Measurement:
+    def _measure(self, order: TrainingOrder) -> Measurement:
         before = self.device_used()
         account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
         measurement = read_answer(order, account)
         if before is not None:
-            self._wait_for_memory(before[0])  # else the probe that just died would count as a stranger
+            self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
             after = self.device_used()
             if foreign := sorted({*before[1], *(after[1] if after else ())}):
-                measurement = _warned(measurement, f"another process on the device: {', '.join(foreign)}")
+                warning = f"another process on the device: {', '.join(foreign)}"
+                measurement = replace(measurement, observed_warnings=(*measurement.observed_warnings, warning))
         return measurement
 
     def _wait_for_memory(self, before: int, seconds: float = 10.0) -> None:
-        """The driver gives a dead process's memory back a moment later; the next probe must find it free."""
+        """Wait until the driver has freed a dead process's memory, which the next probe needs."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             used = self.device_used()
@@ -142,12 +143,8 @@ class LiveProbe:
 
 
 def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:
-    """Whether the composed speed holds: fetching in the training process adds up batch by batch, workers must be ready."""
+    """Whether the speed can be composed: fetching in the training process adds up, but workers must keep up."""
     if measurement.outcome is not Outcome.COMPLETED or not configuration.values.get("workers"):
         return True
     wait, step = measurement.data_wait_s or 0.0, measurement.step_time_s or 1.0
     return wait / step <= READY_SHARE
-
-
-def _warned(measurement: Measurement, warning: str) -> Measurement:
-    return replace(measurement, observed_warnings=(*measurement.observed_warnings, warning))

@@ -26,7 +26,7 @@ SQUARE = {
 }
 """A Llama whose matrices have one shape, with as many numbers as an optimizer of 8 bits asks for before it uses them."""
 
-QUICK_ONES = [OptimizerName.value for OptimizerName in OptimizerNames if OptimizerName.value not in COMPILED]
+QUICK_ONES = [optimizer.value for optimizer in OptimizerNames if optimizer.value not in COMPILED]
 LIBRARIES = {
     **dict.fromkeys(("galore_adamw", "galore_adamw_layerwise"), "galore_torch"),
     **dict.fromkeys(("apollo_adamw", "apollo_adamw_layerwise"), "apollo_torch"),
@@ -47,12 +47,8 @@ def square(workload_of: Callable[..., Workload], tmp_path_factory: pytest.TempPa
 def tried(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """What this CPU can do with every optimizer that takes no time to try."""
     request = {"device": "cpu", "optimizers": QUICK_ONES}
-    order = Order(
-        kind="capabilities",
-        folder=str(tmp_path_factory.mktemp("optimizers")),
-        deadline_s=ASKING_S,
-        request=request,
-    )
+    folder = str(tmp_path_factory.mktemp("optimizers"))
+    order = Order(kind="capabilities", folder=folder, deadline_s=ASKING_S, request=request)
     return Environment.from_dict(host.ask(order))
 
 

@@ -1,4 +1,4 @@
-"""Capabilities of the device with the installed libraries, each tried once."""
+"""Capabilities of the device with the installed libraries."""
 
 import ctypes.util
 import dataclasses
@@ -24,15 +24,17 @@ from autotune.space.settings.optimizer import ORDINARY
 from autotune.space.variables import PRELOAD, READ
 from autotune.workload.model import liger
 
+FROM_PARENT = ("device_count", "device_uuids", "driver", "topology", "others")
+"""Fields of the environment that the parent has read from NVML."""
+
 PRELOADED = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}
-"""Library -> the names of its files, the leanest first."""
+"""Library -> names of its files, the leanest first."""
 
 
 def read(order: Order) -> Environment:
-    """The environment of the device in `order.request`: device, uuid, and `optimizers` to try beyond the ordinary ones,
-    or "every": all that transformers names (those of torchao are compiled, which takes half a minute).
+    """The environment of the device in `order.request`; runs in a child, as it wakes the device.
 
-    Runs in a child: it wakes the device.
+    `optimizers`: to try beyond the ordinary ones, or "every" of transformers (compiling torchao's takes half a minute).
     """
     device = str(order.request["device"])
     if uuid := order.request.get("device_uuid"):
@@ -72,25 +74,22 @@ def _defaults() -> dict[str, Any]:
 
 
 def _checkpointing_options() -> tuple[str, ...]:
-    """Those that this transformers' models take, by the signature of what switches checkpointing on."""
+    """Options that this transformers' models take."""
     enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
     return tuple(name for name in OPTIONS if name in inspect.signature(enable).parameters)
 
 
 def _libraries() -> dict[str, str]:
-    """Library that a process can be started with -> its name for the loader, each tried; and glibc where it is the C library."""
+    """Library that a process can be started with -> its name for the loader; and glibc where it is the C library."""
     libraries = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
     for name, files in PRELOADED.items():
         library = next(filter(None, map(ctypes.util.find_library, files)), None)
-        if library is not None and _can_be_preloaded(library):
-            libraries[name] = library
+        if library is not None:
+            # The loader reports on stderr what it cannot load, and continues without.
+            result = subprocess.run(["/bin/true"], env={PRELOAD: library}, capture_output=True, check=False)
+            if result.returncode == 0 and not result.stderr:
+                libraries[name] = library
     return libraries
-
-
-def _can_be_preloaded(library: str) -> bool:
-    """The loader says on standard error what it cannot load, and goes on without."""
-    tried = subprocess.run(["/bin/true"], env={PRELOAD: library}, capture_output=True, check=False)
-    return tried.returncode == 0 and not tried.stderr
 
 
 def _cpu_facts() -> dict[str, Any]:
@@ -104,7 +103,7 @@ def _cpu_facts() -> dict[str, Any]:
 
 
 def _cuda_facts(order: Order) -> dict[str, Any]:
-    """Read before and after the device wakes up: the difference is the context that every process pays."""
+    """Facts of a GPU; its memory in use is read before and after it wakes up: the difference is each process's context."""
     used_before = used_bytes(order.request.get("device_uuid"))
     _wake_cuda()
     free, total = torch.cuda.mem_get_info()
@@ -120,19 +119,14 @@ def _cuda_facts(order: Order) -> dict[str, Any]:
         "compute_capability": (properties.major, properties.minor),
         "context_bytes": context,
         "context_source": "device total after minus before" if context else "not visible",
-        "device_count": int(order.request.get("device_count", 1)),
-        "device_uuids": tuple(order.request.get("device_uuids", ())),
-        "driver": order.request.get("driver"),
-        "topology": order.request.get("topology", ""),
-        "others": tuple(order.request.get("others", ())),
+        **{name: order.request[name] for name in FROM_PARENT if name in order.request},
     }
 
 
 def _wake_cuda() -> None:
-    """Do once what every training does, so that the libraries' own memory is there to be measured.
+    """Call cuBLAS, cuDNN and lazily loaded kernels, which then take memory outside torch's allocator as in any training.
 
-    cuBLAS, cuDNN and lazily loaded kernels take theirs at their first call, outside torch's allocator. Raises
-    InvalidRequest where torch cannot use the card.
+    Raises InvalidRequest where torch cannot use the card.
     """
     try:
         torch.zeros(1, device="cuda")

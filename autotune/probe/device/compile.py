@@ -10,44 +10,46 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import this_rank
 from autotune.space.settings.compile_backend import NAMES
 
 CACHE, KERNELS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Where inductor keeps graphs, and kernels: unless told, below the first (torch._inductor.runtime.cache_dir_utils)."""
+"""Folders of inductor's graphs and kernels (torch._inductor.runtime.cache_dir_utils)."""
 
 PACKAGES = {"onnxrt": "onnxruntime", "openxla": "torch_xla", "tvm": "tvm"}
-"""Backend -> the package that does its work."""
+"""Backend -> the package that it needs."""
+
 
 COMPILERS = ("g++", "clang++", "c++")
-"""What inductor looks for where CXX names none (torch._inductor.config.cpp.cxx)."""
+"""What inductor looks for without CXX (torch._inductor.config.cpp.cxx)."""
 
 
 def graphs_compiled() -> int:
-    """Graphs that torch compiled so far, those compiled anew for another shape among them."""
+    """Graphs that torch has compiled, recompilations included."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 
 
-def keep_compiled(order: Order) -> None:
-    """Name the folder of this configuration's compiled code, which lives as long as the host.
+def keep_compiled(order: TrainingOrder) -> None:
+    """Set the folder of this configuration's compiled code, which lives as long as the host.
 
-    A trial's own probe finds it empty and compiles as a first real run does; the rounds that confirm it, and what is
-    trained at its settings afterwards, find it full. All ranks have one, as those of a real run have: none of them compiles
-    before it met the others.
+    A trial's own probe finds it empty and compiles as a first real run does; confirmation rounds, and later trainings at
+    its settings, find it full. All ranks share one, as in a real run.
     """
-    assert order.configuration is not None
     content = json.dumps(order.configuration.to_dict(), sort_keys=True)
-    own = Path(tempfile.gettempdir())  # of a rank but the first: a folder in the probe's
-    place = own.parents[1 if this_rank() else 0] / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    # The scratch folder of the first rank is in the host's, that of each other one in the first's.
+    place = (
+        Path(tempfile.gettempdir()).parents[1 if this_rank() else 0]
+        / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    )
     if order.kind == "probe" and not order.confirmation:
         shutil.rmtree(place, ignore_errors=True)
     os.environ |= {CACHE: str(place), KERNELS: str(place / "triton")}
 
 
 def backends(on_cpu: bool) -> dict[str, str | None]:
-    """Backend -> None where it can be used here, else why not; nothing is compiled to find out."""
+    """Backend -> None where it can be used here, else why not; compiles nothing."""
     return {name: _why_not(name, on_cpu) for name in NAMES}
 
 
@@ -71,11 +73,11 @@ def _why_not(name: str, on_cpu: bool) -> str | None:
 
 
 def _no_compiler(on_cpu: bool) -> str | None:
-    """Why inductor cannot make kernels: C++ on a CPU; on a GPU Triton, whose launchers are compiled as C."""
+    """Why inductor cannot make kernels: in C++ on a CPU; with Triton, whose launchers are C, on a GPU."""
     if not on_cpu and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    named = ("CXX", COMPILERS) if on_cpu else ("CC", ("gcc", "clang", "cc"))
-    wanted = [os.environ[named[0]].split()[0]] if os.environ.get(named[0], "").strip() else named[1]
-    if not any(map(shutil.which, wanted)):
-        return f"there is no {'C++' if on_cpu else 'C'} compiler ({', '.join(wanted)}): apt install g++"
-    return None
+    named = os.environ.get("CXX" if on_cpu else "CC", "").split()[:1]
+    compilers = named or (COMPILERS if on_cpu else ("gcc", "clang", "cc"))
+    if any(map(shutil.which, compilers)):
+        return None
+    return f"there is no {'C++' if on_cpu else 'C'} compiler ({', '.join(compilers)}): apt install g++"

@@ -1,4 +1,4 @@
-"""The view of the device through NVML alone: all that the parent has, so that CUDA never wakes in it."""
+"""GPUs as NVML shows them, without waking CUDA."""
 
 import contextlib
 import os
@@ -46,11 +46,11 @@ def choose_device(device: str) -> Card | None:
 
 
 def visible_cards() -> list[Card]:
-    """GPUs that this process may use; none where there is no driver."""
+    """GPUs that this process may use; none without a driver."""
     cards: list[tuple[int, str, str]] = []
     with _nvml() as nvml:
         for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
-            with contextlib.suppress(Exception):  # NVML's errors: a card that fell off the bus is none
+            with contextlib.suppress(Exception):  # NVML's errors: a card that fell off the bus
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 cards.append((index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))))
         visible = _visible(cards, os.environ.get("CUDA_VISIBLE_DEVICES")) if nvml else []
@@ -58,7 +58,7 @@ def visible_cards() -> list[Card]:
 
 
 def _visible(cards: list[tuple[int, str, str]], variable: str | None) -> list[tuple[int, str, str]]:
-    """Those that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist (as CUDA reads it)."""
+    """Cards that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist (as CUDA reads it)."""
     if variable is None:
         return cards
     visible = []
@@ -77,10 +77,10 @@ def _visible(cards: list[tuple[int, str, str]], variable: str | None) -> list[tu
 
 @contextlib.contextmanager
 def kept_initialized() -> Iterator[None]:
-    """Inside, the driver keeps its cards initialized between probes.
+    """Keep the driver's cards initialized between probes.
 
-    Without persistence mode it takes them down with their last client, and setting them up anew takes each probe seconds
-    (NVIDIA Driver Persistence). Nothing where there is no driver.
+    Without persistence mode the driver shuts a card down with its last client; initializing it takes each probe seconds
+    (NVIDIA Driver Persistence).
     """
     with _nvml() as nvml:
         with contextlib.suppress(Exception):  # NVML's errors: without a card nothing is kept
@@ -100,22 +100,22 @@ def usage_of(card: Card | None) -> Callable[[], tuple[int, list[str]] | None]:
 
 
 def device_used(card: Card) -> tuple[int, list[str]] | None:
-    """Bytes in use on the card, and the processes on it that this one did not start, as text; None without an answer."""
+    """(Bytes in use on the card, names of processes on it that this one did not start); None without an answer."""
 
     def used(nvml: Any) -> tuple[int, list[str]]:
         handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
         running: list[int] = []
-        with contextlib.suppress(Exception):  # in containers NVML may know the memory and no process
+        with contextlib.suppress(Exception):  # unsupported in some containers
             running = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
         own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        # In a container NVML counts processes as the machine does: a number unknown here names nobody.
+        # In a container NVML shows the machine's process ids, which may be unknown here.
         return _used(nvml, handle), [_process_name(pid) for pid in running if pid not in own and psutil.pid_exists(pid)]
 
     return _ask(used)
 
 
 def used_bytes(uuid: str | None) -> int | None:
-    """Bytes in use by anyone on the card of this uuid, else on the first; None where NVML does not answer."""
+    """Bytes in use on the card of this uuid, else on the first; None without an answer."""
 
     def used(nvml: Any) -> int:
         return _used(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else nvml.nvmlDeviceGetHandleByIndex(0))
@@ -126,8 +126,7 @@ def used_bytes(uuid: str | None) -> int | None:
 def _used(nvml: Any, handle: Any) -> int:
     """Bytes that processes have on the card, as `cudaMemGetInfo` counts them.
 
-    The first version of NVML's answer adds what driver and firmware keep for themselves (nvml.h, `nvmlMemory_t`), some 0.6
-    GB of an H200, which CUDA counts neither as used nor in the card's total.
+    The first version of NVML's answer adds what driver and firmware reserve (nvml.h, `nvmlMemory_t`), 0.6 GB on an H200.
     """
     with contextlib.suppress(Exception):  # a driver or pynvml that knows no second version
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
@@ -152,7 +151,7 @@ def _process_name(pid: int) -> str:
 
 
 def _ask(question: Callable[[Any], Answer]) -> Answer | None:
-    """NVML's answer; None without a driver, and for any of its errors, which are one class a code."""
+    """NVML's answer; None without a driver, and for any of its errors."""
     with _nvml() as nvml, contextlib.suppress(Exception):
         return question(nvml) if nvml else None
     return None
@@ -160,7 +159,7 @@ def _ask(question: Callable[[Any], Answer]) -> Answer | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML, ready; None where there is no driver."""
+    """NVML, initialised; None without a driver."""
     nvml = opened()
     try:
         yield nvml
@@ -170,7 +169,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def opened() -> Any:
-    """NVML, initialised until this process or its last `nvmlShutdown`; None where there is no driver."""
+    """NVML, initialised until this process or the last `nvmlShutdown`; None without a driver."""
     with contextlib.suppress(Exception):  # NVMLError, or no library
         import pynvml
 

@@ -8,23 +8,21 @@ from typing import Any
 from autotune.probe.device.nvml import opened
 
 JOULES_LEAST_S = 1.0
-"""Seconds from which a difference of the energy counter is told: it moves every 20 to 100 ms, so that at one second the
-two ends are wrong by a tenth at most."""
+"""Seconds from which a difference of the energy counter is used: it moves every 20 to 100 ms, so that over a second both
+ends are wrong by a tenth at most."""
 
 HEAT_MARGIN_C = 2
-"""Degrees Celsius below the slowdown threshold from which a card counts as at it: NVML tells whole degrees, and cards
-that regulate hold themselves just below."""
+"""Degrees Celsius below the slowdown threshold that count as at it: NVML has whole degrees, and cards regulate just below."""
 
 CLOCK_FALL = 0.10
-"""Share of its first value that a clock must lose to count as fallen: clocks wander by some percent from step to step,
-and a step that is bound by memory hardly follows them."""
+"""Share of its first value that a clock must lose to count as fallen: clocks vary by some percent from step to step."""
 
 AT_POWER_LIMIT = 0.95
-"""Share of its power limit from which a card regulates its clocks by it: the power told is a mean over up to a second."""
+"""Share of its power limit from which a card regulates its clocks by it: power is a mean over up to a second."""
 
 POWER_CAP = "power cap"
 OWN_LIMITS = (POWER_CAP, "sync boost", "board limit", "reliability limit")
-"""Of BRAKES those under which a card is as fast as it will be however often it is asked: facts, and no warnings."""
+"""Of BRAKES those that are normal for the card: facts, not warnings."""
 
 BRAKES = {
     "SwPowerCap": POWER_CAP,
@@ -36,18 +34,15 @@ BRAKES = {
     "BoardLimit": "board limit",
     "Reliability": "reliability limit",
 }
-"""NVML's reasons for lower clocks (`nvmlClocksEventReason…`, `nvmlClocksThrottleReason…` before 2023) -> our words.
+"""NVML's reasons for lower clocks (`nvmlClocksEventReason…`, `nvmlClocksThrottleReason…` before 2023) -> text.
 
-Left out, since they hold nobody back: idle, and clocks that somebody set (for applications, for a display)."""
+Not idle, nor clocks that somebody set (for applications, for a display)."""
 
 
 @dataclass(frozen=True)
 class CardReading:
-    """A card at one moment; None where it does not tell. energy_j: since its driver was loaded.
-
-    slowdown_temperature_c: from which the card lowers its clocks. power_limit_w: the one in force.
-    throttle_reasons: in the words of BRAKES; empty where nothing holds the card back.
-    """
+    """A card at one moment; None where unknown. energy_j: since its driver was loaded. slowdown_temperature_c: from which
+    it lowers its clocks. power_limit_w: the one in force. throttle_reasons: as in BRAKES."""
 
     energy_j: float | None = None
     temperature_c: int | None = None
@@ -60,9 +55,9 @@ class CardReading:
 
 
 def card_reader(uuid: str | None) -> Callable[[], CardReading]:
-    """What reads the card of this NVML name, in some ten calls; NVML is opened here, once, for the process's life.
+    """A function that reads the card of this NVML name; opens NVML once, for the process's life.
 
-    Without a name, a driver or such a card every reading is unknown. Never raises, and neither does what it returns.
+    Without a name, a driver or such a card every reading is unknown. Neither raises.
     """
     with contextlib.suppress(Exception):  # NVML's errors
         if uuid is not None and (nvml := opened()) is not None:
@@ -76,11 +71,11 @@ def joules_between(begun: CardReading, ended: CardReading, seconds: float) -> fl
     if begun.energy_j is None or ended.energy_j is None or seconds < JOULES_LEAST_S:
         return None
     joules = ended.energy_j - begun.energy_j
-    return joules if joules > 0 else None  # it counts from the driver's loading, which may have happened anew
+    return joules if joules > 0 else None  # the driver may have been loaded again
 
 
 def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
-    """What is known of a card at the end, and what changes also at the start; every reason met at either."""
+    """Known facts of a card at the end, changing ones also at the start; reasons met at either."""
     at_start = {f"{name}_at_start": getattr(begun, name) for name in ("temperature_c", "sm_clock_mhz", "power_w")}
     reasons = {"throttle_reasons": None if ended.throttle_reasons is None else _reasons_met(begun, ended)}
     facts = {**at_start, **vars(ended), **reasons, "energy_j": None}
@@ -88,7 +83,7 @@ def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
 
 
 def card_warnings(begun: CardReading, ended: CardReading) -> list[str]:
-    """What speaks against a time that lies between these readings."""
+    """Reasons not to trust times between these readings."""
     warnings = []
     brakes = [reason for reason in _reasons_met(begun, ended) if reason not in OWN_LIMITS]
     if brakes:
@@ -112,7 +107,7 @@ def _reasons_met(begun: CardReading, ended: CardReading) -> list[str]:
 
 
 def _at_power_limit(card: CardReading) -> bool:
-    """Whether its clocks follow its power: then they say nothing of others."""
+    """Whether its clocks follow its power."""
     if POWER_CAP in (card.throttle_reasons or ()):
         return True
     power, limit = card.power_w, card.power_limit_w
@@ -120,41 +115,36 @@ def _at_power_limit(card: CardReading) -> bool:
 
 
 def _read(nvml: Any, handle: Any) -> CardReading:
-    """Each question by itself: cards, drivers and virtual machines differ in which they answer."""
+    """One query at a time: cards, drivers and virtual machines differ in which they answer."""
 
-    def ask(question: str, *more: Any) -> Any:
-        with contextlib.suppress(Exception):  # not supported by card, driver or pynvml, or the card is lost
-            return getattr(nvml, question)(handle, *more)
+    def ask(*names: str, argument: tuple[int, ...] = ()) -> Any:
+        """The answer to the first of these queries that card, driver and pynvml support."""
+        for name in names:
+            with contextlib.suppress(Exception):
+                return getattr(nvml, f"nvmlDeviceGet{name}")(handle, *argument)
         return None
 
-    temperature = ask("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)
-    if temperature is None:  # a driver or pynvml from before 2025
-        temperature = ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
-    # Degrees to the nearest slowdown, where the card knows them (Ada and later); the threshold itself is for older ones.
-    margin = ask("nvmlDeviceGetMarginTemperature")
-    threshold = ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+    temperature = ask("TemperatureV", "Temperature", argument=(nvml.NVML_TEMPERATURE_GPU,))  # the older one until 2025
+    # Degrees to the nearest slowdown (Ada and later); the threshold itself for older cards.
+    margin = ask("MarginTemperature")
+    threshold = ask("TemperatureThreshold", argument=(nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,))
+    bits = ask("CurrentClocksEventReasons", "CurrentClocksThrottleReasons")
     return CardReading(
-        energy_j=_thousandth(ask("nvmlDeviceGetTotalEnergyConsumption")),
+        energy_j=_thousandth(ask("TotalEnergyConsumption")),
         temperature_c=temperature,
         slowdown_temperature_c=threshold if temperature is None or margin is None else temperature + margin,
-        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        power_w=_thousandth(ask("nvmlDeviceGetPowerUsage")),
-        power_limit_w=_thousandth(ask("nvmlDeviceGetEnforcedPowerLimit")),
-        throttle_reasons=_reasons(nvml, ask),
+        sm_clock_mhz=ask("ClockInfo", argument=(nvml.NVML_CLOCK_SM,)),
+        sm_clock_max_mhz=ask("MaxClockInfo", argument=(nvml.NVML_CLOCK_SM,)),
+        power_w=_thousandth(ask("PowerUsage")),
+        power_limit_w=_thousandth(ask("EnforcedPowerLimit")),
+        throttle_reasons=None
+        if bits is None
+        else tuple(text for name, text in BRAKES.items() if bits & _bit(nvml, name)),
     )
 
 
-def _reasons(nvml: Any, ask: Callable[[str], Any]) -> tuple[str, ...] | None:
-    """By the newer of the two names that pynvml and the driver both know."""
-    bits = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if bits is None:
-        bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-    return None if bits is None else tuple(reason for name, reason in BRAKES.items() if bits & _bit(nvml, name))
-
-
 def _bit(nvml: Any, reason: str) -> int:
-    """The bit of a reason; 0, which is never met, where this pynvml has no such reason."""
+    """The bit of a reason; 0 where this pynvml has no such reason."""
     old = getattr(nvml, f"nvmlClocksThrottleReason{reason}", 0)
     return int(getattr(nvml, f"nvmlClocksEventReason{reason}", old))
 

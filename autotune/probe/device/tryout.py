@@ -1,4 +1,4 @@
-"""Number formats, optimizers and four-bit weights, each tried once on the device."""
+"""Trials of number formats, optimizers and four-bit weights on the device."""
 
 import os
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def precisions(device: str) -> dict[str, str | None]:
 
 
 def why_not(attempt: Callable[[], None]) -> str | None:
-    """None where the attempt works, else one line of why it does not."""
+    """None where the attempt works, else the reason in one line."""
     return attempted(attempt)[1]
 
 
 def attempted(attempt: Callable[[], Result]) -> tuple[Result | None, str | None]:
-    """(what the attempt brings, None), or (None, one line of why it does not work)."""
+    """(result, None), or (None, why the attempt fails in one line)."""
     try:
         return attempt(), None
     except Exception as error:  # whatever a library raises, the value cannot be used
@@ -65,21 +65,21 @@ def _try_weights(device: str, dtype: torch.dtype) -> None:
 
 
 def _try_four_bits(name: str, device: str) -> None:
-    """A gradient goes back through a frozen layer of packed weights, as below an adapter."""
+    """A backward pass through a frozen layer of packed weights, as below an adapter."""
     import bitsandbytes
 
     place = "cpu" if device == "cpu" else "cuda"
     weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(place)
     layer = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type=name, device="meta")
     layer.weight = weight
-    given = torch.randn(8, 64, device=place, requires_grad=True)
-    layer(given).square().sum().backward()
-    if weight.numel() != 128 * 64 // 2 or given.grad is None or not given.grad.isfinite().all():
+    inputs = torch.randn(8, 64, device=place, requires_grad=True)
+    layer(inputs).square().sum().backward()
+    if weight.numel() != 128 * 64 // 2 or inputs.grad is None or not inputs.grad.isfinite().all():
         raise RuntimeError("its weights were not packed, or no gradient came back")
 
 
 def optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:
-    """(name -> None where it works, else why not; name -> bytes that its library took at its first step here)."""
+    """(name -> None where it works, else why not; name -> bytes that its library takes at its first step)."""
     reasons: dict[str, str | None] = {}
     packages: dict[str, str] = {}
     taken: dict[str, int] = {"torch": 0, "transformers": 0}  # these are there in every training
@@ -93,7 +93,7 @@ def optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], di
 
 
 def _used_beside_tensors(device: str) -> int:
-    """Bytes of the device in use that are none of torch's allocator: on a CPU this process's own pages."""
+    """Bytes of the device in use outside torch's allocator; on a CPU this process's own pages."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         free, total = torch.cuda.mem_get_info()
@@ -105,8 +105,7 @@ def _used_beside_tensors(device: str) -> int:
 
 
 def made_optimizer(name: str, module: Any, device: str) -> Any:
-    """The optimizer of a module's parameters as the Trainer would make it; raises whatever its library raises."""
-
+    """The optimizer of a module's parameters as the Trainer makes it; raises whatever its library raises."""
     arguments = TrainingArguments(
         output_dir=os.environ.get("TMPDIR", "/tmp"),
         optim=name,
@@ -116,12 +115,8 @@ def made_optimizer(name: str, module: Any, device: str) -> Any:
     )
     kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, module)
     parameters = module.parameters()
-    for name in (
-        "params",
-        "model",
-        "optimizer_dict",
-    ):  # those that look at the whole model, as `Trainer.create_optimizer`
-        parameters = options.pop(name, parameters)
+    for option in ("params", "model", "optimizer_dict"):  # as `Trainer.create_optimizer`
+        parameters = options.pop(option, parameters)
     optimizer = kind(parameters, **options)
     if callable(getattr(optimizer, "train", None)):  # schedule-free ones, as the Trainer does before each step
         optimizer.train()
@@ -129,8 +124,7 @@ def made_optimizer(name: str, module: Any, device: str) -> Any:
 
 
 def _try_optimizer(name: str, device: str) -> str:
-    """One step as the Trainer would make it: it imports, takes this device's tensors, and changes the weights; returns the
-    package that it comes from."""
+    """Make steps as the Trainer does until one changes the weights; returns the package that the optimizer is from."""
     # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
     module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
     before = module[0].weight.detach().clone()

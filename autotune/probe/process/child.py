@@ -1,4 +1,4 @@
-"""The child's first and last moments: it becomes a process of its own, carries the order out, answers and leaves."""
+"""Child process of an order: enters a session of its own, carries the order out, answers and exits."""
 
 import contextlib
 import ctypes
@@ -11,10 +11,10 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from autotune.core import write_json
-from autotune.probe.order import Order, answer_name
+from autotune.probe.order import Order, TrainingOrder, answer_name
 from autotune.probe.process import cleanup, ranks
 from autotune.probe.process.lazy_import import forget_opened_later
 
@@ -24,12 +24,12 @@ ANSWERED_BY = {
     "trace": "autotune.probe.trace.step",
     "rates": "autotune.probe.device.throughput",
 }
-"""Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data, loaded where it is needed."""
+"""Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data."""
 
 
 @dataclass
 class Parent:
-    """What every child gets of the parent: variables, path and folder; and the caller's objects, unopened."""
+    """What every child gets from the parent: variables, path and folder; and the user's objects, pickled."""
 
     surroundings: dict[str, Any] = field(default_factory=dict)
     objects: bytes = b""
@@ -38,8 +38,8 @@ class Parent:
 def run_child(
     order: Order, parent: Parent, host: int, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
 ) -> NoReturn:
-    """Become a probe, or one rank of it: a session of its own, the parent's environment, its own scratch; answer and leave
-    at once. host: the process id of the one that forked it. port: of the loopback, where ranks meet."""
+    """Carry the order out as one of its ranks, and exit. host: process id. log: file descriptor. close: descriptors of the
+    host alone. port: of the loopback, where ranks meet."""
     code = 1
     try:
         started = time.monotonic()
@@ -82,7 +82,7 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
 
     try:
         if order.kind == "probe":
-            return run.run(order, objects, started, scratch).to_dict()
+            return run.run(cast("TrainingOrder", order), objects, started, scratch).to_dict()
         if order.kind in ANSWERED_BY:
             try:
                 module = importlib.import_module(ANSWERED_BY[order.kind])
@@ -101,7 +101,7 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
 
 
 def _own_scratch(scratch: Path, rank: int) -> Path:
-    """A folder of its own for each rank: what one saves and removes is none of the others'."""
+    """The scratch folder of a rank."""
     own = scratch / f"rank-{rank}" if rank else scratch
     own.mkdir(exist_ok=True)
     return own
@@ -121,7 +121,7 @@ def _redirect(log: int) -> None:
 
 
 def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
-    """The parent's variables (as `launcher.inherited` leaves them), path and folder."""
+    """Take over the parent's variables (see `launcher.inherited`), path and folder."""
     mark = os.environ[cleanup.HOST_TOKEN]
     os.environ.clear()
     os.environ |= parent["environment"]
@@ -134,16 +134,14 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
 
 
 def _give_free_heap_back() -> None:
-    """What the host's imports freed lies in its heap, ready and resident: a fresh interpreter would have to ask for it.
-
-    Kept, it would hide some ten MiB of a training's peak and spare its steps page faults.
-    """
+    """Return to the kernel what the host's imports freed: it would hide some ten MiB of a training's peak and spare its
+    steps page faults."""
     with contextlib.suppress(AttributeError, OSError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _give_threads_back() -> None:
-    """The host runs numpy's BLAS on one thread so that it may fork; a training would have them all."""
+    """The host runs numpy's BLAS on one thread so that it may fork; a training has them all."""
     import threadpoolctl
 
     if "OPENBLAS_NUM_THREADS" not in os.environ:

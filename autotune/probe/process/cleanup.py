@@ -25,20 +25,19 @@ def become_subreaper() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, which has this id, ends; at once where it has ended already."""
+    """Have the kernel kill this process when its parent, of this id, ends; at once where it has ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) is refused")
 
 
 def kernel_oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, as far as it tells."""
+    """How many processes the kernel's out-of-memory killer has ended, as far as it shows."""
     total = 0
     for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
         with contextlib.suppress(OSError):
@@ -49,10 +48,7 @@ def kernel_oom_kills() -> int:
 
 
 def end_descendants(seconds: float = 5.0) -> int:
-    """Kill and reap everything below this process until nothing is left; returns how many were killed.
-
-    A child subreaper inherits orphans, so that processes in sessions of their own are found too.
-    """
+    """Kill and reap everything below this process, which is a subreaper; returns how many were killed."""
     killed, until = set(), time.monotonic() + seconds
     while True:
         below = psutil.Process().children(recursive=True)
@@ -61,25 +57,23 @@ def end_descendants(seconds: float = 5.0) -> int:
                 if process.status() != psutil.STATUS_ZOMBIE:
                     killed.add(process.pid)
                     process.kill()
-        _reap()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not below or time.monotonic() > until:
             return len(killed)
         time.sleep(0.002)
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def end_marked(token: str, seconds: float = 5.0) -> None:
-    """Kill every process that was started below the host of this token, for when the host itself is gone; wait for it."""
+    """Kill all processes that were started below the host of this token, once the host itself is gone."""
     ended: set[psutil.Process] = set()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        marked = [process for process in psutil.process_iter() if _has_mark(process, token)]
-        ended.update(marked, _below(marked))
+        marked = [process for process in psutil.process_iter() if _has_token(process, token)]
+        for process in marked:  # and its descendants, which may have been started without the token
+            with contextlib.suppress(psutil.Error):
+                ended.update([process], process.children(recursive=True))
         living = [process for process in ended if _is_alive(process)]
         if not living:
             return
@@ -89,16 +83,7 @@ def end_marked(token: str, seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Their descendants, which may have been started with an environment without the mark."""
-    below: list[psutil.Process] = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            below += process.children(recursive=True)
-    return below
-
-
-def _has_mark(process: psutil.Process, token: str) -> bool:
+def _has_token(process: psutil.Process, token: str) -> bool:
     try:
         return process.pid != os.getpid() and process.environ().get(HOST_TOKEN) == token and _is_alive(process)
     except (psutil.Error, OSError):
@@ -106,7 +91,7 @@ def _has_mark(process: psutil.Process, token: str) -> bool:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs: a zombie does not, nor does one whose number another process has by now."""
+    """Whether it still runs: no zombie, and no new process of the same id."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -119,13 +104,15 @@ def shared_memory() -> frozenset[str]:
 
 
 def left_shared_memory(before: frozenset[str]) -> list[str]:
-    """Names of what appeared since `before`, is ours, bears a library's name and is mapped by no process."""
-    new = [name for name in shared_memory() - before if _LEFT_BEHIND.match(name)]
-    mine = [name for name in new if _owner(_SHARED_MEMORY / name) == os.getuid()]
-    if not mine:
-        return []
-    held = _held_files()
-    return [name for name in mine if _file_number(_SHARED_MEMORY / name) not in held]
+    """Names of files that appeared since `before`, are ours, have a library's name and are mapped by no process."""
+    mine: dict[str, int] = {}
+    for name in filter(_LEFT_BEHIND.match, shared_memory() - before):
+        with contextlib.suppress(OSError):
+            status = (_SHARED_MEMORY / name).stat()
+            if status.st_uid == os.getuid():
+                mine[name] = status.st_ino
+    held = _held_files() if mine else set()
+    return [name for name, number in mine.items() if number not in held]
 
 
 def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
@@ -136,24 +123,10 @@ def remove_left_shared_memory(before: frozenset[str]) -> list[str]:
     return removed
 
 
-def _owner(path: Path) -> int:
-    try:
-        return path.stat().st_uid
-    except OSError:
-        return -1
-
-
-def _file_number(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return -1
-
-
 def _held_files() -> set[int]:
-    """Numbers (inodes) of the shared memory that living processes of this user map or hold open.
+    """Inodes of the shared memory that living processes of this user map or hold open.
 
-    Not names: glibc's `sem_open` maps a semaphore under a passing name and gives it its own only afterwards.
+    Not names: glibc's `sem_open` maps a semaphore under a temporary name and renames it afterwards.
     """
     numbers: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):

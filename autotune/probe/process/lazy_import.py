@@ -10,11 +10,11 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 WAKES_CUDA = ("bitsandbytes", "torchao")
-"""Libraries that initialise CUDA when they are imported, which others (peft, by way of transformers) do."""
+"""Libraries that initialise CUDA when imported; others (peft, through transformers) import them."""
 
 
 def open_later(name: str) -> None:
-    """Let `import name`, and of what is in it, succeed and run the library's code only when it is used: in a child."""
+    """Let `import name`, and of its parts, succeed without running the library's code before a child uses it."""
     spec = importlib.util.find_spec(name) if name not in sys.modules else None
     if spec is not None:
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -31,12 +31,12 @@ def forget_opened_later() -> None:
 
 
 class _OpenedLater(types.ModuleType):
-    """What `import name` gave to others in the host; a child's own imports no longer meet it."""
+    """Stand-in of a library that the host imports; a child's own imports open the library."""
 
     __path__: MutableSequence[str] = []  # noqa: RUF012 - a package, and never filled
 
     def __getattr__(self, attribute: str) -> Any:
-        # Some look for names like __warningregistry__ in every module there is.
+        # Some look for names like __warningregistry__ in all modules.
         if attribute.startswith("__") and attribute not in ("__version__", "__all__"):
             raise AttributeError(attribute)
         if sys.modules.get(self.__name__) is self and not attribute.startswith("__"):
@@ -47,7 +47,7 @@ class _OpenedLater(types.ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds what lies inside a library that is opened later, without opening it."""
+    """Finds the submodules of a library without opening it."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - importlib's signature
         inside = isinstance(sys.modules.get(fullname.rpartition(".")[0]), _OpenedLater)
@@ -61,7 +61,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 class _Later(type):
-    """What `from name import one` gave to others in the host: a class or a function that is fetched when it is used."""
+    """Stand-in of a class or function that `from name import attribute` got in the host, fetched when it is used."""
 
     module: str
 
@@ -76,7 +76,7 @@ class _Later(type):
             raise AttributeError(attribute)
         return getattr(cls._real(), attribute)
 
-    # Nothing is of a kind whose library nobody has opened.
+    # Nothing is an instance of a class whose library is not open.
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return cls._is_open() and isinstance(instance, cls._real())

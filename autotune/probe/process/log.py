@@ -1,4 +1,4 @@
-"""A probe's output on its way to the log file: the beginning as it comes, of the rest only the end."""
+"""Log file of a probe: the beginning and the end of its output."""
 
 import contextlib
 import os
@@ -6,11 +6,11 @@ from collections import deque
 from pathlib import Path
 
 LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
-"""Bytes of a probe's output that are kept from its beginning and its end: a flood must not fill the disk."""
+"""Bytes kept of the beginning and of the end: a flood must not fill the disk."""
 
 
 class Log:
-    """A probe's output: its beginning goes to the file as it comes, of the rest only the end is kept."""
+    """Writes the beginning of a probe's output at once, and the end when it is closed."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._fd: int | None = fd
@@ -23,7 +23,7 @@ class Log:
         return [] if self._fd is None else [self._fd]
 
     def drain(self) -> None:
-        """Take what is there, at most a few chunks, so that a flood cannot keep the host from its deadline."""
+        """Read at most a few chunks, so that a flood cannot keep the host from its deadline."""
         for _ in range(16):
             if self._fd is None:
                 return

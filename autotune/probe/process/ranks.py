@@ -1,11 +1,10 @@
-"""Several ranks of one training: what makes a process a rank, when all of them stop, and their answers as one.
+"""Ranks of one training: their variables, the step after which all stop, and the merging of their answers.
 
-rank 0:  step n ends, enough is known: "stop at n + 1" --> step n + 1 --> stops, answers
-rank 1:  step n .......................................--> step n + 1 --> reads it, stops, answers
+rank 0:  step n ends, writes "stop at n + 1" --> step n + 1 --> stops, answers
+rank 1:  step n .............................--> step n + 1 --> reads it, stops, answers
 
-A rank alone must not stop: the others would wait for its gradients for ever. Nobody asks the others either, which would
-take time that a real training does not: rank 0 says it in a file before it joins the next step's exchange of gradients, and
-no rank ends that step without rank 0 having joined.
+A rank that stopped alone would leave the others waiting for its gradients. Rank 0 writes the last step to a file before it
+joins the next step's exchange of gradients, without which no other rank ends that step; no communication is added.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from autotune.core import Measurement, Outcome
+from autotune.core import Measurement, Outcome, read_json, write_json
 from autotune.core.failures import Failure
 
 GRAVEST = (
@@ -28,79 +27,73 @@ GRAVEST = (
     Outcome.NON_FINITE_LOSS,
     Outcome.TIMED_OUT,
 )
-"""What decides where ranks ended in different ways: one that meets a limit makes the others lose their connection."""
+"""Which outcome decides where ranks ended differently: where one fails, the others lose their connection."""
 
 LOST_CONNECTION = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)( by peer)?|broken pipe|ncclRemoteError|remote process exited",
     re.IGNORECASE,
 )
-"""How gloo (gloo/transport/tcp/pair.cc) and NCCL (its ncclRemoteError) say that another rank is gone."""
+"""Errors of gloo (gloo/transport/tcp/pair.cc) and NCCL (ncclRemoteError) when another rank is gone."""
 
 _STOP = "last-step"
 
 
 def free_port() -> int:
-    """A port on the loopback that nobody listens on."""
+    """A free port of the loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def variables(rank: int, ranks: int, port: int, meeting: Path) -> dict[str, str]:
-    """What torchrun sets for a rank on one machine, and where ranks of a probe agree on their last step."""
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    texts = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0", "AUTOTUNE_MEETING": str(meeting)}
-    return texts | {name: str(number) for name, number in numbers.items()}
+    """Variables that torchrun sets for a rank on one machine, and the folder where ranks agree on their last step."""
+    values: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
+    values |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "AUTOTUNE_MEETING": meeting}
+    return {name: str(value) for name, value in values.items()}
 
 
 def this_rank() -> int:
-    """The rank of this process, 0 where it is the only one."""
+    """The rank of this process; 0 where it is the only one."""
     return int(os.environ.get("RANK", "0"))
 
 
 class LastStep:
-    """The step after which all ranks stop: rank 0 sets it, all obey. Alone, a process stops at once."""
+    """The step after which all ranks stop, set by rank 0; a single process stops at once."""
 
     def __init__(self) -> None:
         meeting = os.environ.get("AUTOTUNE_MEETING")
         self._file = Path(meeting) / _STOP if meeting else None
 
     def announce(self, step: int) -> bool:
-        """Rank 0, at the end of this step: the next one is the last. Whether this one is already: where there are no others."""
+        """Called by rank 0 at the end of a step: the next one is the last. True in a single process, which stops now."""
         if self._file is None:
             return True
-        beside = self._file.with_suffix(".new")
-        beside.write_text(str(step + 1))
-        beside.replace(self._file)
+        write_json(self._file, step + 1)
         return False
 
     def reached(self, step: int) -> bool:
-        """Whether this step, which has ended, is the one announced."""
+        """Whether this step, which has ended, is the last."""
         if self._file is None:
             return False
         with contextlib.suppress(FileNotFoundError):
-            return step >= int(self._file.read_text())
+            return bool(step >= read_json(self._file))
         return False
 
 
-# Their answers as one ---------------------------------------------------------------------------------------------
-
-
 def decisive(ends: Sequence[Measurement | Failure]) -> int:
-    """Which of several ranks' ends decides: the first of the gravest; ranks that completed decide nothing.
+    """Index of the failure that decides: the first of the gravest, and a lost connection only where nothing else failed."""
 
-    One that only lost its connection decides where no other failed: it tells of another rank's end, and may be noticed first.
-    """
-    order = {outcome: place for place, outcome in enumerate(GRAVEST)}
-    failed = [rank for rank, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0]
-    return min(
-        failed,
-        key=lambda rank: (order.get(ends[rank].outcome, len(order)), bool(LOST_CONNECTION.search(ends[rank].reason))),
-    )
+    def gravity(index: int) -> tuple[int, bool]:
+        outcome = ends[index].outcome
+        place = GRAVEST.index(outcome) if outcome in GRAVEST else len(GRAVEST)
+        return place, bool(LOST_CONNECTION.search(ends[index].reason))
+
+    return min([index for index, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0], key=gravity)
 
 
 def merge_ranks(ranks: Sequence[Measurement]) -> Measurement:
-    """What ranks that all completed measured: rank 0's steps, the highest peak, the sum of energy, every warning."""
+    """Merge completed ranks: steps of rank 0, the highest peaks, the sum of energy, all warnings."""
     largest = max(ranks, key=lambda rank: rank.peak_bytes or 0)
     stages = dict.fromkeys(stage for rank in ranks for stage in rank.stage_peak_bytes)
     joules = [rank.joules for rank in ranks if rank.joules is not None]
@@ -124,7 +117,7 @@ def _highest(ranks: Sequence[Measurement], name: str) -> int | None:
 
 
 def merge_values(values: Sequence[Any]) -> Any:
-    """The plain data of a sanity check that ranks carried out together: the highest of their peaks, all problems."""
+    """Merge the sanity checks of several ranks: the highest of their peaks, all problems."""
     first: Mapping[str, Any] = values[0]
     parts = dict.fromkeys(part for value in values for part in value["peak_bytes"])
     return {

@@ -1,10 +1,10 @@
-"""The supervisor: starts the host, and ends and clears away everything below it when the host or the parent is gone.
+"""Supervisor of the host: starts it, and ends and removes everything below it when the host or the parent is gone.
 
     parent ==socket==> supervisor (nothing heavy imported, child subreaper)
                          └─ host ─ fork ─> probes
 
-It waits for nothing else and imports nothing that takes time: whenever the parent is killed, also while the host imports
-torch, nothing is left a moment later. Where it is killed itself, the kernel ends the host and the probes with it.
+It imports nothing that takes time: whenever the parent is killed, also while the host imports torch, nothing is left a
+moment later. Where the supervisor is killed, the kernel ends the host and its probes.
 """
 
 import contextlib
@@ -23,8 +23,7 @@ from autotune.probe.process import cleanup
 def main() -> NoReturn:
     """`python -m autotune.probe.process.supervisor FD FOLDER`: supervise a host that serves the socket with that descriptor.
 
-    FOLDER: for its temporary files; made here, where its end is certain. The last line into the socket says how the host
-    ended, unless the parent is gone.
+    FOLDER: for its temporary files, made and removed here. The last line into the socket says how the host ended.
     """
     channel, scratch = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     cleanup.become_subreaper()
@@ -45,13 +44,13 @@ def main() -> NoReturn:
 
 def _supervise(channel: socket.socket) -> int | None:
     """Start the host and wait: its exit code or -signal, None where the parent closed the socket or died."""
-    alive_read, alive_write = os.pipe()  # closed once the host has ended; what it forks closes it first
+    alive_read, alive_write = os.pipe()  # closed once the host has ended; its children close it
     command = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
     host = subprocess.Popen([*command, str(os.getpid())], pass_fds=[channel.fileno(), alive_write])
     os.close(alive_write)
     ends = select.poll()
-    ends.register(channel, select.POLLRDHUP)  # what can be read is the host's to read
-    ends.register(alive_read, 0)  # POLLHUP is always told
+    ends.register(channel, select.POLLRDHUP)  # the host reads the messages
+    ends.register(alive_read, 0)  # POLLHUP is always reported
     ended = {fd for fd, _ in ends.poll()}
     return None if channel.fileno() in ended else host.wait()
 

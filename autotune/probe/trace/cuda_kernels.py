@@ -1,4 +1,4 @@
-"""CUDA's kernels on fake CPU tensors, for the memory that they take: fused operations and the autocast's cast list.
+"""CUDA's kernels on fake CPU tensors, for their memory: fused operations and autocast's lists.
 
 Sources: torch's `aten/src/ATen/autocast_mode.h` (the lists), `native/Dropout.cpp` (the fused kernel on CUDA),
 `native/transformers/cuda/sdp_utils.cpp` (which attention a CUDA device takes).
@@ -13,13 +13,13 @@ import torch
 
 aten = torch.ops.aten
 
-# AT_FORALL_FP32: these run in float32 under CUDA's autocast, what they read is copied.
+# AT_FORALL_FP32: these run in float32 under CUDA's autocast on copied inputs.
 _IN_FLOAT32 = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor "
     "pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm cosine_similarity nll_loss nll_loss2d kl_div l1_loss "
     "smooth_l1_loss huber_loss mse_loss soft_margin_loss binary_cross_entropy_with_logits cdist logsumexp"
 )
-# AT_FORALL_FP32_SET_OPT_DTYPE: these are told to write float32; the kernel reads 16 bits, nothing is copied.
+# AT_FORALL_FP32_SET_OPT_DTYPE: these read 16 bits and write float32.
 _TO_FLOAT32 = ("prod", "prod.dim_int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "linalg_vector_norm")
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -29,10 +29,7 @@ FLASH_HEAD_DIM = 256
 
 @contextmanager
 def cuda_ways(on: bool = True) -> Iterator[None]:
-    """Inside, operations on fake CPU tensors make what CUDA's would; nothing changes where `on` is False.
-
-    Real tensors must stay outside: the CPU has no kernels for these operations.
-    """
+    """Let operations on fake CPU tensors make what CUDA's would, where `on`; real tensors have no such kernels."""
     if not on:
         yield
         return
@@ -60,7 +57,7 @@ def _replace(library: Any) -> None:
 
 
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
-    """One kernel that keeps a mask of one byte a value, as on CUDA; the CPU keeps the factors themselves."""
+    """As on CUDA, a kernel that keeps a mask of one byte a value; the CPU keeps the factors."""
     return aten.native_dropout(tensor, p, train)[0] if train and 0 < p < 1 and tensor.numel() else tensor
 
 

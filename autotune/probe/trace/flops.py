@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 
 def attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of the two products of attention's forward, shapes given: queries by keys, and what comes of it by values."""
+    """Of the two products of attention's forward: queries by keys, and their result by values; all are shapes."""
     return int(2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
 
 
 def attention_backward_flops(_gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of the four products of its backward. Kernels compute a fifth: the scores again, which is no work of the model."""
+    """Of the four products of its backward. Kernels recompute the scores, which does not count."""
     return 2 * attention_flops(query, key, value)
 
 
@@ -34,7 +34,7 @@ ATTENTION = {
     for name in KERNELS
     for suffix, count in (("", attention_flops), ("_backward", attention_backward_flops))
 }
-"""Torch's own counter knows no kernel of a CPU, and counts what those of a GPU compute again (`torch.utils.flop_counter`)."""
+"""Torch's counter has no CPU kernels, and counts what a GPU's recompute (`torch.utils.flop_counter`)."""
 
 
 def count_arithmetic(
@@ -46,9 +46,9 @@ def count_arithmetic(
 ) -> dict[str, float]:
     """{"flops": of one sample's forward and backward, "kernels": operators called in them, of any batch}.
 
-    adapter: fields of PEFT's `LoraConfig` where it is trained instead of the weights. Attention is counted whole, also where
-    it is causal. Of a model whose layers repeat, one and two are counted and the rest added in a straight line; lists of
-    different lengths are taken as of their mean length each. Raises whatever tracing the model raises.
+    adapter: fields of PEFT's `LoraConfig` where it is trained instead of the weights. Causal attention is counted whole. Of
+    repeated layers one and two are counted and the rest extrapolated, lists of different lengths by their mean length.
+    Raises whatever tracing the model raises.
     """
     if not repeats.places:
         return _counted(workload, config, sample, adapter)
@@ -71,7 +71,7 @@ def _counted(
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
-    """Counts operators that compute; views and allocations are no kernels."""
+    """Counts operators that compute: no views or allocations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,8 +19,8 @@ FEWEST = TRACED_LAYERS[-1]
 class Repeats:
     """The lists of a model that can be shortened.
 
-    places: name of each list in the model; counts: its layers in the whole model. fields: where the config says so:
-    (names of the configs inside it, field, place in the field's list or None).
+    places: name of each list in the model; counts: its layers in the whole model. fields: of the config that set them:
+    (names of the configs on the way, field, place in the field's list or None).
     """
 
     places: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Repeats:
     fields: tuple[tuple[tuple[str, ...], str, int | None], ...] = field(default=())
 
     def config(self, config: Any, layers: int) -> Any:
-        """A copy of the config with so many layers in each list."""
+        """A copy of the config with this number of layers in each list."""
         short = copy.deepcopy(config)
         for path, name, place in self.fields:
             _set(short, path, name, place, layers)
@@ -40,7 +40,7 @@ class Repeats:
 
 
 def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool = False) -> Repeats:
-    """The lists of like layers whose length a field of the config sets alone. outline: the model without storage."""
+    """Lists of like layers whose length a single field of the config sets. outline: the model without storage."""
     left = _like_lists(outline)
     repeats = Repeats()
     candidates = sorted(_counts(config), key=lambda count: ("layer" not in count[1], "depth" not in count[1]))
@@ -63,7 +63,7 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
 
 
 def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int | None, int]]:
-    """Every whole number in the config that could be a number of layers: (configs on the way, field, place, number)."""
+    """Integers of the config that could be a number of layers: (configs on the way, field, place, number)."""
     for name, value in vars(config).items():
         if isinstance(value, PretrainedConfig):
             yield from _counts(value, (*path, name))
@@ -84,29 +84,21 @@ def _set(config: Any, path: tuple[str, ...], name: str, place: int | None, layer
         return
     for other, values in vars(config).items():
         if isinstance(values, (list, tuple)) and len(values) == value:
-            setattr(config, other, type(values)(_resized(list(values), layers)))
+            longer = [*values, *[values[-1]] * layers] if values else []
+            setattr(config, other, type(values)(longer[:layers]))
     setattr(config, name, layers)
 
 
-def _resized(values: list[Any], length: int) -> list[Any]:
-    return values[:length] if length <= len(values) else values + values[-1:] * (length - len(values))
-
-
 def _like_lists(model: Any) -> dict[str, int]:
-    """Name -> length of the outermost lists whose layers between the first and the last are of one kind."""
+    """Name -> length of the outermost lists whose layers but the first and the last are of one kind."""
 
     def alike(layers: torch.nn.ModuleList) -> bool:
         return len(layers) >= FEWEST and len({_kind(layer) for layer in list(layers)[1:-1]}) == 1
 
-    return _outermost(model, alike)
+    return _lengths(model, alike)
 
 
-def _lengths(model: Any) -> dict[str, int]:
-    """Name -> length of every list that is not inside another one."""
-    return _outermost(model, lambda layers: True)
-
-
-def _outermost(model: Any, counts: Callable[[torch.nn.ModuleList], bool]) -> dict[str, int]:
+def _lengths(model: Any, counts: Callable[[torch.nn.ModuleList], bool] = lambda _: True) -> dict[str, int]:
     """Name -> length of the lists of layers that count and are not inside another one of them."""
     lengths: dict[str, int] = {}
     for name, module in model.named_modules():
@@ -117,7 +109,7 @@ def _outermost(model: Any, counts: Callable[[torch.nn.ModuleList], bool]) -> dic
 
 
 def _kind(layer: Any) -> tuple[Any, ...]:
-    """What makes two layers alike: classes, shapes, and what they say of their attention."""
+    """What like layers share: classes, shapes and kind of attention."""
     classes = tuple(type(module).__name__ for module in layer.modules())
     shapes = tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
     attention = tuple(

@@ -1,4 +1,4 @@
-"""Trace of an optimizer's step: its states, made in the first one, and what every step needs besides."""
+"""Trace of an optimizer's step: its states, made in the first one, and temporary memory."""
 
 import copy
 from collections.abc import Mapping
@@ -28,13 +28,12 @@ NAMED_FIELDS = ("optim", "optim_args", "learning_rate", "weight_decay", "adam_be
 def trace_update(
     outline: Any, fields: Mapping[str, Any], scratch: Path, *, foreach: bool, embeddings_in_8_bits: bool = False
 ) -> dict[str, Any]:
-    """{"tape": plain data} of the first and every later step of the named optimizer, or {"error": why not}.
+    """{"tape": plain data} of the first and a later step of the named optimizer, or {"error": why not}.
 
     One that cannot be traced without storage has AdamW's tape, and a `note` that says so.
-
     outline: the whole model without storage. fields: training arguments, and `adapter` where one is trained instead.
-    foreach: whether torch's own optimizers work on
-    all tensors at once where nobody chose, as on CUDA. embeddings_in_8_bits: as without the Trainer's exception for them.
+    foreach: whether torch's optimizers work on all tensors at once by default, as on CUDA. embeddings_in_8_bits: without the
+    Trainer's exception for them.
     """
     try:
         if adapter := fields.get("adapter"):
@@ -51,7 +50,7 @@ def trace_update(
 
 
 class Rule(NamedTuple):
-    """What bitsandbytes keeps for each parameter: tensors of 8 or 32 bits, and how many of its size lie in the first."""
+    """States of bitsandbytes for each parameter: tensors of 8 or 32 bits, and how many of its size are in the first."""
 
     bits: int
     states: int
@@ -59,7 +58,7 @@ class Rule(NamedTuple):
 
 
 def rule_of_bitsandbytes(name: str) -> Rule | None:
-    """By its names in transformers; None for an optimizer of another library.
+    """By its name in transformers; None for an optimizer of another library.
 
     AdamW keeps two states, Lion and RMSprop one (`Optimizer1State`), AdEMAMix three, two of them in one tensor.
     """
@@ -109,9 +108,8 @@ def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Pat
 def _states_of_bitsandbytes(outline: Any, rule: Rule, embeddings_too: bool) -> dict[str, Any]:
     """By rule, as bitsandbytes' kernels cannot be run without storage.
 
-    In 8 bits a state has a byte for each value and a float32 for each 256 of them; 4 bytes where a tensor has fewer than
-    4,096 values, and for embeddings, as the Trainer registers them; and a map of 256 float32 for each state that all share.
-    Those that are paged are counted too: what a GPU holds of them cannot be known before.
+    In 8 bits a state has a byte for each value, a float32 for each 256 values, and a shared map of 256 float32; 4 bytes for
+    each value of tensors of fewer than 4,096, and of embeddings, as the Trainer registers them. Paged states count too.
     """
     embeddings = {
         id(layer.weight) for layer in outline.modules() if isinstance(layer, torch.nn.Embedding) and not embeddings_too

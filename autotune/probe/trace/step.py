@@ -1,4 +1,4 @@
-"""Trace of a training step on tensors without storage: what each configuration would allocate and free."""
+"""Trace of a training step on tensors without storage: what it would allocate and free."""
 
 import contextlib
 import copy
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
@@ -32,23 +33,22 @@ from autotune.workload.model import build
 from autotune.workload.model.adapters import adapted
 
 FLOAT32 = "float32"
-"""The weights' dtype where nobody says otherwise."""
+"""The default dtype of weights."""
 
 NOT_IN_TIME = {"error": "there was no time to trace it"}
-"""The answer for a step that was not traced before the time was over."""
+"""The answer for a step that was not traced in time."""
 
 SIZES = (1, 2, 3)
-"""Micro-batch sizes that are traced: one by itself (a batch of one sample is copied less), two for a line through both."""
+"""Micro-batch sizes that are traced: 1 by itself (it is copied less), 2 and 3 for a line through both."""
 
 
 def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
-    """Tapes of the steps and updates that `order.request` asks for, as plain data.
+    """Tapes of the requested steps and updates, as plain data.
 
     request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
     that name an optimizer, with the weights' `dtype` and the `adapter` among them;
-    `on_cuda`: whose ways the kernels have. Where they are there:
-    `sizes`: micro-batch sizes to trace (default `SIZES`); `padded`: whether masks hide something (default: where there is
-    data); `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
+    `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: where there is data);
+    `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
     none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
@@ -58,23 +58,22 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     """
     assert order.workload is not None
     request, started = order.request, time.monotonic()
-    workload, on_cuda = order.workload, bool(request["on_cuda"])
-    config = build.config_of(workload)
-    outline = build.model_outline(config, workload.task, workload.trust_remote_code)
-    padded = bool(request.get("padded", workload.data))
-    subject = Subject(workload, config, outline, tuple(request.get("sizes", SIZES)), padded, on_cuda)
+    on_cuda = bool(request["on_cuda"])
+    subject = Subject(order.workload, SIZES, bool(request.get("padded", order.workload.data)), on_cuda)
     notes: list[str] = []
     until = started + request.get("seconds", math.inf)
     steps = [subject.step(step, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for step in request["steps"]]
-    ways = {name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request}
-    ways = {"foreach": on_cuda, **ways}
+    ways = {"foreach": on_cuda} | {
+        name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request
+    }
     updates = [
         trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, **ways) for fields in request["updates"]
     ]
     notes += [update.pop("note") for update in updates if "note" in update]
-    counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in _adapters(request).items()}
+    adapters = {json.dumps(adapter, sort_keys=True): adapter for adapter in request.get("adapters", ()) if adapter}
+    counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in {"": {}, **adapters}.items()}
     return {
-        "weights": _weights(outline),
+        "weights": _weights(subject.outline),
         "batch": [_bytes(tensor) for tensor in subject.sample.values()],
         "counts": list(subject.repeats.counts),
         "steps": steps,
@@ -88,15 +87,10 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _adapters(request: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    adapters = filter(None, request.get("adapters", ()))
-    return {"": {}} | {json.dumps(adapter, sort_keys=True): adapter for adapter in adapters}
-
-
 def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
-    """See `count_arithmetic`; None where it cannot be counted: then less is known of a step's time.
+    """See `count_arithmetic`; None where it cannot be counted.
 
-    `half`: flops of a sample of half the length, where the data has samples of many.
+    `half`: flops of a sample of half the length, where the data has different lengths.
     """
     workload, length = subject.workload, subject.workload.sequence_length
     try:
@@ -118,12 +112,11 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]
 class Subject:
     """A workload to trace, with its config and the layers that repeat."""
 
-    def __init__(
-        self, workload: Workload, config: Any, outline: Any, sizes: tuple[int, ...], padded: bool, on_cuda: bool
-    ) -> None:
-        self.workload, self.config, self.outline, self.sizes = workload, config, outline, sizes
-        self.padded, self.on_cuda = padded, on_cuda
-        self.repeats = find_repeats(config, outline, workload.task, workload.trust_remote_code)
+    def __init__(self, workload: Workload, sizes: tuple[int, ...], padded: bool, on_cuda: bool) -> None:
+        self.workload, self.sizes, self.padded, self.on_cuda = workload, sizes, padded, on_cuda
+        self.config = config = build.config_of(workload)
+        self.outline = build.model_outline(config, workload.task, workload.trust_remote_code)
+        self.repeats = find_repeats(config, self.outline, workload.task, workload.trust_remote_code)
         samples = SyntheticSamples(config, workload.task, workload.sequence_length, 1, seed=0)
         self.sample: dict[str, Any] = samples[0]
         self._layers = list(TRACED_LAYERS) if self.repeats.places else []
@@ -174,7 +167,7 @@ class Subject:
             return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
 
     def _short(self, fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
-        """Tapes of so many layers, once checked against one of one more; raises NotPeriodic."""
+        """Tapes of so many layers, checked once against a tape of one more; raises NotPeriodic."""
         tapes = {size: self._tape(fields, size, layers) for size in self.sizes}
         size = self.sizes[-1]
         repeated(MemoryTrace.from_dict(tapes[size]), self.repeats.counts)
@@ -184,7 +177,8 @@ class Subject:
                 repeated(MemoryTrace.from_dict(tapes[size]), again),
                 MemoryTrace.from_dict(self._tape(fields, size, again[0])),
             )
-            if longer.tensors != true.tensors or not _same_events(longer, true):
+            events = ([segment.events for segment in trace.segments] for trace in (longer, true))
+            if longer.tensors != true.tensors or next(events) != next(events):
                 raise NotPeriodic(f"{layers + 1} layers are not {layers} with one repeated")
             self._checked = True
         return {"tapes": tapes, "whole": False}
@@ -229,7 +223,9 @@ def trace_step(
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
         _checkpoint(model, arguments)
     halves = torch.float16 if arguments.get("fp16") else torch.bfloat16 if arguments.get("bf16") else None
-    forward = model.forward if halves is None else _autocast(model.forward, halves)
+    forward = model.forward
+    if halves is not None:  # as `Accelerator.prepare_model` wraps it
+        forward = convert_outputs_to_fp32(torch.autocast("cpu", dtype=halves)(forward))
     model.forward = forward
     parameters = list(model.parameters())
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
@@ -240,17 +236,12 @@ def trace_step(
 
 
 def _untraceable(fields: Mapping[str, Any]) -> str:
-    """Why this step is none that can be traced; empty where it may be."""
+    """Why this step cannot be traced; empty where it may be."""
     if fields.get("model_arguments", {}).get("quantization_config"):
         return "kernels of four-bit weights cannot be traced without storage"
     if fields["training_arguments"].get("deepspeed"):
         return "what DeepSpeed keeps where is not traced"
     return ""
-
-
-def _autocast(forward: Any, dtype: Any) -> Any:
-    """As `Accelerator.prepare_model` wraps it: what comes out is float32 again."""
-    return convert_outputs_to_fp32(torch.autocast("cpu", dtype=dtype)(forward))
 
 
 def _accepted(forward: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,28 +262,23 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _values_guessed(padded: bool) -> Iterator[None]:
-    """What models do by looking at values or addresses, which tensors without storage have not.
+    """Decide for models what they decide by values or addresses, which tensors without storage do not have.
 
-    Masks of ones are dropped, as the models do with those that they can read. Experts take the way that every dtype can
-    go: it makes the same tensors.
+    Masks of ones are dropped, as models do. Experts use the implementation for all dtypes, which makes the same tensors.
     """
     patches: list[tuple[Any, str, Any]] = [(moe, "_can_use_grouped_mm", lambda *_, **__: False)]
     for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if not padded else ():
         patches.append((masking_utils, name, _without_mask(getattr(masking_utils, name, None))))
     patches.append((modeling_utils, "save_on_cpu", HeldElsewhere))
-    patches = [(module, name, new) for module, name, new in patches if hasattr(module, name)]
-    own = [getattr(module, name) for module, name, _ in patches]
-    try:
+    with contextlib.ExitStack() as stack:
         for module, name, new in patches:
-            setattr(module, name, new)
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, new))
         yield
-    finally:
-        for (module, name, _), old in zip(patches, own, strict=True):
-            setattr(module, name, old)
 
 
 class HeldElsewhere(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]
-    """Activations that wait in the host's memory: none of the device's until the backward asks for them."""
+    """Activations offloaded to the host's memory until the backward needs them."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(lambda tensor: (tensor.shape, tensor.dtype), lambda held: torch.empty(held[0], dtype=held[1]))
@@ -303,10 +289,6 @@ def _without_mask(ignore: Any) -> Any:
         return ignore(None, *args, **kwargs)
 
     return judge
-
-
-def _same_events(left: MemoryTrace, right: MemoryTrace) -> bool:
-    return [segment.events for segment in left.segments] == [segment.events for segment in right.segments]
 
 
 def _weights(model: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""Recorder of every storage that a training step makes and frees."""
+"""Recorder of the storages that a training step makes and frees."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,10 +15,10 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[misc]
-    """A dispatch mode that notes each new storage of an operation's results, and by a weak reference its end.
+    """A dispatch mode that records each new storage of an operation's results, and by a weak reference its end.
 
-    Works on real and on fake tensors alike. What a kernel takes for itself and gives back before it returns is not
-    seen. weights: storages that are there already (parameters, buffers, batches): they have no events.
+    Works on real and fake tensors; does not see the workspace of a kernel. weights: existing tensors (parameters, buffers,
+    batches), which have no events.
     """
 
     def __init__(self, weights: Iterator[torch.Tensor]) -> None:
@@ -37,12 +37,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             self._weights.add(storage._cdata)
 
     def begin(self, phase: str) -> None:
-        """What follows belongs to this phase, and to no layer."""
+        """Begin a phase, outside of layers."""
         self._then = None
         self.segments.append((phase, None, 0, False, []))
 
     def enter(self, group: int | None, layer: int, backward: bool) -> None:
-        """What follows belongs to this layer (to none where group is None)."""
+        """Begin a layer (none where group is None)."""
         self._then = None
         phase, *last, events = self.segments[-1]
         if last == [group, layer, backward]:
@@ -52,19 +52,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.segments.append((phase, group, layer, backward, []))
 
     def leave(self) -> None:
-        """The layer is done: what is freed before anything else is made is still its own."""
+        """End the layer at the next allocation: what is freed before is still its own."""
         self._then = (None, 0, False)
 
     def living(self) -> list[int]:
-        """The numbers of all tensors that live."""
+        """Numbers of all living tensors."""
         return list(self._numbers.values())
 
     def number(self, tensor: torch.Tensor) -> int | None:
-        """The number of a tensor's storage, None where it was there before."""
+        """The number of a tensor's storage; None for an existing one."""
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
     def call(self, kind: str, numbers: list[int]) -> None:
-        """These tensors are of this kind, where nothing better is known of them."""
+        """Set the kind of these tensors, where they have none yet."""
         for number in numbers:
             if self.kinds[number] == TEMPORARY:
                 self.kinds[number] = kind
@@ -77,7 +77,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # two thirds of all calls, answered as the fake mode would
+            return args[0].fake_device  # as the fake mode answers: two thirds of all calls
         results = func(*args, **(kwargs or {}))
         if isinstance(results, torch.Tensor):
             self._note(results, func, args)
@@ -114,7 +114,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _frees_in_order(events: list[int]) -> list[int]:
-    """Frees that follow each other by number: autocast's cache ends in the order of addresses, which means nothing."""
+    """Sort consecutive frees by number: autocast's cache is freed in the order of addresses."""
     ordered: list[int] = []
     frees: list[int] = []
     for event in events:
@@ -128,7 +128,7 @@ def _frees_in_order(events: list[int]) -> list[int]:
 
 @contextmanager
 def layers_noted(tracker: Tracker, groups: list[Any]) -> Iterator[None]:
-    """Mark on the tape where each layer's forward and backward begin. groups: lists of layers (`nn.ModuleList`s)."""
+    """Record where each layer's forward and backward begin. groups: lists of layers (`nn.ModuleList`s)."""
     handles = []
     for group, layers in enumerate(groups):
         for place, layer in enumerate(layers):
@@ -164,7 +164,7 @@ def _leaving(tracker: Tracker, group: int, place: int, last: bool) -> Callable[.
 
 
 def _first_to_learn(values: Any) -> Any:
-    """The first tensor that a gradient will come back to; None where there is none."""
+    """The first tensor that needs a gradient, if any."""
     return next((value for value in values if isinstance(value, torch.Tensor) and value.requires_grad), None)
 
 
@@ -182,6 +182,6 @@ def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], paramet
 
 
 def _loss(forward: Callable[[], Any]) -> Any:
-    """In a function of its own, so that all other outputs are freed before the backward."""
+    """A function of its own, so that all other outputs are freed before the backward."""
     outputs = forward()
     return outputs["loss"] if isinstance(outputs, dict) else outputs[0]

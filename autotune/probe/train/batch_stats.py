@@ -9,10 +9,8 @@ import torch
 
 @dataclass(frozen=True)
 class Counted:
-    """samples: None where the batches do not show it. samples, real_tokens: tensors where they are still being summed on
-    the device.
-
-    largest_bytes: of the largest micro-batch, all its tensors together.
+    """samples: None where the batches do not show it. samples, real_tokens: tensors while the device still sums them.
+    largest_bytes: all tensors of the largest micro-batch.
     """
 
     samples: Any = 0
@@ -22,11 +20,11 @@ class Counted:
 
     @property
     def non_padding_tokens(self) -> int:
-        """Tokens that are no padding; waits for the device, unless they are on their way to the host."""
+        """Waits for the device, unless they are on their way to the host."""
         return int(self.real_tokens)
 
     def sent_to_host(self) -> "Counted":
-        """The same, its tensors being copied to the host by now: to be read once the device has come that far."""
+        """The same with its tensors being copied to the host, to be read once the device has come that far."""
         return replace(self, samples=_sent_to_host(self.samples), real_tokens=_sent_to_host(self.real_tokens))
 
 
@@ -37,9 +35,8 @@ def _sent_to_host(count: Any) -> Any:
 def count(batches: Sequence[Any]) -> Counted:
     """Count micro-batches: mappings of tensors whose first dimension is the sample.
 
-    Where samples lie behind each other in one row without a mask, each begins at position 0 (`DataCollatorWithFlattening`);
-    how many these are is a tensor until it is asked for. Tokens are the entries of `input_ids`; those that are no padding
-    the ones of `attention_mask`, or all without one.
+    Where samples are packed into one row without a mask, each begins at position 0 (`DataCollatorWithFlattening`).
+    Tokens are the entries of `input_ids`; without padding, the ones of `attention_mask` (all, where there is none).
     """
     samples: Any = 0
     tokens, real, largest = 0, 0, 0

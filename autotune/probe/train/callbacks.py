@@ -16,9 +16,9 @@ def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
 
 
 def take_callbacks(trainer: Any, source: Any) -> None:
-    """Give a Trainer the callbacks of another one of its class, in their order: none that was removed from that one comes back.
+    """Give a Trainer the callbacks of another one of its class, in their order, and no others.
 
-    What the Trainer made by itself stays its own, one for each of that class: it may hold the Trainer.
+    Of a class that the Trainer has itself its own callback stays: it may hold the Trainer.
     """
     defaults = list(trainer.callback_handler.callbacks)
     callbacks = []

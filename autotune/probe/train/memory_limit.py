@@ -9,23 +9,22 @@ from typing import Any
 
 import torch
 
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import this_rank
 
 BUILD = "build"
-"""The first stage: a probe makes its model."""
+"""The first stage: the model is built."""
 
 
-def memory_of(order: Order) -> "HostMemory | DeviceMemory":
-    """The memory that the ordered probe is held to: its GPU's, or on a CPU the host's."""
-    assert order.environment is not None
+def memory_of(order: TrainingOrder) -> "HostMemory | DeviceMemory":
+    """The limited memory of a training: its GPU's, or on a CPU the host's."""
     return HostMemory(order) if order.environment.is_cpu else DeviceMemory(order)
 
 
 class HostMemory:
-    """A CPU's memory: RLIMIT_DATA above what the process has at the start; the peak is that of resident memory."""
+    """A CPU's memory: RLIMIT_DATA above what the process has at the start; peaks of resident memory."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: TrainingOrder) -> None:
         self._allowed = order.allowed_bytes
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
         self._resident, self._files = _status("VmRSS"), _status("RssFile")
@@ -35,33 +34,31 @@ class HostMemory:
         self._highest = self._highest_own = 0
 
     def hold(self) -> None:
-        """Refuse this process more than allowed_bytes beyond what it has now; loader workers are not limited."""
+        """Limit this process to allowed_bytes beyond what it has now; loader workers are not limited."""
         self._stage = BUILD
-        self._begin_anew()
+        self._reset_peak()
         if self._allowed is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (self._data + self._allowed, self._before[1]))
             os.register_at_fork(after_in_child=self.release)
             free_programs(self._before)
 
     def enter(self, stage: str) -> None:
-        """Another stage begins, or with "" none: what was reached up to here belongs to the one before."""
+        """Begin a stage, or with "" none: the peak so far belongs to the one before."""
         self._note()
         self._stage = stage
-        self._begin_anew()
+        self._reset_peak()
 
     def held(self) -> int:
         """Bytes of data beyond the start."""
         return max(0, _status("VmData") - self._data)
 
     def release(self) -> None:
-        """Lift the limit, so that an answer can be written."""
+        """Lift the limit, so that the answer can be written."""
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
     def peaks(self) -> dict[str, Any]:
-        """Peak_device_bytes: highest resident memory beyond the start; by stage without library files' pages.
-
-        Less peak_file_bytes it is the highest without those pages, at whichever moment that was.
-        """
+        """Peak_device_bytes: highest resident memory beyond the start; by stage, and less peak_file_bytes, without the
+        pages of library files."""
         self._note()
         return {
             "peak_device_bytes": self._highest,
@@ -69,23 +66,20 @@ class HostMemory:
             "stage_peak_bytes": dict(self._stages),
         }
 
-    def _begin_anew(self) -> None:
+    def _reset_peak(self) -> None:
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
+            Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
     def _note(self) -> None:
         peak = max(0, _status("VmHWM") - self._resident)
-        own = max(0, peak - self._file_bytes())
+        own = max(0, peak - max(0, _status("RssFile") - self._files))
         self._highest, self._highest_own = max(self._highest, peak), max(self._highest_own, own)
         if self._stage:
             self._stages[self._stage] = max(self._stages.get(self._stage, 0), own)
 
-    def _file_bytes(self) -> int:
-        return max(0, _status("RssFile") - self._files)
-
 
 def free_programs(limits: tuple[int, int]) -> None:
-    """Give these limits of data back to every program that this process starts (a compiler): it would inherit its own."""
+    """Give programs that this process starts (a compiler) these limits of data instead of its own."""
     start = subprocess.Popen.__init__
 
     def started(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -105,16 +99,15 @@ def _status(name: str) -> int:
 
 
 class DeviceMemory:
-    """A GPU's memory: the allocator is held to a fraction of the card, its context counted."""
+    """A GPU's memory: the allocator is limited to a fraction of the card, less its context."""
 
-    def __init__(self, order: Order) -> None:
-        assert order.environment is not None
+    def __init__(self, order: TrainingOrder) -> None:
         self._order, self._environment = order, order.environment
         self._stage = ""
         self._stages: dict[str, int] = {}
         self._allocated = self._reserved = 0
         self._rank = this_rank()
-        # Each rank sees the cards of all, as under torchrun, and takes the one of its number.
+        # As under torchrun, each rank sees all cards and takes the one of its number.
         visible = self._environment.device_uuids[: order.ranks] if order.ranks > 1 else (self._environment.device_uuid,)
         if uuids := [uuid for uuid in visible if uuid]:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
@@ -131,10 +124,10 @@ class DeviceMemory:
         torch.cuda.reset_peak_memory_stats()
 
     def enter(self, stage: str) -> None:
-        """Another stage begins, or with "" none: what was reached up to here belongs to the one before.
+        """Begin a stage, or with "" none: the peak so far belongs to the one before.
 
-        The allocator counts when memory is asked for, in the program's order: nothing has to be waited for. What making the
-        model took beyond the model itself is none of the training's peak, and its cache is given back.
+        The allocator counts in the program's order, so that nothing has to be waited for. What building the model took
+        beyond the model itself is not part of the training's peak.
         """
         self._note()
         if self._stage == BUILD:
@@ -149,10 +142,10 @@ class DeviceMemory:
         return None
 
     def release(self) -> None:
-        """Nothing to lift: the answer needs no device memory."""
+        """The answer needs no device memory."""
 
     def peaks(self) -> dict[str, Any]:
-        """Allocated, reserved and the device's own figure (context included), highest; allocated by stage; retries."""
+        """Highest allocated, reserved and the device's own figure (with the context); allocated by stage; retries."""
         with contextlib.suppress(RuntimeError):
             self._note()
             return {
@@ -172,9 +165,8 @@ class DeviceMemory:
             self._stages[self._stage] = max(self._stages.get(self._stage, 0), allocated)
 
     def _device_bytes(self) -> int:
-        """What the device says is in use, less what was before; reserved and context where that is unknown.
-
-        Before, NVML was asked; here CUDA is: both count without what the driver keeps for itself (`device.device_used`)."""
+        """Bytes in use on the device less those before (by NVML, which counts alike: `nvml.device_used`); reserved and
+        context where that is unknown."""
         summed = self._reserved + self._environment.context_bytes
         before = self._order.device_used_bytes
         if before is None or self._rank:  # it was read of the first card

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from autotune.probe.device.compile import graphs_compiled
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.space.settings import SETTINGS, Observed
 from autotune.space.settings.compile import backend_of
 
 
 class Misconfigured(Exception):
-    """The running training shows other settings than were asked for; `settings` are those that it shows."""
+    """The running training shows other settings than requested; `settings` are those that it shows."""
 
     def __init__(self, message: str, settings: dict[str, Any]) -> None:
         super().__init__(message)
@@ -22,19 +22,19 @@ class Misconfigured(Exception):
 
 
 class _Seen(Exception):
-    """The first layer was seen: the rest of the forward is not needed."""
+    """Ends a forward whose first layer was seen."""
 
 
 class ReadBack:
-    """Watches the first linear or convolution layer of the first micro-step: which dtype leaves it, is autocast on."""
+    """Reads the output dtype and autocast of the first linear or convolution layer in the first micro-step."""
 
-    def __init__(self, order: Order, trainer: Any) -> None:
+    def __init__(self, order: TrainingOrder, trainer: Any) -> None:
         from transformers.pytorch_utils import Conv1D
 
         self._order, self._trainer = order, trainer
         self._linear: tuple[str, bool] | None = None
         self._looks_ahead = False
-        device = "cpu" if order.environment is None or order.environment.is_cpu else "cuda"
+        device = "cpu" if order.environment.is_cpu else "cuda"
         hooks = self._hooks = list[Any]()
 
         def left(_module: Any, _inputs: Any, output: Any) -> None:
@@ -46,20 +46,20 @@ class ReadBack:
                     raise _Seen
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
-        # Weights packed in fewer bits give back whatever dtype came in: the layers beside them show autocast.
+        # The output of quantized weights has the dtype of the input: the other layers show autocast.
         modules = trainer.model.modules()
         watched = [module for module in modules if isinstance(module, kinds) and module.weight.is_floating_point()]
         hooks += [module.register_forward_hook(left) for module in watched]
 
     def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
-        """Of a model that will be compiled: run its forward as it is, up to that first layer; call before the first micro-step.
+        """Run the forward of a model that will be compiled up to that first layer; call before the first micro-step.
 
-        A hook inside what is compiled would be compiled with it, and stay there as a break in its graph.
+        A hook would be compiled with the model, as a graph break.
         """
         if backend_of(self._trainer) in ("", "no"):
             return
         self._looks_ahead = True
-        # Whatever it is, the training will meet it again.
+        # The training will meet the same error.
         with contextlib.suppress(Exception), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             inputs = self._trainer._prepare_inputs(dict(inputs))
             with self._trainer.compute_loss_context_manager():
@@ -69,11 +69,10 @@ class ReadBack:
             hook.remove()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
-        """Setting -> value as the training shows it; samples: counted in a step, None where they cannot be counted.
+        """Setting -> value that the training shows. samples: in a step, None where they cannot be counted.
 
-        Raises Misconfigured where a value or the number of samples is not what was asked for.
+        Raises Misconfigured where a value or the number of samples is not the requested one.
         """
-        assert self._order.configuration is not None
         dtype, autocast = self._linear or ("float32", False)
         observed = Observed(
             self._trainer,
@@ -92,9 +91,8 @@ class ReadBack:
         shown = {name: SETTINGS[name].read_back(observed) for name in requested}
         differing = [name for name, value in requested.items() if shown[name] is not None and shown[name] != value]
         if differing:
-            raise Misconfigured(
-                ", ".join(f"{name} {requested[name]} became {shown[name]}" for name in differing), shown
-            )
+            changes = ", ".join(f"{name} {requested[name]} became {shown[name]}" for name in differing)
+            raise Misconfigured(changes, shown)
         expected = self._order.configuration.micro_batch_size * self._order.accumulation_steps_run
         if samples and samples != expected:
             shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
@@ -103,46 +101,39 @@ class ReadBack:
 
 
 def started_with() -> dict[str, str]:
-    """The variables that this process, or the one that it was forked from, was started with; not those set since."""
+    """Variables that this process, or the one it was forked from, was started with."""
     pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
     return {name: value for name, _, value in (os.fsdecode(pair).partition("=") for pair in pairs) if name}
 
 
 def libraries() -> frozenset[str]:
-    """Names of the library files that this process has in its memory."""
+    """Names of the library files that this process has mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return frozenset(Path(path).name for line in lines if ".so" in (path := line.partition("/")[2]))
 
 
 def _allocator() -> dict[str, Any]:
-    """The settings of the device's allocator, as it tells them; empty on a CPU or where it does not."""
-    if not torch.cuda.is_initialized():
-        return {}
-    settings: dict[str, Any] = torch.cuda.memory._snapshot().get("allocator_settings", {})
-    return settings
+    """Settings of the device's allocator; empty on a CPU or where it does not show them."""
+    return dict(torch.cuda.memory._snapshot().get("allocator_settings", {})) if torch.cuda.is_initialized() else {}
 
 
 def _tf32() -> bool:
-    """Whether float32 products of matrices run in TF32.
+    """Whether float32 matrix products run in TF32, by whichever interface this torch has.
 
-    Convolutions are not asked: they take TF32 by themselves, and torch 2.9 to 2.12 leave them so where training arguments
-    switch it off (pytorch/pytorch#179445), in a probe as in every real run.
+    Convolutions are not read: torch 2.9 to 2.12 leave them in TF32 where training arguments switch it off
+    (pytorch/pytorch#179445), in a probe as in every real run.
     """
-    return _in_tf32(torch.backends.cuda.matmul)
-
-
-def _in_tf32(backend: Any) -> bool:
-    """By whichever interface this torch reads it."""
-    precision = getattr(backend, "fp32_precision", None)
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)
     if precision in ("tf32", "ieee"):
         return bool(precision == "tf32")
     with contextlib.suppress(RuntimeError):
-        return bool(getattr(backend, "allow_tf32", False))
+        return bool(getattr(matmul, "allow_tf32", False))
     return False
 
 
-def _frozen_dtypes(order: Order, model: Any) -> frozenset[str]:
-    if order.workload is None or order.workload.user_objects:
+def _frozen_dtypes(order: TrainingOrder, model: Any) -> frozenset[str]:
+    if order.workload.user_objects:
         return frozenset()
     return frozenset(
         str(weight.dtype).removeprefix("torch.") for weight in model.parameters() if not weight.requires_grad
@@ -151,11 +142,5 @@ def _frozen_dtypes(order: Order, model: Any) -> frozenset[str]:
 
 def _sdpa_kernels() -> frozenset[str]:
     """Those that torch may use."""
-    of = torch.backends.cuda
-    allowed = {
-        "flash": of.flash_sdp_enabled(),
-        "efficient": of.mem_efficient_sdp_enabled(),
-        "cudnn": of.cudnn_sdp_enabled(),
-        "math": of.math_sdp_enabled(),
-    }
-    return frozenset(kernel for kernel, may in allowed.items() if may)
+    names = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}
+    return frozenset(kernel for kernel, name in names.items() if getattr(torch.backends.cuda, f"{name}_sdp_enabled")())

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import Measurement, Outcome, failures
 from autotune.probe.device.compile import keep_compiled
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -28,8 +28,8 @@ from autotune.workload.extract import built_again
 from autotune.workload.model import adapters, build
 from autotune.workload.model.user_objects import UserObjects, arguments_class
 
-# All that a probe adds to the arguments it recommends. None of these fields changes how fast a step is: they end the
-# training soon, and keep it from saving, evaluating, logging, reporting and resuming.
+# Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, logging,
+# reporting or resuming.
 PROBE_FIELDS: dict[str, Any] = {
     "save_strategy": "no",
     "eval_strategy": "no",
@@ -52,27 +52,24 @@ WARMUP_STEPS = 3
 """Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
 
 SAME_ORDER_STEPS = 64
-"""Steps that there are random samples for at the least: from more others are drawn, and some settings need more steps."""
+"""Steps for which there are random samples at least: of another number others would be drawn."""
 
 SHORTEST_STEP_S = 0.005
-"""Seconds of a GPU's step at the least, by which there are samples and steps enough for a time: launching the kernels of a
-model of a few layers, forward, backward and update, takes as long."""
+"""Seconds of a GPU's step at least, for enough samples and steps: launching the kernels of a model of a few layers takes as
+long."""
 
 LAYOUT_BLOCKS = 64
-"""Blocks that shift a probe's heap, at the most: 1 MiB in the mean, each too small for a mapping of its own."""
+"""Blocks that shift a probe's heap, at most: 1 MiB on average, each too small for a mapping of its own."""
 
 PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
 """Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
 
 
-def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurement:
-    """Train as ordered and bring back what was met. started: monotonic clock at this process's first line, seconds.
+def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> Measurement:
+    """The Measurement of a probe. started: monotonic clock at this process's first line, seconds.
 
-    Never raises for what a training can meet; a bug in autotune itself does raise.
+    Never raises for what a training raises.
     """
-    assert order.configuration is not None
-    assert order.environment is not None
-    assert order.workload is not None
     layout = _layout(order)
     memory = memory_of(order)
     watch = Stopwatch(order, memory)
@@ -82,12 +79,7 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
         trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **round_fields(order))
         watch.attach(trainer, worst_batch(order, trainer))
         trainer.train()
-        if not watch.finite:
-            failure = failures.Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
-        elif watch.overflowed:
-            failure = failures.Failure(Outcome.NON_FINITE_LOSS, watch.overflowed, "backward")
-        elif not watch.steps:
-            failure = failures.Failure(Outcome.CRASHED, "the training ended without a timed step", watch.stage)
+        failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
         failure = failures.Failure(Outcome.MISCONFIGURED, str(error))
@@ -128,31 +120,31 @@ def run(order: Order, objects: bytes, started: float, scratch: Path) -> Measurem
     )
 
 
-def _layout(order: Order) -> list[bytearray]:
-    """Small blocks of other sizes in every probe, to be held while it trains.
+def _layout(order: TrainingOrder) -> list[bytearray]:
+    """Random small blocks, to be held while a probe trains.
 
-    All children of one host inherit the same heap, and on a CPU where blocks come to lie decides on page faults: rounds that
-    agreed with each other within 5 % were off by 25 % from those of another host. A program's layout is chance, and has to be
-    drawn anew for each measurement (Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, 2009).
+    All children of one host inherit the same heap, and on a CPU its layout decides on page faults: rounds that agreed
+    within 5 % were off by 25 % from those of another host. So each measurement has a random layout (Mytkowicz et al.,
+    Producing Wrong Data Without Doing Anything Obviously Wrong, 2009).
     """
     rng = random.Random(f"{order.number} {order.confirmation}")
     return [bytearray(rng.randrange(1 << 10, 1 << 16)) for _ in range(rng.randrange(LAYOUT_BLOCKS))]
 
 
-def most_steps(order: Order) -> int:
-    """As many optimizer steps as the probe can take."""
+def most_steps(order: TrainingOrder) -> int:
+    """Optimizer steps of the probe at most."""
     timing = order.timing
     untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds / SHORTEST_STEP_S))
     timed = max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
     return WORST_STEPS + untimed + timed
 
 
-def round_fields(order: Order) -> dict[str, Any]:
-    """The training arguments that a confirmation round has of its own, the same for every rival; none for a probe.
+def round_fields(order: TrainingOrder) -> dict[str, Any]:
+    """The training arguments that a confirmation round has of its own, the same for every finalist; none for a probe.
 
-    Each round draws the samples in another order: rounds on one and the same few samples would agree with each other, and
-    not with the rest of the data. The learning rate does not decay, so that rivals that take another number of steps can be
-    compared by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
+    Each round draws the samples in another order: rounds on the same few samples would agree with each other, and not with
+    the rest of the data. The learning rate does not decay, so that finalists that take another number of steps can be compared
+    by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
     """
     if not order.confirmation:
         return {}
@@ -168,26 +160,25 @@ def round_fields(order: Order) -> dict[str, Any]:
     }
 
 
-def arguments_of(order: Order, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
-    """The arguments that the answer will hold, for so many steps, with what a probe adds and with these further fields.
-
-    Of the caller's own class of arguments, where objects bring one."""
+def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
+    """The recommended arguments for so many steps, with PROBE_FIELDS and further fields, of the user's own class if any."""
     kind, user_fields = arguments_class(objects)
     fields = dict(order.training_arguments)
     if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
         fields["lr_scheduler_type"] = "constant"
         fields.pop("lr_scheduler_kwargs", None)
-    names = set(order.environment.training_argument_fields) if order.environment else set()
+    names = order.environment.training_argument_fields
     fields |= {name: value for name, value in PROBE_FIELDS.items() if name in names}
     fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
     return kind(output_dir=str(scratch / "output"), **{**user_fields, **fields})
 
 
 def prepared_trainer(
-    order: Order, objects: bytes, scratch: Path, memory: HostMemory | DeviceMemory, steps: int, **fields: Any
+    order: TrainingOrder, objects: bytes, scratch: Path, memory: HostMemory | DeviceMemory, steps: int, **fields: Any
 ) -> Any:
-    """The Trainer of an order for so many steps, with its variables set and, from before the model is built, its memory
-    limited. fields: further training arguments."""
+    """The Trainer of an order for so many steps; sets variables, and limits memory before the model is built.
+
+    fields: further training arguments."""
     take_variables(order)
     arguments = arguments_of(order, objects, scratch, steps, **fields)
     open_optimizers_library(arguments)
@@ -197,17 +188,16 @@ def prepared_trainer(
     return trainer_of(order, UserObjects.opened(objects), arguments, weights=bool(order.confirmation))
 
 
-def take_variables(order: Order) -> None:
-    """Set the variables and switches that the configuration asks of its process.
+def take_variables(order: TrainingOrder) -> None:
+    """Set the variables and switches of the configuration.
 
-    OpenMP reads its number of threads once, and in a fork that is over: torch is told. So is its device allocator, which
-    may have read its variable when the host imported torch.
+    OpenMP's threads and the device allocator are set in torch: a fork no longer reads their variables.
     """
     keep_compiled(order)
     os.environ.update(order.process_environment)
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
-        if (settings := order.process_environment.get(name)) and order.environment and not order.environment.is_cpu:
-            # All settings at once: those that are not named fall back to their defaults.
+        if (settings := order.process_environment.get(name)) and not order.environment.is_cpu:
+            # All settings at once: unnamed ones fall back to their defaults.
             newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
             (newer or torch.cuda.memory._set_allocator_settings)(settings)
     for name, allowed in order.switches.items():
@@ -217,31 +207,28 @@ def take_variables(order: Order) -> None:
 
 
 def open_optimizers_library(arguments: TrainingArguments) -> None:
-    """Import it (bitsandbytes) before memory is limited: it counts, but half an import fails or hangs in any way."""
-    with contextlib.suppress(Exception):  # the Trainer will meet it again
+    """Import it (bitsandbytes) before memory is limited: half an import fails in any way, or hangs."""
+    with contextlib.suppress(Exception):  # the Trainer will raise it again
         Trainer.get_optimizer_cls_and_kwargs(arguments)
 
 
-def trainer_of(order: Order, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
-    """The real Trainer on real batches, enough for `arguments.max_steps`; weights: the model's own where they are local."""
-    assert order.configuration is not None
-    assert order.workload is not None
+def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
+    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own where they are local."""
     if order.workload.user_objects:
         model, parts = user.model(), user.parts()
     else:
-        # Made where it is trained: random values for billions of weights take minutes on a CPU. But FSDP shards layer by
-        # layer what lies on the host; weights in four bits it leaves where they are.
+        # On the training's device: random values for billions of weights take minutes on a CPU. But FSDP shards from
+        # the host, except weights in four bits.
         shards = bool(arguments.fsdp) and not order.model_arguments.get(FOUR_BITS)
         device = "cpu" if arguments.use_cpu or shards else "cuda"
         local = order.workload.weights if weights else ""
         model = build.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=local)
         model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
-        # As many in every configuration, whatever it runs of its accumulation: all draw the same samples in the same order.
+        # As many in every configuration: all draw the same samples in the same order.
         samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
-        pool = (
-            order.configuration.global_batch_size if order.confirmation else None
-        )  # few: of ever new ones nothing is learned
+        # Few different ones: of ever new random samples nothing is learned.
+        pool = order.configuration.global_batch_size if order.confirmation else None
         dataset, collator, processing = collate.training_data(order.workload, samples, seed, pool)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer

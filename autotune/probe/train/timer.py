@@ -1,12 +1,12 @@
-"""Timer of the steps of a running Trainer, which also watches its loss.
+"""Timer of a running Trainer's steps, which also checks its loss and settings.
 
 get_batch_samples      training_step              training_step ... training_step      clip, optimizer   on_step_end
 |---- data wait ----|--- forward | backward ---|--- middle ------|--- last --------------------------|
 
     steps on the worst batch (memory by stage) --> untimed steps until they settle --> timed steps until they suffice
 
-A GPU is waited for at the end of each untimed step and of the last timed one. In between the host runs ahead of it, as in any
-training, and a step is read once the device is known to have ended it.
+The timer synchronises with a GPU at the end of each untimed step and of the last timed one. In between the host runs ahead,
+as in any training, and a step is read once the device has finished it.
 """
 
 import math
@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, takewhile
 from statistics import fmean
 from typing import Any
@@ -21,12 +22,13 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from autotune.core import Interval, Step
+from autotune.core import Interval, Outcome, Step
+from autotune.core.failures import Failure
 from autotune.core.interval import ratio_interval
 from autotune.core.loss_curves import COMPARED_STEPS
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
-from autotune.probe.order import Order
+from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import LastStep, this_rank
 from autotune.probe.train.adaptive import settled, verdict
 from autotune.probe.train.batch_stats import Counted, count
@@ -37,7 +39,7 @@ from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
 
 @dataclass
 class Marks:
-    """What was marked in one step: points in time, see `Stopwatch._mark`; wait: seconds."""
+    """Points in time of one step, see `Stopwatch._mark`; wait: seconds."""
 
     begun: list[Any] = field(default_factory=list)
     turned: list[Any] = field(default_factory=list)
@@ -52,17 +54,14 @@ class Marks:
 
 
 class Stopwatch(TrainerCallback):  # type: ignore[misc]
-    """Attaches to a Trainer and stops it when enough is known.
+    """Attaches to a Trainer and stops it when its speed is measured; of several ranks the first decides, for all.
 
-    stage: what is being done now (build, data, forward, backward, optimizer): where a failure happened.
-    steps: the timed steps so far; skipped_timed_steps: those of them that loss scaling left out.
-    recompiled_graphs: compiled in the timed steps. settings: setting -> value as the running training shows it.
-
-    Of several ranks the first one decides when enough is known, and all stop with the same step.
+    stage: what is done now (build, data, forward, backward, optimizer), where a failure happens.
+    steps: the timed ones so far; skipped_timed_steps: those of them that loss scaling skipped.
+    recompiled_graphs: compiled in the timed steps. settings: setting -> value that the running training shows.
     """
 
-    def __init__(self, order: Order, memory: HostMemory | DeviceMemory) -> None:
-        assert order.environment is not None
+    def __init__(self, order: TrainingOrder, memory: HostMemory | DeviceMemory) -> None:
         self.order = order
         self.stage = "build"
         self.steps: list[Step] = []
@@ -99,13 +98,11 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.worst_batch = worst.origin if worst else ""
         if worst:
             feed(trainer, worst, WORST_STEPS)
-        trainer.get_batch_samples = self._around_fetching(trainer.get_batch_samples)
-        trainer.training_step = self._around_micro_step(trainer.training_step)
-        trainer.accelerator.backward = self._around_backward(trainer.accelerator.backward)
+        trainer.get_batch_samples = partial(self._fetch, trainer.get_batch_samples)
+        trainer.training_step = partial(self._micro_step, trainer.training_step)
+        trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
         trainer.add_callback(self)
-
-    # What the Trainer calls ---------------------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter("data")
@@ -117,49 +114,56 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         marks, self._marks = self._marks, Marks()
         marks.end = self._mark()
-        if marks.loss is not None and len(self._losses) < COMPARED_STEPS and not self._on_the_worst():
+        if marks.loss is not None and len(self._losses) < COMPARED_STEPS and not self._is_on_the_worst():
             self._losses.append(marks.loss)
         marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
         self.skipped_steps += marks.skipped
-        seconds = 0.0 if self._is_timing else self._untimed_seconds(marks.end)
+        if not self._is_timing:
+            self._synchronize()
+        seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_of(marks))
         before, self._graphs = self._graphs, graphs_compiled()
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
         elif self._decided:
-            pass  # the others have not heard of it yet
+            pass  # the other ranks stop one step later
         elif self._is_timing:
             self.recompiled_graphs += self._graphs - before
             self._unread.append(marks)
             self._read_steps()
             if self._enough():
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
-        elif self._on_the_worst():
-            self._first.append(seconds)
         else:
             self._first.append(seconds)
-            self.untimed.append(seconds)
-            last = len(self.untimed) >= self.order.timing.untimed_most
-            if self._settled() and (last or self._graphs == before):
-                self.surroundings.start()
-                self._is_timing, self._previous_end = True, self._mark()  # reading them is no part of a step
+            if not self._is_on_the_worst():
+                self.untimed.append(seconds)
+                last = len(self.untimed) >= self.order.timing.untimed_most
+                if self._settled() and (last or self._graphs == before):
+                    self.surroundings.start()
+                    self._is_timing, self._previous_end = True, self._mark()  # start() is no part of a step
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1
             if not self._watches_memory():
-                self._memory.enter("")  # what follows counts, but belongs to no stage of the worst batch
+                self._memory.enter("")  # later peaks count, but for no stage
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._wait_for_device()
+        self._synchronize()
         self._read_steps()
 
-    # What is known at the end -------------------------------------------------------------------------------
+    def failure(self) -> Failure | None:
+        """Why a training that ended well is no measurement; waits for the device.
 
-    @property
-    def finite(self) -> bool:
-        """Whether every loss so far was finite; waits for the device."""
-        return self._finite is None or bool(self._finite)
+        fp16's loss scaling may skip a training's first steps; where it skips most of the timed ones there is no speed.
+        """
+        steps, skipped = len(self.steps), self.skipped_timed_steps
+        if self._finite is not None and not self._finite:
+            return Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
+        if 2 * skipped > steps:
+            reason = f"fp16 overflowed: {skipped} of {steps} timed steps were skipped"
+            return Failure(Outcome.NON_FINITE_LOSS, reason, "backward")
+        return None if steps else Failure(Outcome.CRASHED, "the training ended without a timed step", self.stage)
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -169,69 +173,46 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return tuple(takewhile(math.isfinite, losses))
 
     @property
-    def overflowed(self) -> str:
-        """Why the timed steps tell nothing: fp16's loss scaling left most of them out; empty where it did not.
-
-        The first steps of a training may be skipped until the scale is found; a speed without the optimizer's steps is none.
-        """
-        if 2 * self.skipped_timed_steps <= len(self.steps):
-            return ""
-        return f"fp16 overflowed: {self.skipped_timed_steps} of {len(self.steps)} timed steps were skipped"
-
-    @property
     def untimed_steps(self) -> int:
         """Steps before the timed ones, those on the worst batch among them."""
         return len(self.untimed) + (self._steps_watched if self._worst else 0)
 
     @property
     def compile_s(self) -> float:
-        """Seconds that compiling took: what the steps before the timed ones took above a timed one; 0 where nothing was."""
+        """Seconds of compiling: what the steps before the timed ones took beyond a timed one; 0 where nothing was compiled."""
         if not self._graphs or not self.steps:
             return 0.0
         settled_s = fmean(step.seconds for step in self.steps)
         return sum(max(0.0, seconds - settled_s) for seconds in self._first)
 
-    # Inside -------------------------------------------------------------------------------------------------
+    def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        batches, items = fetch(*args, **kwargs)
+        self._marks.wait = time.perf_counter() - begun
+        self._marks.counted = count(batches).sent_to_host()
+        self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
+        return batches, items
 
-    def _around_fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
-        def fetching(batches: Any, number: int, device: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = time.perf_counter()
-            fetched, items = fetch(batches, number, device, *args, **kwargs)
-            self._marks.wait = time.perf_counter() - begun
-            self._marks.counted = count(fetched).sent_to_host()
-            self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
-            return fetched, items
+    def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.settings and not self._marks.begun:
+            self._read_back.look_ahead(*args[:2])
+        self._enter("forward")
+        self._marks.begun.append(self._mark())
+        loss = step(*args, **kwargs)
+        self._marks.done.append(self._mark())
+        finite = torch.isfinite(loss).all()
+        self._finite = finite if self._finite is None else self._finite & finite
+        part = loss.detach().float().mean()  # already divided by the micro-steps, or by the tokens of the whole step
+        self._marks.loss = part if self._marks.loss is None else self._marks.loss + part
+        self._enter("optimizer")
+        return loss
 
-        return fetching
-
-    def _around_micro_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def micro_step(*args: Any, **kwargs: Any) -> Any:
-            if not self.settings and not self._marks.begun:
-                self._read_back.look_ahead(*args[:2])
-            self._enter("forward")
-            self._marks.begun.append(self._mark())
-            loss = step(*args, **kwargs)
-            self._marks.done.append(self._mark())
-            finite = torch.isfinite(loss).all()
-            self._finite = finite if self._finite is None else self._finite & finite
-            part = (
-                loss.detach().float().mean()
-            )  # already divided by the micro-steps, or by the tokens of the whole step
-            self._marks.loss = part if self._marks.loss is None else self._marks.loss + part
-            self._enter("optimizer")
-            return loss
-
-        return micro_step
-
-    def _around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        def going_back(*args: Any, **kwargs: Any) -> Any:
-            self._enter("backward")
-            self._marks.turned.append(self._mark())
-            done = backward(*args, **kwargs)
-            self._marks.ended.append(self._mark())
-            return done
-
-        return going_back
+    def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._enter("backward")
+        self._marks.turned.append(self._mark())
+        result = backward(*args, **kwargs)
+        self._marks.ended.append(self._mark())
+        return result
 
     def _enter(self, stage: str) -> None:
         self.stage = stage
@@ -239,20 +220,19 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._memory.enter(stage)
 
     def _watches_memory(self) -> bool:
-        """Peaks by stage are read over the first steps: on the worst batch, or on any where all are alike."""
+        """Peaks by stage are read in the first steps: on the worst batch, where there is one."""
         return self._steps_watched < WORST_STEPS
 
-    def _on_the_worst(self) -> bool:
+    def _is_on_the_worst(self) -> bool:
         return self._worst is not None and self._watches_memory()
 
     def _samples_of(self, marks: Marks) -> int | None:
-        """Samples in the step; the caller's own collator may pack them, so there they cannot be counted."""
-        assert self.order.workload is not None
-        samples = None if self.order.workload.user_objects else marks.counted.samples
-        return None if samples is None else int(samples)
+        """Samples in the step; None where the user's own collator may pack them."""
+        samples = marks.counted.samples
+        return None if samples is None or self.order.workload.user_objects else int(samples)
 
     def _mark(self) -> Any:
-        """A point in time: the clock's on a CPU, an event in the device's stream on CUDA, read once it has passed."""
+        """A point in time: the clock's on a CPU, an event in the stream on CUDA."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -262,18 +242,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _between(self, begun: Any, ended: Any) -> float:
         return float(begun.elapsed_time(ended)) / 1000 if self._cuda else ended - begun
 
-    def _wait_for_device(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
-
-    def _untimed_seconds(self, end: Any) -> float:
-        """Of the step that ends here; waits for the device."""
-        self._wait_for_device()
+    def _step_seconds(self, end: Any) -> float:
         seconds, self._previous_end = self._between(self._previous_end, end), end
         return seconds
 
+    def _synchronize(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize()
+
     def _read_steps(self) -> None:
-        """Read the timed steps that the device has ended, without waiting for it."""
+        """Read the timed steps that the device has finished, without waiting for it."""
         while self._unread and (not self._cuda or self._unread[0].end.query()):
             marks = self._unread.popleft()
             self.steps.append(self._step(marks))
@@ -281,17 +259,15 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self.skipped_timed_steps += marks.skipped
 
     def _step(self, marks: Marks) -> Step:
-        """The step of these marks; a Trainer that goes back in its own way counts as going forward only."""
+        """The step of these marks; of a Trainer with a backward of its own, all is forward."""
         begun = marks.begun
-        seconds, self._previous_end = self._between(self._previous_end, marks.end), marks.end
         complete = len(marks.turned) == len(marks.ended) == len(begun)
         turned, ended = (marks.turned, marks.ended) if complete else (marks.done, marks.done)
         forward = [self._between(*ends) for ends in zip(begun, turned, strict=True)]
         backward = [self._between(*ends) for ends in zip(turned, ended, strict=True)]
         gaps = [self._between(*ends) for ends in pairwise(begun)]
-        assert self.order.configuration is not None
         return Step(
-            seconds=seconds,
+            seconds=self._step_seconds(marks.end),
             data_wait_s=marks.wait,
             first_s=gaps[0] if gaps else 0.0,
             middle_s=_mean(gaps[1:]),
@@ -307,7 +283,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         )
 
     def _settled(self) -> bool:
-        """Whether timing begins; a rank that does not decide is never later than the one that does."""
+        """Whether timing may begin: for a rank that does not decide, never later than for the one that does."""
         timing = self.order.timing
         return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
 
@@ -316,25 +292,22 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         if not self._decides or not steps:
             return False
         if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
-            return False  # as many have told whether it is hopeless; the speed of ever more would cost ever more
-        said = verdict(self._speed(), steps, self._timed_s, timing, self.order.best_so_far)
-        if said == "go on":
+            return False  # hopeless was decided before; the intervals of ever more steps would cost ever more
+        decision = verdict(self._speed(), steps, self._timed_s, timing, self.order.speed_to_reach)
+        if decision == "continue":
             return False
-        self._wait_for_device()
+        self._synchronize()
         self._read_steps()
-        self.ended_early = said == "hopeless"
+        self.ended_early = decision == "hopeless"
         self.surroundings.stop()
         return True
 
     def _speed(self) -> Interval:
         """The composed speed so far, as the objective counts it."""
-        assert self.order.configuration is not None
-        accumulation = self.order.configuration.gradient_accumulation_steps
-        steps = [step.composed(self.order.accumulation_steps_run, accumulation) for step in self.steps]
-        ranks = self.order.configuration.data_parallel_size
-        tokens = [step.non_padding_tokens or step.tokens for step in steps]
-        counts = [ranks * count for count in (tokens if self.order.count_tokens else [step.samples for step in steps])]
-        return ratio_interval(counts, [step.seconds for step in steps])
+        order, of = self.order, self.order.configuration
+        steps = [step.composed(order.accumulation_steps_run, of.gradient_accumulation_steps) for step in self.steps]
+        counts = [step.non_padding_tokens or step.tokens if order.count_tokens else step.samples for step in steps]
+        return ratio_interval([of.data_parallel_size * count for count in counts], [step.seconds for step in steps])
 
 
 def _mean(values: list[float]) -> float:

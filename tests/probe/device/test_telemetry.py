@@ -158,13 +158,9 @@ def test_a_card_that_knows_its_distance_to_the_slowdown_is_believed(monkeypatch:
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
-        (0, ()),
-        (IDLE, ()),
-        (SETTING | DISPLAY, ()),
-        (CAP, ("power cap",)),
-        (SYNC, ("sync boost",)),
-        (IDLE | THERMAL, ("thermal slowdown",)),
-        (HARDWARE | BRAKE, ("hardware slowdown", "power brake")),
+        (IDLE | SETTING | DISPLAY, ()),
+        (CAP | SYNC, ("power cap", "sync boost")),
+        (IDLE | THERMAL | BRAKE, ("thermal slowdown", "power brake")),
         (HARDWARE | HARDWARE_THERMAL, ("hardware slowdown", "thermal slowdown by hardware")),
     ],
 )

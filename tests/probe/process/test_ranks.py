@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.core import Configuration, Environment, Interval, Measurement, Outcome
+from autotune.core import Configuration, Environment, Measurement, Outcome
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
@@ -54,11 +54,8 @@ def run(ranked_host: ProbeHost, environment: Environment, tmp_path: Path) -> Ite
     assert host.pid is not None
     pid, token = host.pid, token_of(host.pid)
     scratch = Path(psutil.Process(pid).environ()["TMPDIR"])
-    files, scratch_files, shared = (
-        len(os.listdir(f"/proc/{pid}/fd")),
-        set(scratch.iterdir()),
-        set(os.listdir("/dev/shm")),
-    )
+    files, scratch_files = len(os.listdir(f"/proc/{pid}/fd")), set(scratch.iterdir())
+    shared = set(os.listdir("/dev/shm"))
 
     def run(asked: Configuration, behaviour: str = "", rank: int = 1, **fields: Any) -> Measurement:
         told = {"deadline_s": DEADLINE_S, "variables": {"FAILING_RANK": str(rank)}, **fields}
@@ -102,23 +99,17 @@ def test_two_ranks_see_the_global_batch_once_and_step_with_its_gradient(
         assert one["gradient"] == pytest.approx(both["gradient"], abs=1e-5), "the whole batch's gradient"
 
 
-def test_what_ranks_measure_counts_the_samples_of_all(run: Run) -> None:
-    measurement = run(on_ranks(2, 4))
-    assert (measurement.data_parallel_size, {step.samples for step in measurement.steps}) == (2, {4})
-    assert measurement.settings["data_parallel_size"] == 2
-    assert measurement.settings["micro_batch_size"] == 4
-    seconds = sum(step.seconds for step in measurement.steps)
-    assert measurement.samples_per_second == pytest.approx(8 * len(measurement.steps) / seconds)
-
-
-def test_a_rank_is_what_torchrun_makes_it_and_has_its_part_of_the_threads(
+def test_ranks_are_those_of_torchrun_share_the_threads_and_count_the_samples_of_all(
     run: Run, tmp_path: Path, environment: Environment
 ) -> None:
-    run(on_ranks(2))
-    for rank in (0, 1):
-        facts = told_by(tmp_path, str(rank))
-        told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        assert facts["variables"] == told
+    measurement = run(on_ranks(2, 4))
+    assert (measurement.data_parallel_size, {step.samples for step in measurement.steps}) == (2, {4})
+    assert measurement.settings.items() >= {"data_parallel_size": 2, "micro_batch_size": 4}.items()
+    seconds = sum(step.seconds for step in measurement.steps)
+    assert measurement.samples_per_second == pytest.approx(8 * len(measurement.steps) / seconds)
+    for rank in ("0", "1"):
+        facts = told_by(tmp_path, rank)
+        assert facts["variables"] == {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         assert facts["backend"] == "gloo"
         assert facts["threads"] == max(1, environment.threads // 2)
 
@@ -134,7 +125,7 @@ def test_composed_accumulation_counts_all_ranks_too(run: Run, tmp_path: Path) ->
 
 def test_a_hopeless_probe_of_several_ranks_ends_early_and_together(run: Run, tmp_path: Path) -> None:
     long = Timing(untimed_least=1, untimed_most=1, timed_least=30, timed_most=50, seconds=60.0)
-    measurement = run(on_ranks(2), timing=long, best_so_far=Interval(1e9, 1e9, 1e9))
+    measurement = run(on_ranks(2), timing=long, speed_to_reach=1e9)
     assert (measurement.outcome, measurement.ended_early) == (Outcome.COMPLETED, True)
     assert told_by(tmp_path, "0")["global_steps"] == told_by(tmp_path, "1")["global_steps"] < 30
 
@@ -205,11 +196,10 @@ def test_one_rank_out_of_memory_is_an_out_of_memory_at_once(run: Run, tmp_path: 
     assert ended < AT_ONCE_S
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_one_rank_that_is_killed_is_a_crash_that_names_it_at_once(run: Run, tmp_path: Path, rank: int) -> None:
-    measurement = run(on_ranks(2), "be killed", rank=rank)
+def test_one_rank_that_is_killed_is_a_crash_that_names_it_at_once(run: Run, tmp_path: Path) -> None:
+    measurement = run(on_ranks(2), "be killed", rank=0)
     ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
-    assert (measurement.outcome, measurement.reason) == (Outcome.CRASHED, f"rank {rank}: {KILLED}")
+    assert (measurement.outcome, measurement.reason) == (Outcome.CRASHED, f"rank 0: {KILLED}")
     assert ended < AT_ONCE_S
 
 

@@ -24,23 +24,15 @@ from tests.makers import cpu
 QUICK = ("fp32", "checkpointed in bf16")
 """Ways of training where each takes a second or more."""
 
-SMALL = {
-    "vocab_size": 160,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "num_hidden_layers": 6,
-}
-SMALL |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-GPT2 = {
-    "vocab_size": 160,
-    "n_embd": 32,
-    "n_head": 4,
-    "n_layer": 6,
-    "n_positions": 64,
+SMALL = {"vocab_size": 160, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL |= {"num_hidden_layers": 6} | {
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+GPT2 = {"vocab_size": 160, "n_embd": 32, "n_head": 4, "n_layer": 6, "n_positions": 64, "bos_token_id": 1}
+DISTILBERT = {"vocab_size": 160, "dim": 32, "n_heads": 4, "n_layers": 6, "hidden_dim": 64}
 T5 = {"vocab_size": 160, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 6, "num_decoder_layers": 5}
 BART = {"vocab_size": 160, "d_model": 32, "encoder_layers": 6, "decoder_layers": 5, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64}
@@ -48,15 +40,8 @@ VIT = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4, "int
 MODELS: dict[str, dict[str, Any]] = {
     "bert": SMALL,
     "electra": {**SMALL, "embedding_size": 32},
-    "distilbert": {
-        "vocab_size": 160,
-        "dim": 32,
-        "n_heads": 4,
-        "n_layers": 6,
-        "hidden_dim": 64,
-        "max_position_embeddings": 64,
-    },
-    "gpt2": GPT2,
+    "distilbert": DISTILBERT,
+    "gpt2": {**GPT2, "eos_token_id": 2},
     "gpt_neox": SMALL,
     "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "llama": {**SMALL, "num_key_value_heads": 2},
@@ -91,12 +76,22 @@ def fitted(name: str, config: Any, task: str | None = None) -> Workload:
 
 
 def subject_of(workload: Workload) -> Subject:
-    config = config_of(workload)
-    return Subject(workload, config, model_outline(config, workload.task), (2, 3), padded=False, on_cuda=False)
+    return Subject(workload, (2, 3), padded=False, on_cuda=False)
 
 
 def real_batch(subject: Subject, size: int) -> dict[str, Any]:
     return {name: torch.stack([item] * size) for name, item in subject.sample.items()}
+
+
+def fake_trace(subject: Subject, asked: dict[str, Any], size: int = 2, layers: int | None = None) -> MemoryTrace:
+    """The trace without storage."""
+    return MemoryTrace.from_dict(subject._tape(asked, size, layers))
+
+
+def real_trace(subject: Subject, asked: dict[str, Any], config: Any = None) -> MemoryTrace:
+    """The trace of a step of two samples on real tensors."""
+    batch = real_batch(subject, 2)
+    return MemoryTrace.from_dict(trace_step(subject.workload, config or subject.config, batch, asked, Repeats()))
 
 
 def peaks(tape: MemoryTrace) -> dict[str, float]:
@@ -110,13 +105,12 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
     config = subject.repeats.config(subject.config, 2)
     for way in WAYS if name == "bert" else QUICK:
         asked = {"training_arguments": WAYS[way]}
-        fake = MemoryTrace.from_dict(subject._tape(asked, 2, 2))
-        real = MemoryTrace.from_dict(trace_step(subject.workload, config, real_batch(subject, 2), asked, Repeats()))
-        for phase, most in peaks(real).items():
+        fake = peaks(fake_trace(subject, asked, layers=2))
+        for phase, most in peaks(real_trace(subject, asked, config)).items():
             # torch's shape function for a layer norm of bfloat16 with float32 weights gives its statistics 16 bits, the
             # CPU's kernel writes 32: two numbers a token.
             allowed = 0 if way in ("fp32", "checkpointed") else 3 * 2 * 2 * 24 * 2
-            assert abs(peaks(fake)[phase] - most) <= allowed, way
+            assert abs(fake[phase] - most) <= allowed, way
 
 
 @pytest.mark.parametrize(
@@ -146,7 +140,7 @@ def as_a_real_one(workload: Workload) -> None:
     assert notes == []
     few = MemoryTrace.from_dict(told["tapes"][2])
     fake = few if told["whole"] else repeated(few, subject.repeats.counts)
-    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    real = real_trace(subject, asked)
     # Experts go another way without storage: where each one's tokens end, a number of 4 bytes, is held a moment longer.
     ends = 4 * subject.config.num_hidden_layers * getattr(subject.config, "num_experts", 0)
     for phase, most in peaks(real).items():
@@ -157,10 +151,9 @@ def as_a_real_one(workload: Workload) -> None:
 def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated(name: str) -> None:
     subject = subject_of(workload_of(name, **({"attn_implementation": "eager"})))
     asked = {"training_arguments": {}, "model_arguments": {"attn_implementation": "eager"}}
-    batch = real_batch(subject, 2)
-    tracked = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, batch, asked, Repeats()))
+    tracked = real_trace(subject, asked)
     gc.collect()
-    seen = profiled_peaks(subject, batch, asked)
+    seen = profiled_peaks(subject, real_batch(subject, 2), asked)
     told = max(peaks(tracked).values())
     assert abs(seen - told) / told < 0.01
 
@@ -197,7 +190,7 @@ def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) 
         told = subject.step(asked, [])
         assert not told["whole"]
         long = repeated(MemoryTrace.from_dict(told["tapes"][2]), subject.repeats.counts)
-        whole = MemoryTrace.from_dict(subject._tape(asked, 2))
+        whole = fake_trace(subject, asked)
         assert long.tensors == whole.tensors, way
         assert list(long.events(FIRST)) == list(whole.events(FIRST)), way
         assert list(long.events(FURTHER)) == list(whole.events(FURTHER)), way
@@ -208,13 +201,11 @@ def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
     subject = subject_of(workload_of(name))
     for way in QUICK:
         asked = {"training_arguments": WAYS[way]}
-        line = between(
-            *(item for size in (2, 3) for item in (MemoryTrace.from_dict(subject._tape(asked, size, 2)), size))
-        )
+        line = between(fake_trace(subject, asked, 2, 2), 2, fake_trace(subject, asked, 3, 2), 3)
         assert line is not None
-        seven = MemoryTrace.from_dict(subject._tape(asked, 7, 2))
+        seven = peak_lines(fake_trace(subject, asked, 7, 2))
         for phase, lines in peak_lines(line).items():
-            assert max(line.total_at(7) for line in lines) == max(item.total_at(7) for item in peak_lines(seven)[phase])
+            assert max(line.total_at(7) for line in lines) == max(line.total_at(7) for line in seven[phase])
 
 
 @pytest.mark.parametrize(
@@ -270,23 +261,18 @@ def test_what_cannot_be_traced_at_all_says_why() -> None:
 def test_a_config_that_has_checkpointing_on_is_traced_without_it_where_nobody_asks() -> None:
     plain = workload_of("bert")
     checkpointed = dataclasses.replace(plain, model_config={**plain.model_config, "gradient_checkpointing": True})
-    tapes = [
-        MemoryTrace.from_dict(subject_of(item)._tape({"training_arguments": {}}, 2)) for item in (plain, checkpointed)
-    ]
-    assert peaks(tapes[0]) == peaks(tapes[1])
+    first, second = (fake_trace(subject_of(item), {"training_arguments": {}}) for item in (plain, checkpointed))
+    assert peaks(first) == peaks(second)
 
 
 def asked_for(**settings: str) -> dict[str, Any]:
     """Training and model arguments of these settings' values, as an order of this kind has them."""
     effects = [SETTINGS[name].apply(value, cpu()) for name, value in settings.items()]
-    return {
-        "training_arguments": {
-            name: training_argument for known in effects for name, training_argument in known.training_arguments.items()
-        },
-        "model_arguments": {
-            name: model_argument for known in effects for name, model_argument in known.model_arguments.items()
-        },
-    }
+    asked: dict[str, Any] = {"training_arguments": {}, "model_arguments": {}}
+    for effect in effects:
+        asked["training_arguments"] |= effect.training_arguments
+        asked["model_arguments"] |= effect.model_arguments
+    return asked
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
@@ -294,17 +280,15 @@ def asked_for(**settings: str) -> dict[str, Any]:
 def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
     told = subject.step(asked, [])
-    fake = MemoryTrace.from_dict(subject._tape(asked, 2))
-    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    fake = fake_trace(subject, asked)
+    real = real_trace(subject, asked)
     assert peaks(fake) == peaks(real)
     assert told["whole"] == (value != "full_reentrant"), "layers that are not alike stand for no others"
 
 
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     subject = subject_of(workload_of("bert"))
-    full, offload = (
-        peaks(MemoryTrace.from_dict(subject._tape(asked_for(checkpointing=value), 2))) for value in ("full", "offload")
-    )
+    full, offload = (peaks(fake_trace(subject, asked_for(checkpointing=value))) for value in ("full", "offload"))
     layers, held = subject.config.num_hidden_layers, 4 * 2 * 24 * 32
     assert offload[FIRST] <= full[FIRST]
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
@@ -317,11 +301,11 @@ def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None
     whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
     assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))
     assert "weights" not in whole
-    fake = MemoryTrace.from_dict(subject._tape(asked, 2))
-    real = MemoryTrace.from_dict(trace_step(subject.workload, subject.config, real_batch(subject, 2), asked, Repeats()))
+    fake = fake_trace(subject, asked)
+    real = real_trace(subject, asked)
     for phase, most in peaks(real).items():
         assert peaks(fake)[phase] == most
-        assert 1.3 * most < peaks(MemoryTrace.from_dict(subject._tape(asked_for(precision="fp32"), 2)))[phase]
+        assert 1.3 * most < peaks(fake_trace(subject, asked_for(precision="fp32")))[phase]
 
 
 def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) -> None:

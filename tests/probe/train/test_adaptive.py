@@ -12,7 +12,7 @@ from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, CUDA_PROBE, Ti
 from autotune.probe.train.adaptive import HOPELESS_LEAST, settled, verdict
 
 TIMING = Timing(untimed_least=3, untimed_most=8, timed_least=5, timed_most=24, target=0.02, seconds=20.0)
-FAST = Interval(100.0, 99.0, 101.0)
+FAST = 99.0
 
 
 def interval(value: float, width: float) -> Interval:
@@ -64,14 +64,14 @@ def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() ->
 
 def test_a_speed_known_well_enough_is_enough_from_the_least_on() -> None:
     known = interval(10.0, 2 * TIMING.target)
-    assert verdict(known, TIMING.timed_least - 1, 1.0, TIMING, None) == "go on"
+    assert verdict(known, TIMING.timed_least - 1, 1.0, TIMING, None) == "continue"
     assert verdict(known, TIMING.timed_least, 1.0, TIMING, None) == "enough"
 
 
 def test_a_probe_goes_on_while_further_steps_can_give_the_interval_aimed_at() -> None:
     wide = interval(10.0, 0.06)
     assert foreseen_width(wide, 5, 19) <= 2 * TIMING.target < wide.relative_width
-    assert verdict(wide, 5, 1.0, TIMING, None) == "go on"
+    assert verdict(wide, 5, 1.0, TIMING, None) == "continue"
     assert verdict(wide, 24, 1.0, TIMING, None) == "enough"
 
 
@@ -79,10 +79,10 @@ def test_a_probe_ends_where_all_the_steps_allowed_would_not_give_the_interval_ai
     hopelessly_wide = interval(10.0, 0.5)
     assert foreseen_width(hopelessly_wide, 5, 19) > 2 * TIMING.target
     assert verdict(hopelessly_wide, 5, 1.0, TIMING, None) == "enough"
-    assert verdict(hopelessly_wide, 4, 1.0, TIMING, None) == "go on", "the least is the least"
+    assert verdict(hopelessly_wide, 4, 1.0, TIMING, None) == "continue", "the least is the least"
 
 
-@pytest.mark.parametrize(("steps", "said"), [(1, "go on"), (2, "go on"), (3, "enough"), (4, "enough")])
+@pytest.mark.parametrize(("steps", "said"), [(1, "continue"), (2, "continue"), (3, "enough"), (4, "enough")])
 def test_a_probe_ends_when_its_seconds_are_over_but_not_before_three_steps(steps: int, said: str) -> None:
     assert verdict(interval(10.0, 0.06), steps, TIMING.seconds + 0.1, TIMING, None) == said
 
@@ -90,9 +90,9 @@ def test_a_probe_ends_when_its_seconds_are_over_but_not_before_three_steps(steps
 def test_a_probe_wholly_below_the_best_is_hopeless_from_three_steps_on() -> None:
     slow = Interval(50.0, 40.0, 60.0)
     assert HOPELESS_LEAST == 3
-    assert verdict(slow, 2, 1.0, TIMING, FAST) == "go on"
+    assert verdict(slow, 2, 1.0, TIMING, FAST) == "continue"
     assert verdict(slow, 3, 1.0, TIMING, FAST) == "hopeless"
-    assert verdict(slow, 3, 1.0, TIMING, None) == "go on"
+    assert verdict(slow, 3, 1.0, TIMING, None) == "continue"
     assert verdict(slow, 24, 99.0, TIMING, FAST) == "hopeless", "it may not win, however long it was measured"
 
 
@@ -102,8 +102,8 @@ def test_every_probe_ends_between_its_least_and_its_most(timing: Timing, spread:
     for seed in range(20):
         chance = random.Random(seed)
         seconds: list[float] = []
-        said = "go on"
-        while said == "go on":
+        said = "continue"
+        while said == "continue":
             seconds.append(0.1 * max(0.1, chance.gauss(1.0, spread)))
             speed = ratio_interval([8] * len(seconds), seconds)
             said = verdict(speed, len(seconds), sum(seconds), timing, None)
@@ -121,9 +121,9 @@ def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_no
     assert not settled([9.0, *[0.05] * 29], CUDA_PROBE)
     assert settled([9.0, *[0.05] * 30], CUDA_PROBE)
     known = interval(10.0, 0.001)
-    assert verdict(known, 50, 0.99, CUDA_PROBE, None) == "go on"
+    assert verdict(known, 50, 0.99, CUDA_PROBE, None) == "continue"
     assert verdict(known, 50, 1.0, CUDA_PROBE, None) == "enough"
-    assert verdict(known, 4, 9.0, CUDA_PROBE, None) == "go on", "the least is the least"
+    assert verdict(known, 4, 9.0, CUDA_PROBE, None) == "continue", "the least is the least"
     probe, confirmation = timings(is_cpu=True)
     assert settled([0.1, 0.05, 0.05], probe)
     assert verdict(known, confirmation.timed_least, 0.5, confirmation, None) == "enough"

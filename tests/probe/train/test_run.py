@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.core import Environment, Interval, Measurement, Outcome, Workload
+from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker
@@ -58,23 +58,17 @@ def own_trainer(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("checkpointing", "none"),
         ("checkpointing", "full"),
         ("checkpointing", "every_2nd"),
         ("checkpointing", "full_reentrant"),
         ("precision", "bf16"),
         ("precision", "bf16_weights"),
-        ("optimizer", "adamw_torch"),
         ("optimizer", "adamw_torch_fused"),
         ("optimizer", "adamw_bnb_8bit"),
         ("optimizer", "adafactor"),
-        ("optimizer", "sgd"),
-        ("workers", 0),
         ("workers", 2),
         ("attention", "eager"),
-        ("attention", "sdpa"),
         ("threads", 1),
-        ("threads", 2),
     ],
 )
 def test_every_value_that_a_cpu_knows_is_really_trained_with(
@@ -292,7 +286,7 @@ def test_a_training_held_to_too_little_runs_out_of_memory_and_says_where(gpt2: T
             assert measurement.held_bytes + measurement.refused_bytes > (measurement.allowed_bytes or 0) * 0.75
 
 
-@pytest.mark.parametrize("allowed", [1, 20, 38, 50, 62])
+@pytest.mark.parametrize("allowed", [1, 38, 62])
 def test_an_optimizers_library_that_does_not_fit_is_an_out_of_memory_too(
     gpt2: Train, environment: Environment, allowed: int
 ) -> None:
@@ -360,10 +354,3 @@ def test_a_training_that_ends_without_a_timed_step_crashed(own: Train) -> None:
     measurement = own("train nothing")
     assert measurement.outcome is Outcome.CRASHED
     assert measurement.reason == "the training ended without a timed step"
-
-
-def test_a_hopeless_probe_ends_itself(own: Train) -> None:
-    timing = replace(QUICK, timed_most=6)
-    measurement = own(best_so_far=Interval(1e9, 0.9e9, 1.1e9), timing=timing)
-    assert (measurement.outcome, measurement.ended_early, len(measurement.steps)) == (Outcome.COMPLETED, True, 3)
-    assert not own(best_so_far=Interval(1e-9, 0.9e-9, 1.1e-9), timing=timing).ended_early

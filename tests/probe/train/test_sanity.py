@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
@@ -100,7 +100,7 @@ def prepared(
 # As a real run does it ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["bert-mini", "gpt2-mini", "vit-mini"])
+@pytest.mark.parametrize("model", ["bert-mini", "vit-mini"])
 def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_settings(
     prepared: Rehearse, workload_of: Callable[..., Workload], model: str
 ) -> None:
@@ -117,11 +117,6 @@ def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_setting
     assert set(rehearsal.peak_bytes) == {"training", "evaluation", "saving"}
     assert min(rehearsal.peak_bytes.values()) > 0
     assert [line.partition(":")[0] for line in rehearsal.lines()] == ["evaluation", "checkpoint"]
-
-
-def test_the_evaluation_batch_that_the_answer_leaves_is_the_one_that_is_checked(own: Rehearse) -> None:
-    assert own(base={"per_device_eval_batch_size": 100}).eval_batch_size == 100
-    assert own(asked=configuration(2)).eval_batch_size == TrainingArguments.per_device_eval_batch_size == 8
 
 
 def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared: Rehearse) -> None:
@@ -241,15 +236,15 @@ def test_steps_that_loss_scaling_left_out_do_not_count(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = make_order(tmp_path, environment)
-    rehearser = sanity.Rehearser(order, memory_of(order), tmp_path)
+    check = sanity.Check(order, memory_of(order), tmp_path)
     accelerator = SimpleNamespace(optimizer_step_was_skipped=True)
-    rehearser.attach(SimpleNamespace(accelerator=accelerator, add_callback=lambda _: None))
-    monkeypatch.setattr(rehearser, "_evaluate", lambda: None)
+    check.attach(SimpleNamespace(accelerator=accelerator, add_callback=lambda _: None))
+    monkeypatch.setattr(check, "_evaluate", lambda: None)
     monkeypatch.setattr(sanity, "checkpoint_size", lambda _: 1)
     control = SimpleNamespace(should_training_stop=False)
     stopped = []
     for step, skipped in enumerate([True, True, False, False], 1):
         accelerator.optimizer_step_was_skipped = skipped
-        rehearser.on_step_end(None, SimpleNamespace(global_step=step, max_steps=8), control)
+        check.on_step_end(None, SimpleNamespace(global_step=step, max_steps=8), control)
         stopped.append(control.should_training_stop)
     assert stopped == [False, False, False, True]
