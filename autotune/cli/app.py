@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -92,9 +93,7 @@ def verify(
         from autotune.commands.verify.result import verification_lines
         from autotune.commands.verify.run import verify
 
-        def watch(line: str) -> None:
-            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
-
+        watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         verification = verify(study_folder(study, output_dir), steps, watch=watch)
         if as_json:
             command.json(verification.to_dict())

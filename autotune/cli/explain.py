@@ -1,6 +1,5 @@
 """`autotune explain`: command of `autotune.explain`."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -28,11 +27,7 @@ def explain(
         from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
 
-        def watch(line: str) -> None:
-            if not quiet:
-                print(line, file=sys.stderr, flush=True)
-
-        explanation = explain(study_folder(study, output_dir), rounds, fresh, watch)
+        explanation = explain(study_folder(study, output_dir), rounds, fresh, watch=not quiet)
         if as_json:
             command.json(explanation.to_dict())
         else:

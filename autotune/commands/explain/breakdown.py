@@ -1,11 +1,12 @@
 """Memory breakdown of configurations, and their arithmetic."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core import Configuration, Environment, Workload
 from autotune.core.errors import TracingFailed
+from autotune.core.io import Serializable
 from autotune.memory.estimate import NotTraced
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import known_rates, traced
@@ -14,7 +15,7 @@ from autotune.study.warm_start import arithmetic_of
 
 
 @dataclass(frozen=True)
-class MemoryBreakdown:
+class MemoryBreakdown(Serializable):
     """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced (problems: why).
 
     arithmetic: operations of a sample, and of the device's fastest products.
@@ -23,13 +24,6 @@ class MemoryBreakdown:
     peaks: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     problems: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "MemoryBreakdown":
-        return cls(data["peaks"], Arithmetic.from_dict(data["arithmetic"]), tuple(data["problems"]))
 
 
 def memory_breakdown(

@@ -85,21 +85,6 @@ def _is_active(name: str, values: Mapping[str, Value]) -> bool:
 # The path ---------------------------------------------------------------------------------------------------------
 
 
-def ordered(settings: Sequence[str], answer: Trial, without: Mapping[str, Trial], objective: str) -> list[str]:
-    """The settings in the order in which the path tries them.
-
-    First those without which the answer does not run: what saves memory must precede what needs it. Then by the answer's
-    loss without each in the first round, largest first.
-    """
-    answer_speed = speed(answer.measurement, objective) or 0.0
-
-    def loss(name: str) -> float:
-        left = speed(without[name].measurement, objective) if without[name].measurement.feasible else None
-        return answer_speed / left if left else math.inf
-
-    return sorted(settings, key=loss, reverse=True)
-
-
 def find_path(
     settings: Sequence[str], configuration_of: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
 ) -> list[Taken]:
@@ -147,13 +132,20 @@ def path_steps(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], obj
 
 
 def ablations(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[Ablation, ...]:
-    """The answer without each setting: first those without which it does not run, then the largest loss first."""
+    """The answer without each setting: first those without which it does not run, then the largest loss first.
+
+    In this order the path tries the settings: what saves memory must precede what needs it.
+    """
     values = answer.configuration.values
-    rows = []
-    for setting, trial in without.items():
-        others = trial.configuration.values
-        also = tuple(name for name, value in values.items() if others[name] != value and name != setting)
-        rows.append(Ablation(setting, also, trial, gain_of(answer, trial, objective)))
+    rows = [
+        Ablation(
+            setting,
+            tuple(name for name in values if trial.configuration.values[name] != values[name] and name != setting),
+            trial,
+            gain_of(answer, trial, objective),
+        )
+        for setting, trial in without.items()
+    ]
     return tuple(sorted(rows, key=lambda row: math.inf if row.gain is None else float(row.gain), reverse=True))
 
 

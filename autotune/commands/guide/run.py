@@ -13,7 +13,7 @@ from autotune.commands.guide.plot import ladder_svg
 from autotune.commands.guide.table import ladder_frame, ladder_page
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
-from autotune.core.request import tuning_request
+from autotune.core.request import OPTIONS, tuning_request
 from autotune.core.units import format_bytes
 from autotune.probe import Probe
 from autotune.probe.device import nvml
@@ -31,12 +31,6 @@ from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
 
 FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
-
-OPTIONS = (
-    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
-    *("device", "memory_limit", "headroom", "probe_timeout", "trust_remote_code", "output_dir"),
-)
-"""Options of a search that apply here."""
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=CONFIRMATION.timed_most, target=CONFIRMATION.target)
 ON_CUDA = replace(
@@ -81,9 +75,8 @@ def guide(
     ProbeHostFailed; KeyboardInterrupt passes after the measured part was written.
     """
     given = locals()
-    request = tuning_request(
-        os.fspath(model), global_batch_size, space="guide", **{name: given[name] for name in OPTIONS}
-    )
+    options = {name: given[name] for name in OPTIONS if name in given}
+    request = tuning_request(os.fspath(model), global_batch_size, space="guide", **options)
     if request.global_batch_size % MICRO_STEPS:
         raise InvalidRequest(
             f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",
