@@ -92,32 +92,25 @@ def find_path(
 
     Each adds the first setting in order with which it runs, or several where none runs alone.
     """
-    path: list[Taken] = [frozenset()]
-    if not runs(configuration_of(path[0])):
-        path = [_next(path[0], settings, configuration_of, runs)]
-    while len(path[-1]) < len(settings):
-        path.append(_next(path[-1], settings, configuration_of, runs))
+    taken: Taken = frozenset()
+    path = [taken] if runs(configuration_of(taken)) else []
+    while len(taken) < len(settings):
+        remaining = [name for name in settings if name not in taken]
+        tried = {configuration_of(taken)}  # a setting that is still inactive changes nothing
+        following = frozenset(settings)
+        for added in (names for count in range(1, len(remaining)) for names in combinations(remaining, count)):
+            configuration = configuration_of(taken | set(added))
+            if configuration in tried:
+                continue
+            if len(tried) > MOST_TRIED:
+                break
+            tried.add(configuration)
+            if runs(configuration):
+                following = taken | set(added)
+                break
+        taken = following
+        path.append(taken)
     return path
-
-
-def _next(
-    taken: Taken,
-    settings: Sequence[str],
-    configuration_of: Callable[[Taken], Configuration],
-    runs: Callable[[Configuration], bool],
-) -> Taken:
-    remaining = [name for name in settings if name not in taken]
-    tried = {configuration_of(taken)}  # a setting that is still inactive changes nothing
-    for added in (names for count in range(1, len(remaining)) for names in combinations(remaining, count)):
-        configuration = configuration_of(taken | set(added))
-        if configuration in tried:
-            continue
-        if len(tried) > MOST_TRIED:
-            break
-        tried.add(configuration)
-        if runs(configuration):
-            return taken | set(added)
-    return frozenset(settings)
 
 
 def path_steps(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[PathStep, ...]:
