@@ -6,20 +6,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
-from autotune.commands.explain.breakdown import MemoryBreakdown, memory_breakdown
-from autotune.commands.explain.explanation import Explanation
+from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
 from autotune.commands.explain.reasons import alternatives, bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
+from autotune.core.errors import TracingFailed
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
+from autotune.memory.estimate import NotTraced
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
@@ -27,6 +30,7 @@ from autotune.study.objective import speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
+from autotune.study.warm_start import arithmetic_of
 
 Watch = Callable[[str], None]
 
@@ -144,8 +148,7 @@ class _StudyProbe:
         path, result = self.place / "anatomy.json", self.result
         if path.exists():
             return MemoryBreakdown.from_dict(read_json(path))
-        base = result.request.training_args
-        breakdown = memory_breakdown(self._host, result.workload, result.environment, base, configurations)
+        breakdown = _traced(self._host, result, configurations)
         with reporting_storage(self.place.parent):
             write_json(path, breakdown.to_dict())
         return breakdown
@@ -183,3 +186,20 @@ def _recorded_environment(place: Path) -> Environment | None:
     """Of an explanation that was started here; else None."""
     record = place / "environment.json"
     return Environment.from_dict(read_json(record)) if record.exists() else None
+
+
+def _traced(host: ProbeHost, result: SearchResult, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
+    """Of these configurations, by name; one that cannot be traced is a problem in the result, not an error."""
+    peaks: dict[str, Mapping[str, Any] | None] = dict.fromkeys(configurations)
+    environment, base = result.environment, result.request.training_args
+    try:
+        model = traced(host, result.workload, environment, configurations.values(), base)
+    except TracingFailed as failed:
+        return MemoryBreakdown(peaks, problems=(failed.written[0],))
+    problems: dict[str, None] = {}
+    for name, configuration in configurations.items():
+        try:
+            peaks[name] = model.peak(configuration).to_dict()
+        except NotTraced as error:
+            problems[str(error)] = None
+    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems))

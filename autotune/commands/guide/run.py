@@ -1,16 +1,20 @@
 """Guide: the methods of the Hugging Face guides measured on this machine, each by a probe, in the guides' order."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
-from autotune.commands.guide.live import guide_watcher
 from autotune.commands.guide.plot import ladder_svg
-from autotune.commands.guide.table import ladder_frame, ladder_page
+from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.request import OPTIONS, tuning_request
@@ -22,7 +26,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file, write_table
-from autotune.report.live.views import errors
+from autotune.report.live.views import errors, is_lively
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.limits import check_files, check_model_fits
 from autotune.study.limits import memory_limit as limit_of
@@ -113,6 +117,27 @@ def _watcher(watch: Watch | bool | None) -> AbstractContextManager[Watch]:
     if callable(watch):
         return nullcontext(watch)
     return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
+
+
+@contextmanager
+def guide_watcher(console: Console) -> Iterator[Watch]:
+    """A `watch` that prints a line for each method, and on a terminal shows the one that is being measured."""
+    doing, since = "reading device, model and data", time.monotonic()
+
+    def status() -> Text:
+        return Text(f"{doing} ... {time.monotonic() - since:.0f} s", style="dim", no_wrap=True, overflow="ellipsis")
+
+    def watch(ladder: Ladder, what: str) -> None:
+        nonlocal doing, since
+        doing, since = what or doing, time.monotonic()
+        if not what:
+            console.print(latest_line(ladder), markup=False, highlight=False, soft_wrap=True)
+
+    if not is_lively(console):
+        yield watch
+        return
+    with Live(console=console, get_renderable=status, refresh_per_second=2, transient=True):
+        yield watch
 
 
 def run_guide(

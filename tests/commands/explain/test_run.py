@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli.app import app
-from autotune.commands.explain import breakdown, remeasure, run
-from autotune.commands.explain.breakdown import MemoryBreakdown
-from autotune.commands.explain.explanation import Explanation
+from autotune.commands.explain import remeasure, run
+from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
 from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
 from autotune.commands.explain.run import explain, explained
 from autotune.commands.explain.text import explanation_lines, explanation_markdown
@@ -509,7 +508,7 @@ def test_a_study_is_explained_with_real_probes(
 ) -> None:
     monkeypatch.setattr(remeasure, "SPEED_UP_WIDTH", math.inf)
     monkeypatch.setattr(run, "environment_here", lambda *_: environment)  # each reading takes a host of its own
-    monkeypatch.setattr(breakdown, "known_rates", lambda *_: {})
+    monkeypatch.setattr(run, "known_rates", lambda *_: {})
     folder = result(
         [
             trial(number, 30.0 + number, of=configuration(2 + 2 * number, 4), confirmed=30.0 + number)
