@@ -82,6 +82,7 @@ def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) ->
     assert judge(work, findings, tmp_path) == JUDGED
 
 
+@pytest.mark.nightly
 def test_a_small_study_s_page_is_measured(tmp_path: Path) -> None:
     main(6, 2, tmp_path / "page.md")
     assert "| 6 | 2 | " in (tmp_path / "page.md").read_text()
