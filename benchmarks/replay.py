@@ -133,8 +133,8 @@ def replayed(
 
 
 def bound_of(stop_reason: str) -> float | None:
-    """What a statement says that no untried configuration wins, a share."""
-    if stop_reason.startswith("every configuration"):
+    """Share by which untested configurations can still beat the best, as the stop reason says; None where it does not."""
+    if stop_reason.startswith("all configurations"):
         return 0.0
     said = re.findall(r"(?:by more than|by at most) ([\d.]+)%", stop_reason)
     return float(said[-1]) / 100 if said else None

@@ -31,8 +31,6 @@ from tests.hurry import hurried, hurry
 REFUSED = [row for row in ROWS if row.code != FINE]
 TAKEN = [row for row in ROWS if row.code == FINE]
 FOR_REAL = [row for row in ROWS if row.for_real]
-ALWAYS_REAL = ("a sequence longer than the model takes",)
-"""Rows that also run as a process in every run of the tests; a child refuses both."""
 
 OURS = {name for name, value in vars(errors).items() if isinstance(value, type)} | {"SpaceFile", "pydantic"}
 """Names that mean nothing to a user."""
@@ -144,11 +142,8 @@ def test_what_only_looks_wrong_is_searched_to_its_end(
     run(row, here)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, marks=() if row.what in ALWAYS_REAL else pytest.mark.nightly) for row in FOR_REAL],
-    ids=lambda row: row.what,
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("row", FOR_REAL, ids=lambda row: row.what)
 def test_and_so_it_does_as_a_command_with_the_real_host(row: BadInput, here: Path) -> None:
     before = set(snapshot(here))
     done = subprocess.run(

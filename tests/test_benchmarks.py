@@ -69,14 +69,6 @@ def test_peers_are_ranked_by_what_keeps_the_global_batch_and_fits() -> None:
     assert "Of the 2 that keep the global batch and fit, `autotune search` is first, 60.0 samples/s" in text
 
 
-def test_promised_speeds_are_compared_with_the_plain_training() -> None:
-    speed = {"samples_per_second": 57.0, "samples_per_second_low": 55.0, "samples_per_second_high": 59.0}
-    promised = {"best": speed | {"peak_bytes": 290 * MIB}, "baseline": speed | {"peak_bytes": 280 * MIB}}
-    ours = Finding("autotune", FINDINGS[-1].arguments, {}, 20, 7, 123.4, "", promised)
-    lines = section("t", 48, [*FINDINGS[:-1], ours], JUDGED)
-    assert rows(lines)["best"] == ["57.0 (55.0 to 59.0)", "60.0", "-5.0%", "290 MiB", "300 MiB"]
-
-
 def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) -> None:
     work = WORKS[0]
     for result in FINDINGS:
@@ -90,6 +82,7 @@ def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) ->
     assert judge(work, findings, tmp_path) == JUDGED
 
 
+@pytest.mark.nightly
 def test_a_small_study_s_page_is_measured(tmp_path: Path) -> None:
     main(6, 2, tmp_path / "page.md")
     assert "| 6 | 2 | " in (tmp_path / "page.md").read_text()

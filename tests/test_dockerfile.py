@@ -45,15 +45,9 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
-def test_the_base_image_is_a_pinned_one_with_cuda() -> None:
-    (base,) = given_to("FROM")
-    assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-runtime-ubuntu\d+\.\d+", base)
-
-
-@pytest.mark.parametrize("source", COPIED)
-def test_what_is_copied_is_there_and_not_ignored(source: str) -> None:
-    assert (ROOT / source).exists()
-    assert f"!{source.rstrip('/')}" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert not [source for source in COPIED if not (ROOT / source).exists() or f"!{source.rstrip('/')}" not in lines]
 
 
 def test_whatever_the_build_reads_is_copied() -> None:

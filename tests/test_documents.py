@@ -5,6 +5,7 @@ first. A recorded host answers searches; README's first command and the data fro
 in `make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be valid.
 """
 
+import json
 import re
 import runpy
 import shlex
@@ -98,7 +99,9 @@ def run_for_real(words: list[str], folder: Path, text: str | None = None) -> Non
 
 
 def words_of(command: str) -> list[str]:
-    return shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
+    """The command with fewer trials and rounds."""
+    more = ["--confirmation-rounds", "1"] if command.startswith("autotune search ") else []
+    return [*shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command)), *more]
 
 
 def pages_of(blocks: list[tuple[str, str]]) -> list[str]:
@@ -119,12 +122,12 @@ def test_the_commands_of_a_page_run(page: str, recorded: Callable[[str], None]) 
 
 
 def test_the_readme_s_first_command_runs_for_real(tmp_path: Path) -> None:
-    run_for_real(["-m", *words_of(CONSOLE[0][1])], tmp_path)
+    run_for_real(["-m", *words_of(CONSOLE[0][1]), "--search-space", "quick"], tmp_path)
 
 
 def test_a_search_on_data_from_a_file_runs_for_real(tmp_path: Path) -> None:
     (command,) = (command for page, command in CONSOLE if page == "docs/own_data.md")
-    run_for_real(["-m", *words_of(command)], folder_of("docs/own_data.md", tmp_path))
+    run_for_real(["-m", *words_of(command), "--sampler", "random"], folder_of("docs/own_data.md", tmp_path))
 
 
 @pytest.mark.nightly
@@ -179,16 +182,23 @@ def test_an_example_runs_for_real(script: str, tmp_path: Path) -> None:
     run_for_real([str(EXAMPLES / script)], tmp_path)
 
 
-@pytest.mark.parametrize("is_recorded", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_the_notebook_runs_to_its_last_assert_and_shows_its_table(is_recorded: bool, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_s_cells_run_to_their_last_assert(recorded: Callable[[str], None]) -> None:
+    book = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+    assert not any(cell.get("outputs") for cell in book["cells"]), "saved with outputs"
+    code = [block for cell in book["cells"] if cell["cell_type"] == "code" for block in ["".join(cell["source"])]]
+    assert "assert" in code[-1].splitlines()[-2]
+    recorded("docs/index.md")
+    exec(compile("\n".join(code), "notebook.ipynb", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.nightly
+def test_the_notebook_runs_in_jupyter_and_shows_its_table(tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     book = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
-    assert not any(cell.get("outputs") for cell in book.cells), "saved with outputs"
     client = nbclient.NotebookClient(book, timeout=500, resources={"metadata": {"path": str(tmp_path)}})
-    client.execute(env=hurried(recorded=is_recorded))
-    cells = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert "assert" in cells[-1].source.splitlines()[-2]
-    table = next(cell for cell in cells if "to_frame" in cell.source)
+    client.execute(env=hurried())
+    table = next(cell for cell in book.cells if cell.cell_type == "code" and "to_frame" in cell.source)
     assert "samples_per_second" in table.outputs[0].data["text/plain"]
 
 

@@ -42,7 +42,8 @@ def studies(part: int, folder: Path) -> set[str]:
     return {name.split("/")[1] for name in names if name.endswith("/result.json")}
 
 
-@pytest.mark.parametrize("part", [2, *(pytest.param(part, marks=pytest.mark.nightly) for part in (1, 3, 4, 5))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", STUDIES)
 def test_every_part_runs_to_its_archive(part: int, tmp_path: Path) -> None:
     process = start(part, tmp_path, recorded=True)
     output, _ = process.communicate(timeout=600)

@@ -15,7 +15,10 @@ from autotune.core.errors import NothingFits
 from autotune.study import finish
 from tests.hurry import hurry
 
-WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
+WORDS = (
+    "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --confirmation-rounds 1 "
+    "--no-history --quiet"
+)
 FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimizer=adamw_torch_fused", "workers=0")
 
 
@@ -85,6 +88,7 @@ def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResul
     assert "torchrun --nproc-per-node 2" in str(refused.value)
 
 
+@pytest.mark.nightly
 def test_nothing_fits_on_two_ranks_where_each_has_too_little(tmp_path: Path) -> None:
     """The limit is each rank's own."""
     fixed = dict(item.split("=") for item in FIXED)

@@ -2,16 +2,16 @@
 
 import json
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, json_error
+from autotune.cli.common import ErrorReporter, given_options, json_error, resuming
 from autotune.cli.compare import compare
-from autotune.cli.estimate import estimate
-from autotune.cli.explain import explain
 from autotune.cli.guide import guide
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
@@ -54,7 +54,39 @@ app = typer.Typer(
 )
 
 app.command()(search)
-app.command()(estimate)
+
+
+@app.command()
+def estimate(
+    model: o.Model,
+    global_batch_size: o.GlobalBatchSize,
+    memory_limit: Annotated[str | None, Option(help="Memory of the device to estimate for, as 24GiB.")] = None,
+    gpu: o.Gpu = None,
+    task: o.Task = None,
+    sequence_length: o.SequenceLength = None,
+    space: o.SearchSpace = "default",
+    fix: o.Fix = None,
+    only: o.Only = None,
+    device: Annotated[
+        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
+    ] = "cuda",
+    headroom: o.Headroom = "5%",
+    args: o.Args = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Estimate the memory that training MODEL needs and what fits, from its config alone: no device, no weights."""
+    arguments = locals()
+    with ErrorReporter(as_json) as command:
+        from autotune.commands.estimate.run import estimate
+        from autotune.commands.estimate.text import forecast_lines
+
+        forecast = estimate(**given_options(arguments))
+        if as_json:
+            command.json(forecast.to_dict())
+        else:
+            print("\n".join(forecast_lines(forecast.to_dict())))
+        forecast.check()
 
 
 @app.command()
@@ -82,7 +114,7 @@ def search_spaces(as_json: o.AsJson = False) -> None:
 @app.command()
 def verify(
     study: o.Study,
-    steps: Annotated[int, typer.Option(help="Timed steps; up to 10 untimed ones precede them.")] = 500,
+    steps: Annotated[int, Option(help="Timed steps; up to 10 untimed ones precede them.")] = 500,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
@@ -92,9 +124,7 @@ def verify(
         from autotune.commands.verify.result import verification_lines
         from autotune.commands.verify.run import verify
 
-        def watch(line: str) -> None:
-            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
-
+        watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         verification = verify(study_folder(study, output_dir), steps, watch=watch)
         if as_json:
             command.json(verification.to_dict())
@@ -118,5 +148,31 @@ def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
             print("\n".join(doctor_lines(environment)))
 
 
-for command in (studies, report, compare, guide, explain):
+for command in (studies, report, compare, guide):
     app.command()(command)
+
+
+@app.command()
+def explain(
+    study: o.Study,
+    rounds: Annotated[
+        int,
+        Option(help="Rounds of measuring each configuration; up to twice as many while the result is uncertain."),
+    ] = 3,
+    output_dir: o.OutputDir = "reports",
+    fresh: Annotated[
+        bool, Option("--fresh", help="Discard what an earlier explanation measured and start again.")
+    ] = False,
+    as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Explain a study's speed-up setting by setting, by measuring the steps from your settings to the result."""
+    with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as command:
+        from autotune.commands.explain.run import explain
+        from autotune.commands.explain.text import explanation_lines
+
+        explanation = explain(study_folder(study, output_dir), rounds, fresh, watch=not quiet)
+        if as_json:
+            command.json(explanation.to_dict())
+        else:
+            print("\n".join(explanation_lines(explanation)))

@@ -53,8 +53,7 @@ def guide(
 def _run_guide(options: dict[str, Any], command: ErrorReporter, as_json: bool) -> None:
     from rich.console import Console
 
-    from autotune.commands.guide.live import guide_watcher
-    from autotune.commands.guide.run import check_any_fits, guide
+    from autotune.commands.guide.run import check_any_fits, guide, guide_watcher
 
     latest: list[Ladder] = []
     interrupted: KeyboardInterrupt | None = None

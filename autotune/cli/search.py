@@ -83,16 +83,14 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
     from autotune.study.limits import check_request
 
     # Wrong options are refused within a second: the search's own imports take as long.
-    user_fields = read_user_arguments(args=options.get("args")).fields
-    arguments = ("model", "global_batch_size", *OPTIONS)
-    request = {name: value for name, value in options.items() if name in arguments}
-    check_request(tuning_request(**request, training_args=user_fields))
+    arguments = {name: options[name] for name in ("model", "global_batch_size", *OPTIONS) if name in options}
+    request = tuning_request(**arguments, training_args=read_user_arguments(args=options.get("args")).fields)
+    check_request(request)
 
-    from autotune.commands.finished import finished_answer
+    from autotune.commands.finished import finished_study, request_fingerprint
 
     # The same command on a finished study prints its result before anything heavy is loaded.
-    further = {name: options[name] for name in ("args", "fresh") if name in options}
-    if result := finished_answer(request.pop("model"), request.pop("global_batch_size"), request | further):
+    if not options["fresh"] and (result := finished_study(request, request_fingerprint(request))):
         return result
     from rich.console import Console
 

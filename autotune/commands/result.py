@@ -1,4 +1,4 @@
-"""TuningResult: what a search found; each method is one call downwards."""
+"""TuningResult: the result of a search, and what can be done with it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TuningResult(SearchResult):
-    """The answer of a search, and what can be done with it; plain data, loaded without unpickling."""
+    """The result of a search, and what can be done with it; plain data, loaded without unpickling."""
 
     def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
         """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
 
         All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
-        the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` unless told.
+        the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
         unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
@@ -59,7 +59,7 @@ class TuningResult(SearchResult):
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
         where there is none. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
         `BatchSizeChanged` where the Trainer's own arguments state another global batch size, unless the search began with
-        these sizes and was asked for another one, and with `LossWarning` as `training_arguments` does.
+        these sizes and requested another one, and with `LossWarning` as `training_arguments` does.
         """
         from autotune.commands.trainer.apply import applied
 
@@ -87,9 +87,9 @@ class TuningResult(SearchResult):
     def verify(
         self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
     ) -> "Verification":
-        """Train the answer for real and hold it against what was promised; arguments and errors as of `autotune.verify`.
+        """Train with the answer and compare with what the search measured; arguments and errors as of `autotune.verify`.
 
-        Raises InvalidRequest where the result lies in no folder.
+        Raises InvalidRequest where the result is in no folder.
         """
         from autotune.commands.verify.run import verify
 
@@ -100,7 +100,7 @@ class TuningResult(SearchResult):
     ) -> "Explanation":
         """Where the speed-up comes from, setting by setting; arguments and errors as of `autotune.explain`.
 
-        Raises InvalidRequest where the result lies in no folder.
+        Raises InvalidRequest where the result is in no folder.
         """
         from autotune.commands.explain.run import explain
 
@@ -108,7 +108,7 @@ class TuningResult(SearchResult):
 
     def _saved_in(self) -> Path:
         if self.folder is None:
-            raise InvalidRequest("This result lies in no folder.", "Write it with result.save(FOLDER), and load that.")
+            raise InvalidRequest("This result is in no folder.", "Write it with result.save(FOLDER), and load that.")
         return self.folder
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,5 +187,5 @@ class TuningResult(SearchResult):
 
     @classmethod
     def load(cls, folder: str | Path) -> "TuningResult":
-        """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+        """The result in a report folder. Raises InvalidRequest where there is none or it is damaged."""
         return cls(**fields_of_saved(folder))

@@ -23,8 +23,8 @@ def begin(result: SearchResult, folder: str | Path) -> None:
     from autotune.report.files import write_question  # loads pandas, which reading a study does without
 
     record = {
-        "request": _without_places(result.request.to_dict()),
-        "workload": _told(result.workload),
+        "request": _plain_request(result.request.to_dict()),
+        "workload": _plain_workload(result.workload),
         "identity": result.identity,
         "memory_limit_bytes": result.memory_limit_bytes,
         "allowed_bytes": result.allowed_bytes,
@@ -62,7 +62,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
 
 
 def fields_of_saved(folder: str | Path) -> dict[str, Any]:
-    """The result that lies in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+    """Fields of the result in a report folder. Raises InvalidRequest where there is none or it is damaged."""
     folder = Path(folder)
     try:
         record = read_json(folder / REQUEST)
@@ -112,20 +112,20 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         ) from error
 
 
-def _without_places(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with names instead of absolute paths: a report folder tells no one where a machine keeps its files."""
+def _plain_request(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with names instead of absolute paths, which a report folder does not show."""
     shown = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
     return shown | {"output_dir": "reports"}
 
 
-def _told(workload: Workload) -> dict[str, Any]:
-    """The workload as plain data, its places left out likewise."""
+def _plain_workload(workload: Workload) -> dict[str, Any]:
+    """The workload as plain data, its absolute paths left out likewise."""
     places = {name: named(getattr(workload, name)) for name in ("name", "source", "weights")}
     return workload.to_dict() | places | {"text_source": scrubbed(workload.text_source)}
 
 
 def _with_its_code(workload: Workload, folder: Path) -> Workload:
-    """Where the code of a model that brings its own lies, as the first order of the search has it."""
+    """The workload with the folder of the model's own code, as the first order of the search has it."""
     if workload.trust_remote_code:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             order = read_json(probe_folder(folder, 0) / ORDER)

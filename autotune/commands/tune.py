@@ -24,9 +24,6 @@ from autotune.workload.model.rebuild import Prebuilt, rebuilt
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
 
-THE_TRAINER_S = ("dataset", "dataset_split", "text_column", "label_column", "tokenizer")
-"""Options of a search that do not apply: a Trainer has its data."""
-
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
@@ -81,7 +78,7 @@ def tune(
     parts that cannot be pickled), and all that `search` raises.
     """
     given = locals()
-    options = {name: given[name] for name in OPTIONS if name not in THE_TRAINER_S}
+    options = {name: given[name] for name in OPTIONS if name in given}
     extract.check(trainer)
     args = trainer.args
     stated = args.per_device_train_batch_size * args.gradient_accumulation_steps

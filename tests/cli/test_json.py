@@ -53,12 +53,6 @@ def test_studies_are_one_object_the_damaged_among_them(studies: Path) -> None:
     assert told("studies", "--output-dir", "nowhere")[1] == {"studies": []}
 
 
-def test_a_report_is_one_object(studies: Path) -> None:
-    code, known, err = told("report", "first")
-    assert (code, err) == (0, "")
-    assert known["statement"] == "the budget of 3 trials is used"
-
-
 @pytest.mark.parametrize("setting", [{"warp": "on"}, {"precision": "fp6"}], ids=["setting", "value"])
 def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_be_read(
     setting: dict[str, Value], studies: Path
@@ -128,33 +122,23 @@ def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_who_interrupts_is_told_which_command_goes_on(
+def test_who_interrupts_is_told_what_is_kept_and_how_to_resume(
     fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
         with contextlib.redirect_stdout(sys.stderr):
             watch(Progress("preparing", (), message="estimating memory"))
+        watch(Progress("stopping", (), best=trial(3), folder=studies / "reports" / "first"))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "search", interrupted)
     words = ["search", "bert-mini", "--global-batch-size", "8", *(["--fresh"] if fresh else [])]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (130, "estimating memory\n")
-    assert done.stderr.startswith("Interrupted. What was measured before is kept.")
-    assert "Run the same command again" in done.stderr
-    assert ("without --fresh" in done.stderr) is fresh
-    assert done.stderr.count("\n") == 1
-
-
-def test_who_interrupts_is_told_where_the_report_is(studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
-        watch(Progress("stopping", (), best=trial(3), folder=studies / "reports" / "first"))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "search", interrupted)
-    done = CliRunner().invoke(app, ["search", "bert-mini", "--global-batch-size", "8"])
     assert "Best so far: 8 x 6" in done.stderr
     assert "\nReport so far: reports/first/report.html\n" in done.stderr
+    assert "Interrupted. What was measured before is kept. Run the same command again" in done.stderr
+    assert ("without --fresh" in done.stderr) is fresh
 
 
 @pytest.mark.parametrize(
@@ -168,16 +152,7 @@ def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
     assert err.startswith("Error: ")
 
 
-@pytest.mark.nightly
-def test_an_estimate_in_which_nothing_fits_is_one_object_with_exit_code_3(tmp_path: Path) -> None:
-    words = ["estimate", "bert-mini", "--global-batch-size", "8", "--memory-limit", "600MiB", "--search-space", "quick"]
-    done = run(tmp_path, *words, "--json")
-    assert done.returncode == 3
-    assert "error" not in json.loads(done.stdout)
-    assert "Nothing fits into" in done.stderr
-
-
-@pytest.mark.parametrize("words", [["studies"], ["report", "first"], ["search", "--help"], ["studies", "--json"]])
+@pytest.mark.parametrize("words", [["search", "--help"], ["studies", "--json"]])
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studies: Path) -> None:
     command = [sys.executable, "-m", "autotune", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings())

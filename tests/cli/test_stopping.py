@@ -19,24 +19,11 @@ from autotune.probe.recorded import RecordedHost
 from autotune.study.plan import Progress
 from tests.conftest import RECORDED
 from tests.makers import configuration, result, trial
-from tests.probe.processes import becomes_true
+from tests.probe.processes import becomes_true, started_in
 from tests.terminals import surroundings, terminal
 
-SEARCH = "search bert-mini --global-batch-size 8 --sequence-length 32 --device cpu --n-trials 9 --sampler random --space quick"
+SEARCH = "search bert-mini --global-batch-size 8 --sequence-length 8 --device cpu --n-trials 9 --sampler random --space quick"
 WORDS = [*SEARCH.split(), "--study-name", "stopped"]
-
-
-def running(folder: Path) -> list[Path]:
-    """Processes, zombies aside, that were started by the commands of this test."""
-    mark = f"AUTOTUNE_TEST={folder}\0".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes():
-                found.append(path)
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +46,10 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
     assert [trial.number for trial in search.trials] == [0, 1]
     assert not any(trial.confirmed for trial in search.trials)
     assert "Why it ended: interrupted by the user." in (folder / "reports" / "stopped" / "summary.md").read_text()
-    assert becomes_true(lambda: not running(folder), 20)
+    assert becomes_true(lambda: not started_in(folder), 20)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
     with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
         shown.wait_for("probing 2")
@@ -73,7 +61,7 @@ def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
     search = TuningResult.load(folder / "reports" / "stopped")
     assert [trial.number for trial in search.trials][:2] == [0, 1]
     assert search.stop_reason == "interrupted by the user"
-    assert becomes_true(lambda: not running(folder), 20)
+    assert becomes_true(lambda: not started_in(folder), 20)
 
 
 def next_order(folder: Path) -> Path:
@@ -96,6 +84,7 @@ def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.nightly
 def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_the_log(folder: Path) -> None:
     order = next_order(folder)
     process = started([*WORDS, "--json"], folder)
@@ -111,9 +100,10 @@ def test_a_signal_ends_at_once_with_one_object_of_json_and_no_control_codes_in_t
     assert "Ended by SIGTERM. " in err
     assert "\x1b" not in err
     assert TuningResult.load(folder / "reports" / "stopped").stop_reason == "ended by SIGTERM"
-    assert becomes_true(lambda: not running(folder), 20)
+    assert becomes_true(lambda: not started_in(folder), 20)
 
 
+@pytest.mark.nightly
 def test_a_search_whose_terminal_is_closed_writes_its_report(folder: Path) -> None:
     order = next_order(folder)
     with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
@@ -121,7 +111,7 @@ def test_a_search_whose_terminal_is_closed_writes_its_report(folder: Path) -> No
         shown.close_terminal()
         assert shown.process.wait(60) == 128 + signal.SIGHUP
     assert TuningResult.load(folder / "reports" / "stopped").stop_reason == "ended by SIGHUP"
-    assert becomes_true(lambda: not running(folder), 20)
+    assert becomes_true(lambda: not started_in(folder), 20)
 
 
 class Dying:
@@ -171,4 +161,4 @@ def test_who_ends_an_explanation_is_told_how_to_resume(
     assert process.returncode == 143, err
     assert "Traceback" not in err
     assert "Ended by SIGTERM. What was measured is kept. Run the same command" in err
-    assert becomes_true(lambda: not running(tmp_path), 20)
+    assert becomes_true(lambda: not started_in(tmp_path), 20)

@@ -1,6 +1,7 @@
 """A finished study answers the same request at once; any other request goes on."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.commands import search
-from autotune.commands.finished import finished_answer, request_fingerprint
+from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits
 from autotune.core.io import read_json, write_json
@@ -41,11 +42,25 @@ def searched(**options: Any) -> tuple[TuningResult, list[str]]:
     return result, kinds
 
 
+def stored_answer(**options: Any) -> TuningResult | None:
+    request = tuning_request("bert-mini", 16, **ASKED | options)
+    return finished_study(request, request_fingerprint(request))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study."""
+    folder = searched(output_dir=str(tmp_path_factory.mktemp("reports")))[0].folder
+    assert folder is not None
+    return folder
+
+
 @pytest.fixture
-def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningResult:
-    """A finished study in ./reports."""
+def finished(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningResult:
+    """A copy of the study in ./reports."""
     monkeypatch.chdir(tmp_path)
-    return searched()[0]
+    shutil.copytree(stored, Path("reports") / stored.name)
+    return TuningResult.load(Path("reports") / stored.name)
 
 
 def test_the_same_request_is_answered_with_what_is_stored_and_starts_nothing(finished: TuningResult) -> None:
@@ -77,21 +92,20 @@ def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finishe
     assert f'"statement": "{finished.stop_reason}"' in first.stdout
 
 
-@pytest.mark.parametrize(
-    "other", [{"n_trials": 4}, {"timeout": "1h"}, {"confirmation_rounds": 4}, {"fresh": True}, {"seed": 1}]
-)
-def test_another_request_goes_on(finished: TuningResult, other: dict[str, Any]) -> None:
-    _, kinds = searched(**other)
-    assert kinds[-1] in ("done", "finishing")
+def test_another_request_goes_on(finished: TuningResult) -> None:
+    others = ({"n_trials": 4}, {"timeout": "1h"}, {"confirmation_rounds": 4}, {"seed": 1})
+    assert [stored_answer(**other) for other in others] == [None] * len(others)
+    assert searched(fresh=True)[1][-1] in ("done", "finishing")
+    assert searched(n_trials=4)[1][-1] in ("done", "finishing")
 
 
 def test_a_study_that_is_not_finished_goes_on(finished: TuningResult) -> None:
-    assert finished_answer("bert-mini", 16, ASKED) is not None
+    assert stored_answer() is not None
     assert finished.folder is not None
     record = read_json(finished.folder / "request.json")
     assert record["finished"] == finished.finished != ""
     write_json(finished.folder / "request.json", record | {"finished": ""})
-    assert finished_answer("bert-mini", 16, ASKED) is None
+    assert stored_answer() is None
     assert searched()[1] != []
 
 
@@ -134,7 +148,7 @@ def test_where_nothing_fits_the_same_command_says_so_again_at_once(
     with pytest.raises(NothingFits) as first:
         searched(**tight)
     with pytest.raises(NothingFits) as again:
-        finished_answer("bert-mini", 16, ASKED | tight)
+        stored_answer(**tight)
     assert str(again.value) == str(first.value)
 
 

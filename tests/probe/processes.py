@@ -16,10 +16,19 @@ def token_of(pid: int) -> str:
 
 def marked(token: str) -> list[int]:
     """Living processes with that mark."""
+    return _marked(f"{cleanup.HOST_TOKEN}={token}")
+
+
+def started_in(folder: Path) -> list[int]:
+    """Living processes of commands that were started with `AUTOTUNE_TEST=<folder>`, and those that they started."""
+    return _marked(f"AUTOTUNE_TEST={folder}")
+
+
+def _marked(variable: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            carries = f"{cleanup.HOST_TOKEN}={token}".encode() in (path / "environ").read_bytes().split(b"\0")
+            carries = variable.encode() in (path / "environ").read_bytes().split(b"\0")
             if carries and " Z " not in (path / "stat").read_text().rpartition(")")[2][:3]:
                 found.append(int(path.name))
         except OSError:

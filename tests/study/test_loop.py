@@ -327,7 +327,7 @@ def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, s
     # Ours would end before, once nothing can be won.
     study, stop_reason = run(tmp_path, probe, n_trials=100, sampler=sampler, margin=-1.0)
     assert stop_reason.startswith(
-        ("all configurations have been measured or ruled out", "nothing untried is likely to fit")
+        ("all configurations have been measured or ruled out", "no untested configuration is likely to fit")
     )
     assert len(set(probed(probe))) == len(probed(probe))
     assert set(probed(probe)) | {c for c in space() if not machine(c).feasible} == set(space())
@@ -558,7 +558,7 @@ def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
 def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     probe = replay()
     study, stop_reason = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
-    assert stop_reason.startswith(("nothing untried can beat", "nothing untried that is likely"))
+    assert stop_reason.startswith(("no untested configuration can beat", "no untested configuration that is likely"))
     assert len(study.trials) < study.space.size
     best = max(machine(item).samples_per_second or 0.0 for item in study.space)
     reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
@@ -567,7 +567,9 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
 
 def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
     _, stop_reason = run(tmp_path, replay(), n_trials=2, sampler="physics")
-    assert stop_reason.startswith("the budget of 2 trials is used; what is untried could beat the best by at most ")
+    assert stop_reason.startswith(
+        "the budget of 2 trials is used; untested configurations can beat the best by at most "
+    )
 
 
 def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:
@@ -863,7 +865,7 @@ def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, 
     assert probe.time.passed[0] <= seconds
     assert not probe.killed
     if seconds == 25.0:
-        assert stop_reason.startswith("the time of 25 s is over")
+        assert stop_reason.startswith("the time limit of 25 s is reached")
         assert study.left_out == ["further probes"]
 
 
@@ -872,7 +874,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
     assert len(probe.killed) == 1
     lost = probe.killed[0][0]
     assert probe.time.passed[0] <= 60 * (1 + GRACE)
-    assert stop_reason == "the time of 1 min 0 s is over"
+    assert stop_reason == "the time limit of 1 min 0 s is reached"
     assert lost not in [trial.number for trial in study.trials]
     assert not (study.probe_folder(lost) / ANSWER).exists()
     best = best_trial(study.trials, "samples_per_second")

@@ -27,22 +27,22 @@ def announced(steps: int) -> Plan:
 def test_a_budget_ends_it() -> None:
     assert out_of_budget(PLAN, TRIALS, out_of_time=False) == ""
     assert out_of_budget(PLAN, TRIALS * 3, out_of_time=True) == "the budget of 10 trials is used"
-    assert out_of_budget(PLAN, TRIALS, out_of_time=True) == "the time of 1 min 0 s is over"
+    assert out_of_budget(PLAN, TRIALS, out_of_time=True) == "the time limit of 1 min 0 s is reached"
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
     assert nothing_to_win(PLAN, TRIALS, choice(max_gain=0.011), SIZE) == ""
     said = nothing_to_win(PLAN, TRIALS, choice(max_gain=0.009), SIZE)
     assert said == (
-        "nothing untried can beat the best by more than 1.0% (95% sure, 30 untried configurations considered)"
+        "no untested configuration can beat the best by more than 1.0% (95% confidence, 30 untested configurations)"
     )
 
 
 def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
     said = nothing_to_win(PLAN, TRIALS, replace(choice(max_gain=0.009), max_gain_if_fits=0.07), SIZE)
     assert said == (
-        "nothing untried that is likely to fit can beat the best by more than 1.0% "
-        "(95% sure, 30 untried configurations considered); what fits after all could beat the best by at most 7.0%"
+        "no untested configuration that is likely to fit can beat the best by more than 1.0% "
+        "(95% confidence, 30 untested configurations); if others fit too, they can beat the best by at most 7.0%"
     )
 
 
@@ -56,9 +56,9 @@ def test_it_ends_when_all_is_known() -> None:
     part = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.0, 0), SIZE + 1)
     assert part == "all configurations around the best of the core settings have been measured or ruled out"
     starved = nothing_to_win(PLAN, TRIALS, Proposal(None, math.inf, math.inf, 7), SIZE)
-    assert starved == "nothing untried is likely to fit (95% sure, 7 untried configurations considered)"
+    assert starved == "no untested configuration is likely to fit (95% confidence, 7 untested configurations)"
     hardly = nothing_to_win(PLAN, TRIALS, Proposal(None, 0.0, 0.2, 7), SIZE)
-    assert hardly == f"{starved}; what fits after all could beat the best by at most 20%"
+    assert hardly == f"{starved}; if others fit too, they can beat the best by at most 20%"
 
 
 def test_a_short_run_is_not_worth_another_probe() -> None:
@@ -85,6 +85,6 @@ def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
 
 def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
     said = could_still_win(choice(max_gain=0.25))
-    assert said.startswith("what is untried could beat the best by at most 25% (95% sure")
+    assert said.startswith("untested configurations can beat the best by at most 25% (95% confidence")
     assert could_still_win(choice(max_gain=math.inf)) == ""
     assert could_still_win(Proposal(None, 0.0, 0.0, 0)) == ""

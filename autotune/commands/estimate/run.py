@@ -10,7 +10,7 @@ from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits
 from autotune.core.gpus import CARDS, Card, find_card, sizes_of
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import tuning_request
+from autotune.core.request import OPTIONS, tuning_request
 from autotune.core.units import format_bytes
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
@@ -30,12 +30,6 @@ from autotune.workload.model.files import check_model
 
 if TYPE_CHECKING:
     import pandas as pd
-
-REQUESTED = (
-    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
-    *("space", "fix", "only", "device", "headroom", "keep_numerics", "trust_remote_code"),
-)
-"""Options of a search that apply here."""
 
 MOST = 5000
 """Largest number of configurations in a table."""
@@ -205,8 +199,8 @@ def estimate(
         raise InvalidRequest("Both --memory-limit and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
     own = read_user_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
-    options = {name: given[name] for name in REQUESTED}
-    request = tuning_request(model, global_batch_size, training_args=own.fields, memory_limit=limit, **options)  # type: ignore[arg-type]
+    options = {name: given[name] for name in OPTIONS if name in given} | {"memory_limit": limit}
+    request = tuning_request(model, global_batch_size, training_args=own.fields, **options)  # type: ignore[arg-type]
     return _forecast(request, own.source, card)
 
 

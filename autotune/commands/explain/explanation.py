@@ -7,21 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.commands.explain.breakdown import MemoryBreakdown
 from autotune.commands.explain.path import Ablation, PathStep, interaction, product
 from autotune.commands.explain.reasons import Alternative, change_text, changes, step_split, verdict
 from autotune.commands.explain.remeasure import Remeasured
 from autotune.commands.layout import ratio_text
-from autotune.core import Interval, Trial
+from autotune.core import Interval, Serializable, Trial
 from autotune.report.trial_text import interval_fields, outcome_text, speed_line
 from autotune.space.settings import SETTINGS
-from autotune.space.utilization import Utilization
+from autotune.space.utilization import Arithmetic, Utilization
 
 ORDER = (
     "first settings without which the answer does not run (what saves memory precedes what needs it), then by the loss "
     "without each in the first round, largest first; what does not run yet comes later"
 )
 """Order of the path's settings."""
+
+
+@dataclass(frozen=True)
+class MemoryBreakdown(Serializable):
+    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced (problems: why).
+
+    arithmetic: operations of a sample, and of the device's fastest products.
+    """
+
+    peaks: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -85,21 +85,6 @@ def _is_active(name: str, values: Mapping[str, Value]) -> bool:
 # The path ---------------------------------------------------------------------------------------------------------
 
 
-def ordered(settings: Sequence[str], answer: Trial, without: Mapping[str, Trial], objective: str) -> list[str]:
-    """The settings in the order in which the path tries them.
-
-    First those without which the answer does not run: what saves memory must precede what needs it. Then by the answer's
-    loss without each in the first round, largest first.
-    """
-    answer_speed = speed(answer.measurement, objective) or 0.0
-
-    def loss(name: str) -> float:
-        left = speed(without[name].measurement, objective) if without[name].measurement.feasible else None
-        return answer_speed / left if left else math.inf
-
-    return sorted(settings, key=loss, reverse=True)
-
-
 def find_path(
     settings: Sequence[str], configuration_of: Callable[[Taken], Configuration], runs: Callable[[Configuration], bool]
 ) -> list[Taken]:
@@ -107,32 +92,25 @@ def find_path(
 
     Each adds the first setting in order with which it runs, or several where none runs alone.
     """
-    path: list[Taken] = [frozenset()]
-    if not runs(configuration_of(path[0])):
-        path = [_next(path[0], settings, configuration_of, runs)]
-    while len(path[-1]) < len(settings):
-        path.append(_next(path[-1], settings, configuration_of, runs))
+    taken: Taken = frozenset()
+    path = [taken] if runs(configuration_of(taken)) else []
+    while len(taken) < len(settings):
+        remaining = [name for name in settings if name not in taken]
+        tried = {configuration_of(taken)}  # a setting that is still inactive changes nothing
+        following = frozenset(settings)
+        for added in (names for count in range(1, len(remaining)) for names in combinations(remaining, count)):
+            configuration = configuration_of(taken | set(added))
+            if configuration in tried:
+                continue
+            if len(tried) > MOST_TRIED:
+                break
+            tried.add(configuration)
+            if runs(configuration):
+                following = taken | set(added)
+                break
+        taken = following
+        path.append(taken)
     return path
-
-
-def _next(
-    taken: Taken,
-    settings: Sequence[str],
-    configuration_of: Callable[[Taken], Configuration],
-    runs: Callable[[Configuration], bool],
-) -> Taken:
-    remaining = [name for name in settings if name not in taken]
-    tried = {configuration_of(taken)}  # a setting that is still inactive changes nothing
-    for added in (names for count in range(1, len(remaining)) for names in combinations(remaining, count)):
-        configuration = configuration_of(taken | set(added))
-        if configuration in tried:
-            continue
-        if len(tried) > MOST_TRIED:
-            break
-        tried.add(configuration)
-        if runs(configuration):
-            return taken | set(added)
-    return frozenset(settings)
 
 
 def path_steps(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], objective: str) -> tuple[PathStep, ...]:
@@ -147,13 +125,20 @@ def path_steps(settings: Sequence[str], path: Sequence[tuple[Taken, Trial]], obj
 
 
 def ablations(answer: Trial, without: Mapping[str, Trial], objective: str) -> tuple[Ablation, ...]:
-    """The answer without each setting: first those without which it does not run, then the largest loss first."""
+    """The answer without each setting: first those without which it does not run, then the largest loss first.
+
+    In this order the path tries the settings: what saves memory must precede what needs it.
+    """
     values = answer.configuration.values
-    rows = []
-    for setting, trial in without.items():
-        others = trial.configuration.values
-        also = tuple(name for name, value in values.items() if others[name] != value and name != setting)
-        rows.append(Ablation(setting, also, trial, gain_of(answer, trial, objective)))
+    rows = [
+        Ablation(
+            setting,
+            tuple(name for name in values if trial.configuration.values[name] != values[name] and name != setting),
+            trial,
+            gain_of(answer, trial, objective),
+        )
+        for setting, trial in without.items()
+    ]
     return tuple(sorted(rows, key=lambda row: math.inf if row.gain is None else float(row.gain), reverse=True))
 
 

@@ -11,17 +11,15 @@ from pathlib import Path
 from autotune.commands.explain.path import (
     Ablation,
     PathStep,
-    Taken,
     ablations,
     between,
     differing,
     find_path,
     gain_of,
-    ordered,
     path_steps,
     same_rounds,
 )
-from autotune.core import Configuration, Measurement, Trial, read_json
+from autotune.core import Configuration, Interval, Measurement, Trial, read_json
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import implied_by
@@ -78,17 +76,15 @@ class Remeasurer:
     def trial(self, configuration: Configuration) -> Trial:
         """The configuration's trial, with one round at least; one whose failure the study's trials imply is not run."""
         if configuration not in self.trials:
-            known = self._implying(configuration)
-            if configuration in self._measured:
-                self.trials[configuration] = self._measured[configuration]
-            elif known is not None:
-                self.implied[configuration] = known.number
-                self.trials[configuration] = Trial(known.number, configuration, known.final)
-            else:
+            if configuration not in self._measured and (failed := self._implying(configuration)) is not None:
+                self.implied[configuration] = failed.number
+                self.trials[configuration] = Trial(failed.number, configuration, failed.final)
+                return self.trials[configuration]
+            if configuration not in self._measured:
                 number = 1 + max((trial.number for trial in self._measured.values()), default=-1)
                 measurement = self._measure(configuration, number, 1)
                 self._measured[configuration] = Trial(number, configuration, measurement, (measurement,))
-                self.trials[configuration] = self._measured[configuration]
+            self.trials[configuration] = self._measured[configuration]
         return self.trials[configuration]
 
     def runs(self, configuration: Configuration) -> bool:
@@ -152,40 +148,32 @@ def remeasure(baseline: Configuration, answer: Configuration, remeasurer: Remeas
     remeasurer.trial(baseline)
     if not remeasurer.runs(answer):
         total = PathStep(settings, trials[baseline], trials[answer], None)
-        failed = tuple(trial for trial in trials.values() if not trial.feasible)
-        return Remeasured(total, failed=failed, implied=remeasurer.implied)
+        return Remeasured(total, failed=_failed(trials), implied=remeasurer.implied)
     without = {name: configuration_of(frozenset(settings) - {name}) for name in settings}
-    first_rounds = {name: remeasurer.trial(configuration) for name, configuration in without.items()}
-    order = ordered(settings, trials[answer], first_rounds, objective)
+    first_round = {name: remeasurer.trial(configuration) for name, configuration in without.items()}
+    order = [row.setting for row in ablations(trials[answer], first_round, objective)]
     path = {taken: configuration_of(taken) for taken in find_path(order, configuration_of, remeasurer.runs)}
     start = next(iter(path.values()))
 
+    def total_gain() -> Interval | None:
+        return gain_of(trials[answer], trials[start], objective) if len(path) > 1 else None
+
     def is_decided() -> bool:
-        gain = gain_of(trials[answer], trials[start], objective) if len(path) > 1 else None
+        gain = total_gain()
         return gain is None or gain.relative_width <= SPEED_UP_WIDTH
 
     configurations = [*path.values(), *without.values()]
     remeasurer.run_rounds(configurations, rounds, is_decided)
-    return _result(order, path, without, remeasurer, same_rounds([trials[each] for each in configurations]))
-
-
-def _result(
-    order: Sequence[str],
-    path: Mapping[Taken, Configuration],
-    without: Mapping[str, Configuration],
-    remeasurer: Remeasurer,
-    of_same_rounds: Sequence[Trial],
-) -> Remeasured:
-    objective = remeasurer.plan.objective
-    trials = remeasurer.trials | {trial.configuration: trial for trial in of_same_rounds}
-    nodes = [(taken, trials[configuration]) for taken, configuration in path.items()]
-    start, answer = nodes[0][1], nodes[-1][1]
-    gain = gain_of(answer, start, objective) if len(nodes) > 1 else None
+    trials |= {trial.configuration: trial for trial in same_rounds([trials[each] for each in configurations])}
     return Remeasured(
-        PathStep(tuple(order), start, answer, gain),
-        path_steps(order, nodes, objective),
-        ablations(answer, {name: trials[configuration] for name, configuration in without.items()}, objective),
-        tuple(trial for trial in trials.values() if not trial.feasible),
+        PathStep(tuple(order), trials[start], trials[answer], total_gain()),
+        path_steps(order, [(taken, trials[configuration]) for taken, configuration in path.items()], objective),
+        ablations(trials[answer], {name: trials[configuration] for name, configuration in without.items()}, objective),
+        _failed(trials),
         remeasurer.implied,
-        len(answer.confirmations),
+        len(trials[answer].confirmations),
     )
+
+
+def _failed(trials: Mapping[Configuration, Trial]) -> tuple[Trial, ...]:
+    return tuple(trial for trial in trials.values() if not trial.feasible)

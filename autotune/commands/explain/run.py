@@ -3,23 +3,26 @@
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
-from autotune.commands.explain.breakdown import MemoryBreakdown, memory_breakdown
-from autotune.commands.explain.explanation import Explanation
+from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
 from autotune.commands.explain.reasons import alternatives, bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
+from autotune.core.errors import TracingFailed
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
+from autotune.memory.estimate import NotTraced
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
@@ -27,6 +30,7 @@ from autotune.study.objective import speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
+from autotune.study.warm_start import arithmetic_of
 
 Watch = Callable[[str], None]
 
@@ -51,7 +55,7 @@ def explain(
     place = folder / EXPLANATION
     with locked(folder), ExitStack() as stack:
         _begin(place, result, fresh)
-        probe = _Live(result, place, stack)
+        probe = _StudyProbe(result, place, stack)
         explanation = explained(result, probe, place, rounds, saying(watch), probe.memory_breakdown)
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
@@ -100,10 +104,9 @@ def explained(
 
 def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> tuple[str, ...]:
     notes = []
-    if (place / "environment.json").exists():
-        here = Environment.from_dict(read_json(place / "environment.json"))
-        if differing := differing_facts(result.environment.identity(), here.identity()):
-            notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
+    here = _recorded_environment(place)
+    if here and (differing := differing_facts(result.environment.identity(), here.identity())):
+        notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
     if remeasured is not None and remeasured.rounds < CONFIRMATION_ROUNDS:
         notes.append(f"{remeasured.rounds} round(s) only: the intervals are those of the steps, not of rounds")
     if not result.best.confirmed:
@@ -129,56 +132,74 @@ def _begin(place: Path, result: SearchResult, fresh: bool) -> None:
             write_json(place / "question.json", question)
 
 
-class _Live:
+@dataclass
+class _StudyProbe:
     """The study's own probe: reads the machine and starts processes at the first measurement."""
 
-    def __init__(self, result: SearchResult, place: Path, stack: ExitStack) -> None:
-        self._result, self._place, self._stack = result, place, stack
+    result: SearchResult
+    place: Path
+    stack: ExitStack
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         return self._probe(configuration, options)
 
     def memory_breakdown(self, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
-        """From an earlier call, or traced now."""
-        path, result = self._place / "anatomy.json", self._result
+        """Of these configurations, by name, from an earlier call or traced now."""
+        path, result = self.place / "anatomy.json", self.result
         if path.exists():
             return MemoryBreakdown.from_dict(read_json(path))
-        base = result.request.training_args
-        breakdown = memory_breakdown(self._host, result.workload, result.environment, base, configurations)
-        with reporting_storage(self._place.parent):
+        breakdown = _traced(self._host, result, configurations)
+        with reporting_storage(self.place.parent):
             write_json(path, breakdown.to_dict())
         return breakdown
 
     @cached_property
     def _host(self) -> ProbeHost:
-        return self._stack.enter_context(ProbeHost())
+        return self.stack.enter_context(ProbeHost())
 
     @cached_property
     def _probe(self) -> LiveProbe:
-        result = self._result
+        result = self.result
         check_trainable(result, "Explain")
         here = environment_here(result.environment, "Explain")
-        self._check_same_machine(here)
+        before = _recorded_environment(self.place)
+        if before and (differing := differing_facts(before.identity(), here.identity())):
+            raise InvalidRequest(
+                f"This explanation was started on another machine or with other versions ({'; '.join(differing)}).",
+                "Use --fresh to measure again.",
+            )
+        with reporting_storage(self.place.parent):
+            write_json(self.place / "environment.json", here.to_dict())
         return LiveProbe(
             self._host,
             here,
             result.workload,
             result.request.training_args,
             result.allowed_bytes,
-            partial(probe_folder, self._place),
+            partial(probe_folder, self.place),
             result.request.objective,
             device_used=nvml.usage_of(nvml.choose_device(here.device)),
         )
 
-    def _check_same_machine(self, here: Environment) -> None:
-        """Raise InvalidRequest where the earlier measurements are of another machine."""
-        record = self._place / "environment.json"
-        if record.exists():
-            before = Environment.from_dict(read_json(record))
-            if differing := differing_facts(before.identity(), here.identity()):
-                raise InvalidRequest(
-                    f"This explanation was started on another machine or with other versions ({'; '.join(differing)}).",
-                    "Use --fresh to measure again.",
-                )
-        with reporting_storage(self._place.parent):
-            write_json(record, here.to_dict())
+
+def _recorded_environment(place: Path) -> Environment | None:
+    """Of an explanation that was started here; else None."""
+    record = place / "environment.json"
+    return Environment.from_dict(read_json(record)) if record.exists() else None
+
+
+def _traced(host: ProbeHost, result: SearchResult, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
+    """Of these configurations, by name; one that cannot be traced is a problem in the result, not an error."""
+    peaks: dict[str, Mapping[str, Any] | None] = dict.fromkeys(configurations)
+    environment, base = result.environment, result.request.training_args
+    try:
+        model = traced(host, result.workload, environment, configurations.values(), base)
+    except TracingFailed as failed:
+        return MemoryBreakdown(peaks, problems=(failed.written[0],))
+    problems: dict[str, None] = {}
+    for name, configuration in configurations.items():
+        try:
+            peaks[name] = model.peak(configuration).to_dict()
+        except NotTraced as error:
+            problems[str(error)] = None
+    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems))

@@ -1,19 +1,23 @@
 """Guide: the methods of the Hugging Face guides measured on this machine, each by a probe, in the guides' order."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
-from autotune.commands.guide.live import guide_watcher
 from autotune.commands.guide.plot import ladder_svg
-from autotune.commands.guide.table import ladder_frame, ladder_page
+from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
-from autotune.core.request import tuning_request
+from autotune.core.request import OPTIONS, tuning_request
 from autotune.core.units import format_bytes
 from autotune.probe import Probe
 from autotune.probe.device import nvml
@@ -22,7 +26,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file, write_table
-from autotune.report.live.views import errors
+from autotune.report.live.views import errors, is_lively
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.limits import check_files, check_model_fits
 from autotune.study.limits import memory_limit as limit_of
@@ -31,12 +35,6 @@ from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
 
 FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
-
-OPTIONS = (
-    *("task", "sequence_length", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"),
-    *("device", "memory_limit", "headroom", "probe_timeout", "trust_remote_code", "output_dir"),
-)
-"""Options of a search that apply here."""
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=CONFIRMATION.timed_most, target=CONFIRMATION.target)
 ON_CUDA = replace(
@@ -81,9 +79,8 @@ def guide(
     ProbeHostFailed; KeyboardInterrupt passes after the measured part was written.
     """
     given = locals()
-    request = tuning_request(
-        os.fspath(model), global_batch_size, space="guide", **{name: given[name] for name in OPTIONS}
-    )
+    options = {name: given[name] for name in OPTIONS if name in given}
+    request = tuning_request(os.fspath(model), global_batch_size, space="guide", **options)
     if request.global_batch_size % MICRO_STEPS:
         raise InvalidRequest(
             f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",
@@ -120,6 +117,27 @@ def _watcher(watch: Watch | bool | None) -> AbstractContextManager[Watch]:
     if callable(watch):
         return nullcontext(watch)
     return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
+
+
+@contextmanager
+def guide_watcher(console: Console) -> Iterator[Watch]:
+    """A `watch` that prints a line for each method, and on a terminal shows the one that is being measured."""
+    doing, since = "reading device, model and data", time.monotonic()
+
+    def status() -> Text:
+        return Text(f"{doing} ... {time.monotonic() - since:.0f} s", style="dim", no_wrap=True, overflow="ellipsis")
+
+    def watch(ladder: Ladder, what: str) -> None:
+        nonlocal doing, since
+        doing, since = what or doing, time.monotonic()
+        if not what:
+            console.print(latest_line(ladder), markup=False, highlight=False, soft_wrap=True)
+
+    if not is_lively(console):
+        yield watch
+        return
+    with Live(console=console, get_renderable=status, refresh_per_second=2, transient=True):
+        yield watch
 
 
 def run_guide(

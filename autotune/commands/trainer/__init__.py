@@ -1,1 +1,1 @@
-"""An existing Trainer: taken apart, and given the answer."""
+"""An existing Trainer: offloaded during a search, and built again with the answer."""

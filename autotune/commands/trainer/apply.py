@@ -172,7 +172,7 @@ def _warn_of_batch_size(result: SearchResult, args: Any) -> None:
         on_ranks = f" x {ranks} ranks" if ranks > 1 else ""
         _warn(
             f"the Trainer's own arguments say {micro} x {accumulation}{on_ranks} = {size} samples a step, the new one trains "
-            f"{answer}, as the search was asked: search with a global batch size of {size} to keep yours",
+            f"{answer}, as the search requested: search with a global batch size of {size} to keep yours",
             BatchSizeChanged,
         )
 

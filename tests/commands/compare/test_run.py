@@ -245,11 +245,3 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
     (row,) = json.loads(done.stdout)["studies"]
     assert list(row) == [column.name for column in COMPARED]
     assert (row["best_samples_per_second_high"], row["price_per_hour"]) == (None, None)
-
-
-def test_two_prices_for_all_are_refused_in_one_line(tmp_path: Path) -> None:
-    result().save(tmp_path / "one")
-    prices = ["--price-per-hour", "1", "--price-per-hour", "one=2"]
-    done = CliRunner().invoke(app, ["compare", "one", "--output-dir", str(tmp_path), *prices])
-    assert done.exit_code == 2
-    assert done.stderr.count("\n") == 1

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,13 @@ from autotune.probe.replay import ReplayProbe, recorded
 from autotune.space.file import read_space
 from autotune.study.store import REQUEST
 from tests.makers import ALLOWED, GIB, MIB, cpu, ended, gpu, workload
+from tests.probe.processes import becomes_true
 
 BERT_LARGE = {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24}
 
 
 def ladder(environment: Any = None, size: int = 4, **facts: Any) -> Ladder:
-    """The ladder of a small model before its first rung."""
+    """The ladder of a small model before its first measurement."""
     environment = environment or cpu()
     known = workload(**{"task": "sequence-classification", "sequence_length": 512, **facts})
     methods = tuple(methods_for(environment, known))
@@ -53,7 +53,7 @@ def world(of: Configuration) -> Measurement:
 
 
 def names(of: Ladder) -> list[str]:
-    return [rung.name for rung in of.methods]
+    return [method.name for method in of.methods]
 
 
 def row(lines: list[str], name: str) -> list[str]:
@@ -62,22 +62,7 @@ def row(lines: list[str], name: str) -> list[str]:
     return line[len(name) :].split()
 
 
-# The rungs ------------------------------------------------------------------------------------------------------
-
-
-def test_the_rungs_are_the_guides_nine_runs_in_their_order() -> None:
-    walked = [(str(rung.configuration(4)), rung.theirs and rung.theirs.samples_per_second) for rung in LADDER]
-    assert walked == [
-        ("4 x 1, checkpointing none, precision fp32, optimizer adamw_torch", 8.86),
-        ("1 x 4, checkpointing none, precision fp32, optimizer adamw_torch", 7.75),
-        ("1 x 4, checkpointing full, precision fp32, optimizer adamw_torch", 5.99),
-        ("4 x 1, checkpointing none, precision fp16, optimizer adamw_torch", 18.64),
-        ("1 x 4, checkpointing full, precision fp16, optimizer adamw_torch", 10.09),
-        ("4 x 1, checkpointing none, precision fp32, optimizer adafactor", 7.96),
-        ("1 x 4, checkpointing full, precision fp16, optimizer adafactor", 9.06),
-        ("4 x 1, checkpointing none, precision fp32, optimizer adamw_bnb_8bit", 9.15),
-        ("1 x 4, checkpointing full, precision fp16, optimizer adamw_bnb_8bit", 10.35),
-    ]
+# The methods ------------------------------------------------------------------------------------------------------
 
 
 def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples_and_the_global_batch_is_exact() -> None:
@@ -89,24 +74,20 @@ def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples_and_the_globa
 
 
 def test_the_space_guide_holds_the_ladder_s_values_and_no_others() -> None:
-    tried = [rung.configuration(4).values for rung in LADDER]
+    tried = [method.configuration(4).values for method in LADDER]
     space = read_space("guide")
     assert {name: set(values) for name, values in space.items()} == {
         name: {item[name] for item in tried} for name in tried[0]
     }
 
 
-def test_where_everything_works_the_ladder_is_the_guides_own() -> None:
-    assert ladder(gpu()).methods == LADDER
-
-
-def test_on_a_cpu_each_fp16_rung_is_ruled_out_with_its_reason_and_bf16_follows_it() -> None:
-    rungs = ladder().methods
-    out = [rung for rung in rungs if rung.ruled_out]
-    assert [rung.name for rung in out] == [rung.name for rung in LADDER if rung.precision == "fp16"]
-    assert {rung.ruled_out for rung in out} == {"precision fp16: trains in fp32 on a CPU"}
+def test_on_a_cpu_each_fp16_method_is_ruled_out_with_its_reason_and_bf16_follows_it() -> None:
+    methods = ladder().methods
+    out = [method for method in methods if method.ruled_out]
+    assert [method.name for method in out] == [method.name for method in LADDER if method.precision == "fp16"]
+    assert {method.ruled_out for method in out} == {"precision fp16: trains in fp32 on a CPU"}
     for item in out:
-        follows = rungs[rungs.index(item) + 1]
+        follows = methods[methods.index(item) + 1]
         assert (follows.precision, follows.instead_of, follows.theirs) == ("bf16", item.name, None)
         assert follows.name == item.name.replace("fp16", "bf16")
         assert (follows.micro_steps, follows.checkpointing, follows.optimizer) == (
@@ -118,9 +99,9 @@ def test_on_a_cpu_each_fp16_rung_is_ruled_out_with_its_reason_and_bf16_follows_i
 
 def test_bf16_stands_in_only_where_it_can_run_itself() -> None:
     old = gpu(precisions={"fp32": None, "fp16": "broken", "bf16": "needs Ampere"})
-    assert names(ladder(old)) == [rung.name for rung in LADDER]
+    assert names(ladder(old)) == [method.name for method in LADDER]
     without = cpu(optimizers=dict.fromkeys(("adamw_torch", "adafactor")) | {"adamw_bnb_8bit": "not installed"})
-    out = {rung.name: rung.ruled_out for rung in ladder(without).methods if "8-bit" in rung.name}
+    out = {method.name: method.ruled_out for method in ladder(without).methods if "8-bit" in method.name}
     assert out == {
         "8-bit Adam": "optimizer adamw_bnb_8bit: not installed",
         "8-bit Adam + fp16 + GA + GC": "precision fp16: trains in fp32 on a CPU; optimizer adamw_bnb_8bit: not installed",
@@ -128,29 +109,29 @@ def test_bf16_stands_in_only_where_it_can_run_itself() -> None:
 
 
 def test_a_model_without_checkpointing_says_so_at_its_rungs() -> None:
-    out = [rung for rung in ladder(gpu(), supports_checkpointing=False).methods if rung.ruled_out]
-    assert {rung.checkpointing for rung in out} == {"full"}
+    out = [method for method in ladder(gpu(), supports_checkpointing=False).methods if method.ruled_out]
+    assert {method.checkpointing for method in out} == {"full"}
     assert "does not support activation checkpointing" in out[0].ruled_out
 
 
-# Climbing -------------------------------------------------------------------------------------------------------
+# Measuring ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def climbed(tmp_path: Path) -> Ladder:
-    """A CPU's ladder, walked in a recorded world."""
+def measured_ladder(tmp_path: Path) -> Ladder:
+    """A CPU's ladder, measured in a recorded world."""
     return run_guide(ladder(), ReplayProbe(world), tmp_path)
 
 
-def test_every_micro_step_of_every_rung_runs_and_none_is_told_to_end_early(tmp_path: Path) -> None:
+def test_every_micro_step_of_every_method_runs_and_none_is_told_to_end_early(tmp_path: Path) -> None:
     probe = ReplayProbe(world)
     done = run_guide(ladder(), probe, tmp_path)
-    able = [rung.configuration(4) for rung in done.methods if not rung.ruled_out]
+    able = [method.configuration(4) for method in done.methods if not method.ruled_out]
     assert [asked for asked, _ in probe.asked] == able
     assert all(options.confirmation and options.best_so_far is None for _, options in probe.asked)
 
 
-def test_each_measurement_is_on_disk_before_the_next_rung_starts(tmp_path: Path) -> None:
+def test_each_measurement_is_on_disk_before_the_next_method_starts(tmp_path: Path) -> None:
     def probe(configuration: Configuration) -> Measurement:
         there = len(list(tmp_path.glob("probes/*/**/measurement.json")))
         seen.append(there)
@@ -176,10 +157,10 @@ def test_an_interrupt_passes_and_what_is_known_lies_in_the_folder(tmp_path: Path
     assert row(ladder_lines(seen[-1]), "fp16")[1:3] == ["not", "measured"]
 
 
-def test_a_rung_that_does_not_fit_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_method_that_does_not_fit_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     done = run_guide(ladder(gpu()), ReplayProbe(lambda of: recorded(of, 5.0, peak(of), ALLOWED)), tmp_path)
     assert [item.method.name for item in done.feasible] == [
-        rung.name for rung in LADDER if rung.checkpointing == "full"
+        method.name for method in LADDER if method.checkpointing == "full"
     ]
     lines = ladder_lines(done)
     assert row(lines, "vanilla") == ["-", "out", "of", "memory", "-", "-", "-"]
@@ -203,7 +184,7 @@ def test_a_ladder_without_a_single_run_is_nothing_that_fits(tmp_path: Path) -> N
 
 
 def test_the_table_is_the_golden_one_in_eighty_columns(
-    climbed: Ladder, tmp_path: Path, golden: Callable[[str, str], None]
+    measured_ladder: Ladder, tmp_path: Path, golden: Callable[[str, str], None]
 ) -> None:
     speeds = iter([10.0, 8.0, 6.0])
     few = run_guide(
@@ -212,7 +193,7 @@ def test_the_table_is_the_golden_one_in_eighty_columns(
         tmp_path,
     )
     assert few.is_theirs
-    texts = [climbed, few]
+    texts = [measured_ladder, few]
     assert max(len(line) for text in texts for line in ladder_lines(text)) <= 80
     golden("guide.txt", "\n\n".join("\n".join([*ladder_lines(text), "", latest_line(text)]) for text in texts) + "\n")
 
@@ -228,18 +209,18 @@ def test_the_guides_figures_are_compared_only_where_the_training_is_theirs() -> 
         assert not other.is_theirs
 
 
-def test_json_csv_and_page_hold_every_figure(climbed: Ladder, tmp_path: Path) -> None:
+def test_json_csv_and_page_hold_every_figure(measured_ladder: Ladder, tmp_path: Path) -> None:
     told = read_json(tmp_path / "guide.json")
-    assert told == json.loads(json.dumps(climbed.to_dict(), allow_nan=False))
-    assert [item["method"] for item in told["rungs"]] == names(climbed)
+    assert told == json.loads(json.dumps(measured_ladder.to_dict(), allow_nan=False))
+    assert [item["method"] for item in told["rungs"]] == names(measured_ladder)
     table = pd.read_csv(tmp_path / "guide.csv")
-    assert list(table["method"]) == names(climbed)
+    assert list(table["method"]) == names(measured_ladder)
     assert list(table["global_batch_size"].unique()) == [4]
     assert table["guides_samples_per_second"].dropna().tolist() == [
-        rung.theirs.samples_per_second for rung in LADDER if rung.theirs
+        method.theirs.samples_per_second for method in LADDER if method.theirs
     ]
     assert table.loc[0, f"seconds_for_{SAMPLES}_samples"] == pytest.approx(51.2, rel=0.01)
-    assert len(ladder_frame(climbed)) == len(climbed.methods)
+    assert len(ladder_frame(measured_ladder)) == len(measured_ladder.methods)
     page = (tmp_path / "guide.md").read_text()
     assert "![Memory and speed of each method](guide.svg)" in page
     assert page.count("| vanilla |") == 2
@@ -276,7 +257,7 @@ def test_the_picture_is_an_svg_with_every_method_and_every_bar_s_number(theirs: 
 
 
 @pytest.mark.nightly
-def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(
+def test_a_real_guide_prints_the_ladder_names_its_picture_and_takes_the_place_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "TIMING", Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3))
@@ -286,8 +267,8 @@ def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_
     done = CliRunner().invoke(app, ["guide", "bert-mini", *words])
     assert done.exit_code == 0, done.output
     table = done.stdout[done.stdout.index("method ") :].splitlines()
-    for rung in LADDER:
-        assert ("ruled" in row(table, rung.name)) is (rung.precision == "fp16"), rung.name
+    for method in LADDER:
+        assert ("ruled" in row(table, method.name)) is (method.precision == "fp16"), method.name
     assert float(row(table, "bf16 + GA + GC")[0]) > 0
     assert "silently trains in fp32" in done.stdout
     assert f"Plot:  {folder}/guide.svg" in done.stdout
@@ -296,7 +277,7 @@ def test_a_real_walk_prints_the_ladder_names_its_picture_and_takes_the_place_of_
     ran = [item for item in told["rungs"] if item["outcome"] == "completed"]
     assert len(ran) == 9
     for one in ran:
-        place = folder / "probes" / f"{told['rungs'].index(one):04d}" / "confirmation-1"
+        place = folder / "probes" / f"{told['methods'].index(one):04d}" / "confirmation-1"
         measured = Measurement.from_dict(read_json(place / "measurement.json"))
         assert measured.accumulation_steps_run == one["configuration"]["gradient_accumulation_steps"]
         assert measured.settings["precision"] == one["configuration"]["levers"]["precision"]
@@ -316,9 +297,7 @@ def test_an_interrupt_prints_what_is_known_and_exits_with_130(tmp_path: Path) ->
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     )
     second = tmp_path / "reports" / "guide-bert-mini-cpu" / "probes" / "0001"
-    until = time.monotonic() + 240
-    while not second.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.1)
+    assert becomes_true(lambda: second.exists() or process.poll() is not None, 240)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -339,7 +318,8 @@ def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
     assert (folder / REQUEST).read_text() == "{}"
 
 
-def test_a_model_that_classifies_no_sequences_walks_with_its_own_task(
+@pytest.mark.nightly
+def test_a_model_that_classifies_no_sequences_is_measured_with_its_own_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -347,9 +327,3 @@ def test_a_model_that_classifies_no_sequences_walks_with_its_own_task(
     guide("vit-mini", device="cpu", output_dir=str(tmp_path))
     assert seen[0].workload.task == "image-classification"
     assert seen[0].notes[0].startswith("task image-classification instead of the guides' sequence-classification: ")
-
-
-def test_a_speed_without_an_upper_bound_stays_plain_json(tmp_path: Path) -> None:
-    done = run_guide(ladder(gpu()), ReplayProbe(lambda of: recorded(of, 5.0, 900 * MIB, ALLOWED, steps=1)), tmp_path)
-    assert done.rows[0].speed is not None
-    assert done.to_dict()["rungs"][0]["samples_per_second_high"] is None

@@ -227,15 +227,12 @@ def test_the_evaluation_s_batch_stays_the_user_s_and_one_that_did_not_fit_is_sai
 
 
 def test_a_class_of_one_s_own_gets_its_argument_and_makes_its_callback_once(tmp_path: Path) -> None:
+    assert found().apply(built(tmp_path, Scaled, scale=None)).scale is None
     made = found().apply(built(tmp_path, Scaled, scale=2.0))
     assert type(made) is Scaled
     assert made.scale == 2.0
     told = [callback for callback in made.callback_handler.callbacks if isinstance(callback, Told)]
     assert [item.trainer for item in told] == [made]
-
-
-def test_none_that_was_given_in_the_place_of_a_default_is_given_again(tmp_path: Path) -> None:
-    assert found().apply(built(tmp_path, Scaled, scale=None)).scale is None
 
 
 def test_an_optimizer_of_one_s_own_goes_along(tmp_path: Path) -> None:
