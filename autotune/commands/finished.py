@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, TuningRequest, read_json
 from autotune.core.environment import installed_versions
 from autotune.core.request import tuning_request
@@ -20,6 +19,9 @@ from autotune.space.user_arguments import read_user_arguments
 from autotune.space.variables import READ
 from autotune.study.store import REQUEST
 
+if TYPE_CHECKING:
+    from autotune.commands.result import TuningResult
+
 PLACES = ("model", "dataset", "tokenizer", "space")
 """Fields of a request that may name files."""
 
@@ -27,7 +29,7 @@ VARIABLES = (*READ, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 """Variables that can make the same request another one."""
 
 
-def finished_answer(model: str, global_batch_size: int, options: Mapping[str, Any]) -> TuningResult | None:
+def finished_answer(model: str, global_batch_size: int, options: Mapping[str, Any]) -> "TuningResult | None":
     """The answer of a study that a request with these options of `search` finished; None where a search is needed.
 
     Raises InvalidRequest for options that can be seen to be wrong by themselves, and what `finished_study` raises.
@@ -40,7 +42,7 @@ def finished_answer(model: str, global_batch_size: int, options: Mapping[str, An
     return finished_study(request, request_fingerprint(request))
 
 
-def finished_study(request: TuningRequest, fingerprint: str) -> TuningResult | None:
+def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | None":
     """The result of the study that this request, with this fingerprint, finished with nothing left to do; else None.
 
     Raises NothingFits or SearchFailed, as the search did, where that study found no answer.
@@ -50,6 +52,8 @@ def finished_study(request: TuningRequest, fingerprint: str) -> TuningResult | N
     for path in sorted(Path(request.output_dir).glob(f"{escape(request.study_name or '') or pattern}/{REQUEST}")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InvalidRequest):
             if read_json(path)["finished"] == fingerprint:
+                from autotune.commands.result import TuningResult
+
                 result = TuningResult.load(path.parent)
     if result is None:
         return None

@@ -50,14 +50,14 @@ def on_terminal() -> Iterator[Console]:
 def test_a_log_gets_one_line_for_each_event_however_narrow_it_is() -> None:
     out = piped(20)
     with watcher(out, quiet=False) as watch:
-        watch(Progress("preparing", (), message="estimating memory before any probe"))
+        watch(Progress("preparing", (), message="estimating memory"))
         for number in range(3):
             watch(progress("probing", number))
             watch(progress("trial", number))
         watch(Progress("stopping", (), message="stopping after the running probe"))
     told = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(told) == 5
-    assert told[0] == "estimating memory before any probe"
+    assert told[0] == "estimating memory"
     assert told[1].startswith("trial 0: 8 x ")
     assert "best so far 40" in told[1]
     assert "5 probe(s) left, 1 min 1 s left" in told[1]
