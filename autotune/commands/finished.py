@@ -8,14 +8,17 @@ import platform
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, TuningRequest, read_json
 from autotune.core.environment import installed_versions
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
 from autotune.space.variables import READ
 from autotune.study.store import REQUEST
+
+if TYPE_CHECKING:
+    from autotune.commands.result import TuningResult
 
 PLACES = ("model", "dataset", "tokenizer", "space")
 """Fields of a request that may name files."""
@@ -24,7 +27,7 @@ VARIABLES = (*READ, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 """Variables that can make the same request another one."""
 
 
-def finished_study(request: TuningRequest, fingerprint: str) -> TuningResult | None:
+def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | None":
     """The result of the study that this request, with this fingerprint, finished with nothing left to do; else None.
 
     Raises NothingFits or SearchFailed, as the search did, where that study found no answer.
@@ -34,6 +37,8 @@ def finished_study(request: TuningRequest, fingerprint: str) -> TuningResult | N
     for path in sorted(Path(request.output_dir).glob(f"{escape(request.study_name or '') or pattern}/{REQUEST}")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InvalidRequest):
             if read_json(path)["finished"] == fingerprint:
+                from autotune.commands.result import TuningResult
+
                 result = TuningResult.load(path.parent)
     if result is None:
         return None

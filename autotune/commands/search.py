@@ -4,44 +4,20 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.commands.finished import finished_study, request_fingerprint
-from autotune.commands.result import TuningResult
-from autotune.commands.save import begin
-from autotune.core import Environment, TuningRequest, Workload
-from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, tuning_request
 from autotune.core.time_limit import TimeLimit
-from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import read_environment, read_workload
-from autotune.probe.runner import LiveProbe
-from autotune.report import FILES
-from autotune.report.live.views import following
-from autotune.report.loggers.guarded import LoggerGroup
-from autotune.sampler.calibration import calibrated
-from autotune.sampler.physics import WarmStart
-from autotune.space.build import build_space
-from autotune.space.dominance import crash_notes
-from autotune.space.search_space import SearchSpace
-from autotune.space.settings import SETTINGS
-from autotune.space.setup import check_fields, what_differs
-from autotune.space.tensor_cores import advice
 from autotune.space.user_arguments import UserArguments, left_out, read_user_arguments
-from autotune.study.finish import finish
-from autotune.study.history import Remembered, recall, remember
-from autotune.study.identity import study_identity
-from autotune.study.limits import check_model_fits, check_request, least_bytes, memory_limit
-from autotune.study.loop import import_trials, open_study, progress
-from autotune.study.loop import search as run_study
-from autotune.study.plan import Progress, Watch, plan_of
-from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
-from autotune.study.warm_start import build_warm_start, count_operations, keeping_peaks, worth_of_padding
+from autotune.study.limits import check_request
+from autotune.study.plan import Progress, Watch
 from autotune.workload.model.pickling import Payload, packed
-from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
+
+if TYPE_CHECKING:
+    from autotune.commands.result import TuningResult
 
 
 @kept_random_state()
@@ -90,7 +66,7 @@ def search(
     started: float | None = None,
     base_arguments: UserArguments = None,
     training_args: UserArguments = None,
-) -> TuningResult:
+) -> "TuningResult":
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
 
     - `model`: a built-in name, folder, config JSON or hub id; or what makes a model (a function, a class or a partial of
@@ -143,182 +119,16 @@ def search(
     card = check_request(request, own_data=bool(brought.pickled))
     fingerprint = "" if brought.pickled else request_fingerprint(request)
     result = finished_study(request, fingerprint) if fingerprint and not fresh else None
-    pickled, warnings = brought.pickled, brought.warnings
-    result = result or _begin(
-        request, card, own.source, probes or ProbeHost, pickled, notes, warnings, fresh, watch, limit, fingerprint
-    )
+    if result is None:
+        with (probes or ProbeHost)(brought.pickled) as host:
+            host.time_limit = limit
+            # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
+            from autotune.commands.study import run
+
+            warnings = brought.warnings
+            result = run(request, host, card, own.source, notes, warnings, fresh, watch, fingerprint)
     user = own.user if brought.user_arguments is None else brought.user_arguments
     return dataclasses.replace(result, user_arguments=user)
-
-
-IMPORTED_AHEAD = ("pandas", "sqlalchemy.dialects.sqlite", "alembic.command")
-"""What a study's storage and report need, imported while the host imports its own libraries."""
-
-
-def _begin(
-    request: TuningRequest,
-    card: device.Card | None,
-    source: str,
-    probes: Callable[[bytes], ProbeHost],
-    pickled: bytes,
-    notes: tuple[str, ...],
-    warnings: tuple[str, ...],
-    fresh: bool,
-    watch: Watch | bool | None,
-    time_limit: TimeLimit,
-    fingerprint: str,
-) -> TuningResult:
-    """Read device, model and data, and search in the study's folder. source: of the user's own
-    arguments, for people. pickled: the caller's own objects.
-    fingerprint: of the request, empty where another one cannot be told from it."""
-    base = request.training_args
-    with probes(pickled) as host, following(watch) as show:
-        host.time_limit = time_limit
-        for name in IMPORTED_AHEAD:
-            import_module(name)
-        environment, card = read_environment(host, request, card)
-        check_fields(base, environment, source)
-        base = what_differs(base, environment)
-        request = dataclasses.replace(request, training_args=base)
-        workload = read_workload(host, request)
-        space = build_space(request, environment, workload, base)
-        unmeasured = _unmeasured(request, environment, workload, space, fresh)
-        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
-        assert unmeasured.folder is not None
-        with locked(unmeasured.folder):
-            if fresh or is_unmeasured(unmeasured.folder):
-                remove_study(unmeasured.folder, FILES)
-            result = _search(unmeasured, space, host, card, show, fresh, time_limit, fingerprint)
-            result.best  # noqa: B018  (raises where there is none)
-            return result
-
-
-def _search(
-    unmeasured: TuningResult,
-    space: SearchSpace,
-    host: ProbeHost,
-    card: device.Card | None,
-    watch: Watch,
-    fresh: bool,
-    time_limit: TimeLimit,
-    fingerprint: str,
-) -> TuningResult:
-    """Run the study in its locked folder; the report is written however it ends. fingerprint: of the request, empty
-    where another one cannot be told from it."""
-    request, folder = unmeasured.request, unmeasured.folder
-    assert folder is not None
-    check_identity(folder, unmeasured.identity)
-    begin(unmeasured, folder)
-    plan = plan_of(request, time_limit, unmeasured.memory_limit_bytes, unmeasured.allowed_bytes)
-    environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
-    past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
-    allowed = unmeasured.allowed_bytes
-    knowledge = WarmStart(allowed)
-    if request.sampler == "physics":
-        watch(Progress("preparing", (), probes_left=request.n_trials, message="estimating memory before any probe"))
-        knowledge = build_warm_start(host, environment, workload, space, base, allowed, past.others, time_limit)
-        if knowledge.unknown:
-            unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, knowledge.unknown))
-    elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
-        knowledge = dataclasses.replace(
-            knowledge, arithmetic=count_operations(host, environment, workload, space, base, time_limit)
-        )
-    notes = (*unmeasured.notes, *worth_of_padding(host, environment, workload, space, knowledge.arithmetic, time_limit))
-    unmeasured = dataclasses.replace(unmeasured, notes=notes, arithmetic=knowledge.arithmetic)
-    study = open_study(folder, space, plan, knowledge)
-    watch = keeping_peaks(watch, knowledge, folder)
-    if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
-        note = f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)"
-        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, note))
-    probe = LiveProbe(
-        host,
-        environment,
-        workload,
-        base,
-        allowed,
-        study.probe_folder,
-        request.objective,
-        device_used=device.usage_of(card),
-    )
-    loggers = LoggerGroup(request.report_to, request.objective, folder)
-    result = unmeasured
-    with graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))):
-        try:
-            loggers.start(request, unmeasured)
-            watch = loggers.watching(watch)
-            result = dataclasses.replace(result, stop_reason=run_study(study, probe, watch))
-            remember(environment, unmeasured.identity, study.trials, calibrated(space, knowledge, study.trials))
-            result = dataclasses.replace(result, rehearsal=finish(study, probe.train, watch), complete=True)
-        except BaseException as error:
-            result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
-            raise
-        finally:
-            with study.wish.held_back():
-                result = dataclasses.replace(
-                    result,
-                    trials=tuple(study.trials),
-                    duplicate_proposals=study.duplicate_proposals,
-                    left_out=tuple(study.left_out),
-                    numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
-                    notes=(*unmeasured.notes, *crash_notes(study.trials), *loggers.problems),
-                    finished=fingerprint if result.complete and not study.left_out else "",
-                    prospects=read_prospects(folder),
-                    estimated_peaks=read_peaks(folder),
-                )
-                if result.complete and (warning := result.loss_warning):
-                    result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
-                result.save(folder)
-            loggers.finish(result, result.complete)
-    return result
-
-
-OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
-"""What a caller's own model was made by -> its weights; of a model rebuilt from its config they are random."""
-
-
-def _weights_text(workload: Workload) -> str:
-    """Where the weights of the losses that are compared come from."""
-    if workload.user_objects and workload.source in OWN_WEIGHTS:
-        return OWN_WEIGHTS[workload.source]
-    return "the model's own weights" if workload.weights else "random weights"
-
-
-def _unmeasured(
-    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace, fresh: bool
-) -> TuningResult:
-    """Everything that is known of the answer before the first probe.
-
-    Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
-    """
-    folder = request.study_folder(workload.task, environment.device)
-    limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
-    allowed = int(limit * (1 - request.headroom))
-    if not any(SETTINGS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
-        check_model_fits(workload, allowed, limit, least_bytes(space, environment))
-    return TuningResult(
-        request=request,
-        workload=workload,
-        environment=environment,
-        trials=(),
-        stop_reason="the search was interrupted",
-        complete=False,
-        memory_limit_bytes=limit,
-        allowed_bytes=allowed,
-        space_size=space.size,
-        ruled_out=space.ruled_out,
-        notes=(
-            *space.notes,
-            *_learning(space),
-            *advice(workload.model_config, environment, space.possible_values("precision")),
-        ),
-        identity=study_identity(request, environment, workload, space),
-        folder=folder,
-    )
-
-
-def _learning(space: SearchSpace) -> tuple[str, ...]:
-    names = ", ".join(space.learns_differently)
-    return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
 
 
 __all__ = ["Progress", "search"]

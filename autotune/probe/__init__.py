@@ -1,9 +1,10 @@
 """Probe: the one seam between the loop that chooses and the world that measures."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from autotune.core import Configuration, Interval, Measurement
+if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, imports this package
+    from autotune.core import Configuration, Interval, Measurement
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,10 @@ class ProbeOptions:
     number: int
     deadline_s: float
     confirmation: int = 0
-    best_so_far: Interval | None = None
+    best_so_far: "Interval | None" = None
 
 
 class Probe(Protocol):
     """Measures a configuration: `probe(configuration, options) -> Measurement`, never raising for what a probe met."""
 
-    def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement: ...
+    def __call__(self, configuration: "Configuration", options: ProbeOptions) -> "Measurement": ...

@@ -52,9 +52,12 @@ class AnswerFile:
 
 
 @cache
-def _source_time() -> int:
-    """When autotune's own code was changed last, nanoseconds: it decides what is asked."""
-    return max(path.stat().st_mtime_ns for path in _PACKAGE.rglob("*.py"))
+def _source_digest() -> str:
+    """Digest of autotune's own code, which decides what is asked and how it is answered."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _software() -> list[Any]:
@@ -67,7 +70,7 @@ def _software() -> list[Any]:
     return [
         sys.executable,
         sys.version,
-        _source_time(),
+        _source_digest(),
         sorted(packages),
         [shutil.which(name) for name in _COMPILERS],
         loader.stat().st_mtime_ns if loader.is_file() else None,

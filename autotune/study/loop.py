@@ -9,7 +9,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,7 @@ from autotune.study.pacing import finishing_seconds, reserved_seconds
 from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.stopping import time_is_over
 from autotune.study.store import REFERENCE, read_references, read_trial, reporting_storage
-from autotune.study.study import PROBES, Study, ask, begin, propose, tell
-
-CORE_SHARE = 0.5
-"""Of the probes of a search, for the core settings of a space that names some."""
+from autotune.study.study import PROBES, Study, ask, begin, propose, set_warm_start, tell
 
 CRASHES_THAT_END = 6
 """The same crash so many times in a row, with no value to blame, ends the search: it is the machine."""
@@ -70,14 +67,8 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
         study.references = read_references(folder)
         seed = plan.seed + len(record.get_trials(deepcopy=False))
-    warm_start = replace(
-        warm_start or WarmStart(plan.allowed_bytes),
-        objective=plan.objective,
-        margin=plan.margin,
-        training_steps=plan.training_steps,
-        core_probes=int(CORE_SHARE * plan.n_trials),
-    )
-    record.sampler = make_sampler(plan.sampler, seed, space, warm_start)
+    record.sampler = make_sampler(plan.sampler, seed, space, study.warm_start)
+    set_warm_start(study, warm_start or study.warm_start)
     return study
 
 
@@ -150,9 +141,13 @@ def _under(allowed_bytes: int, trial: Trial) -> Trial:
 # The loop ------------------------------------------------------------------------------------------------------
 
 
-def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> str:
+def search(
+    study: Study, probe: Probe, watch: Watch = lambda progress: None, warm_up: Callable[[], None] = lambda: None
+) -> str:
     """Probe until the budget is used or nothing is left to win, confirm, and continue where the rounds showed that more can be
     won; returns why it ended.
+
+    warm_up: called before every proposal but the first, the baseline's, which needs no warm start.
 
     Raises SearchFailed where the baseline crashes or one crash comes again and again whatever the values, StorageFailed where
     the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts:
@@ -162,25 +157,27 @@ def search(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> 
         watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
         compare_rounds(study)
-    stop_reason = _probe_on(study, probe, watch)
+    stop_reason = _probe_on(study, probe, watch, warm_up)
     while True:
         probed = len(study.trials)
         confirm_finalists(study, probe, watch)
         if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
             break
         # Rounds tell more than one probe, and may have shown that it was a lucky one.
-        stop_reason = _probe_on(study, probe, watch)
+        stop_reason = _probe_on(study, probe, watch, warm_up)
         if len(study.trials) == probed:
             break
     watch(progress(study, "done", message=stop_reason))
     return stop_reason
 
 
-def _probe_on(study: Study, probe: Probe, watch: Watch) -> str:
+def _probe_on(study: Study, probe: Probe, watch: Watch, warm_up: Callable[[], None]) -> str:
     """Ask, probe, tell, until there is a reason to end, which is returned."""
     study.left_out.clear()
     while True:
         study.wish.check()
+        if study.trials:
+            warm_up()
         with reporting_storage(study.folder):
             proposal, stop_reason = ask(study)
         if proposal is None:

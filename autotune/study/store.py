@@ -5,7 +5,7 @@
          probes/0007/            order, measurement and log of trial 7
          probes/0007/confirmation-1/
          probes/0007/prospect.json   what the untried could still win after it
-         probes/0007/estimated_peak.json   what its memory is for, as it was estimated before any probe
+         probes/0007/estimated_peak.json   what its memory is for, as it was estimated
 """
 
 import contextlib

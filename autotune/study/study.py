@@ -1,7 +1,7 @@
 """Study: what is proposed next, and what Optuna's record holds of it."""
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import optuna
@@ -15,7 +15,7 @@ from autotune.core.units import finite
 from autotune.sampler.acquisition import Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import PhysicsSampler, to_attrs
+from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
@@ -32,6 +32,9 @@ KNOWN_IN_A_ROW = 200
 
 WALKED_THROUGH = 5000
 """Configurations up to which a space is walked through to see whether anything is left."""
+
+CORE_SHARE = 0.5
+"""Of the probes of a search, for the core settings of a space that names some."""
 
 
 @dataclass
@@ -55,10 +58,28 @@ class Study:
     numerics: Numerics | None = None
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
+    warm_start: WarmStart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.warm_start = WarmStart(self.plan.allowed_bytes)
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
         return probe_folder(self.folder, number, confirmation)
+
+
+def set_warm_start(study: Study, warm_start: WarmStart) -> None:
+    """Let the sampler `physics` propose from this, with the study's plan."""
+    plan, sampler = study.plan, study.optuna.sampler
+    study.warm_start = replace(
+        warm_start,
+        objective=plan.objective,
+        margin=plan.margin,
+        training_steps=plan.training_steps,
+        core_probes=int(CORE_SHARE * plan.n_trials),
+    )
+    if isinstance(sampler, PhysicsSampler):
+        sampler.knowledge = study.warm_start
 
 
 # Asking ------------------------------------------------------------------------------------------------------

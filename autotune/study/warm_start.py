@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, islice, product
-from pathlib import Path
 from typing import Any
 
 from autotune.core import Configuration, Environment, Trial, Value, Workload
 from autotune.core.errors import TracingFailed
-from autotune.core.time_limit import TimeLimit
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.process.launcher import ProbeHost
@@ -21,8 +19,10 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context
 from autotune.space.tensor_cores import output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
+from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, Watch
 from autotune.study.store import keep_peaks, reporting_storage
+from autotune.study.study import Study, set_warm_start
 
 UNTOUCHED_BYTES = 34 << 20
 """Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
@@ -35,6 +35,32 @@ TRACED = 500
 """Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
 
 
+def warm_up(
+    study: Study,
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    base: Mapping[str, Any],
+    past: Sequence[Calibration] = (),
+) -> tuple[str, ...]:
+    """Estimate memory and speed of what is untried, for the sampler and the report; returns notes for people.
+
+    Not where no time is left to try anything. past: see `build_warm_start`.
+    """
+    space, plan = study.space, study.plan
+    if not time_for_a_probe(plan, study.trials):
+        return ()
+    if plan.sampler == "physics":
+        warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past)
+        set_warm_start(study, warm_start)
+    elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
+        arithmetic = count_operations(host, environment, workload, space, base)
+        set_warm_start(study, replace(study.warm_start, arithmetic=arithmetic))
+    _keep_peaks(study)
+    worth = worth_of_padding(host, environment, workload, space, study.warm_start.arithmetic)
+    return (*filter(None, [study.warm_start.unknown]), *worth)
+
+
 def build_warm_start(
     host: ProbeHost,
     environment: Environment,
@@ -43,13 +69,12 @@ def build_warm_start(
     base: Mapping[str, Any],
     allowed_bytes: int,
     past: Sequence[Calibration] = (),
-    time_limit: TimeLimit | None = None,
 ) -> WarmStart:
     """What the sampler `physics` starts from. past: what other studies on this device taught.
 
-    time_limit: of the whole command, of which only a share is spent on this.
+    Of the host's time limit only a share is spent on this.
     """
-    time_limit = time_limit or TimeLimit()
+    time_limit = host.time_limit
     rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left())
     effects = expected_effects(space, environment, workload)
     prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
@@ -65,7 +90,7 @@ def build_warm_start(
             half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed as failed:
-        unknown = f"memory was not estimated before the probes, only learned from them: {failed.written[0]}"
+        unknown = f"memory was not estimated, only learned from the probes: {failed.written[0]}"
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior = informed(prior, space, past)
     return WarmStart(
@@ -92,16 +117,15 @@ def count_operations(
     workload: Workload,
     space: SearchSpace,
     base: Mapping[str, Any],
-    time_limit: TimeLimit,
 ) -> Arithmetic:
     """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
     adapted = [name for name in ("lora", "lora_targets") if name in space.values]
-    left_s = ESTIMATED * time_limit.seconds_left()
+    left_s = ESTIMATED * host.time_limit.seconds_left()
     try:
         model = traced(host, workload, environment, [space.baseline, *_combined(space, adapted)], base, seconds=left_s)
     except TracingFailed:
         return Arithmetic()
-    return arithmetic_of(model, known_rates(host, environment, ESTIMATED * time_limit.seconds_left()))
+    return arithmetic_of(model, known_rates(host, environment, ESTIMATED * host.time_limit.seconds_left()))
 
 
 def worth_of_padding(
@@ -110,11 +134,10 @@ def worth_of_padding(
     workload: Workload,
     space: SearchSpace,
     arithmetic: Arithmetic,
-    time_limit: TimeLimit,
 ) -> tuple[str, ...]:
     """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
     layer = output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
-    seconds = head_seconds(host, environment, layer, ESTIMATED * time_limit.seconds_left()) if layer else {}
+    seconds = head_seconds(host, environment, layer, ESTIMATED * host.time_limit.seconds_left()) if layer else {}
     if layer is None or not seconds:
         return ()
     whole = arithmetic.samples[""].whole if "" in arithmetic.samples else None
@@ -122,21 +145,25 @@ def worth_of_padding(
 
 
 def estimated_peaks(knowledge: WarmStart, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:
-    """Trial number -> the peak that was estimated before any probe; without those that were not traced."""
+    """Trial number -> its estimated peak; without those that were not traced."""
     peaks = {trial.number: knowledge.peak(trial.configuration) for trial in trials}
     return {number: peak for number, peak in peaks.items() if peak is not None}
 
 
-def keeping_peaks(watch: Watch, knowledge: WarmStart, folder: Path) -> Watch:
+def keeping_peaks(watch: Watch, study: Study) -> Watch:
     """The same watch, before which every trial's estimated peak is written into the study's folder. Raises StorageFailed."""
 
     def both(progress: Progress) -> None:
-        if progress.kind in ("resumed", "trial"):
-            with reporting_storage(folder):
-                keep_peaks(folder, estimated_peaks(knowledge, progress.trials))
+        if progress.kind == "trial":
+            _keep_peaks(study)
         watch(progress)
 
     return both
+
+
+def _keep_peaks(study: Study) -> None:
+    with reporting_storage(study.folder):
+        keep_peaks(study.folder, estimated_peaks(study.warm_start, study.trials))
 
 
 def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak | None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.commands import search
+from autotune.commands import search, study
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits
@@ -113,7 +113,7 @@ def test_what_there_was_no_time_for_is_done_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(search, "finish", _leaving_out(search.finish))
+    monkeypatch.setattr(study, "finish", _leaving_out(study.finish))
     first, _ = searched(timeout="100s")
     assert (first.left_out, first.finished, first.complete) == (("losses",), "", True)
     assert ("left out", "losses: no time left") in [

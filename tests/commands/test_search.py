@@ -127,6 +127,18 @@ def test_the_same_name_with_another_question_is_refused_with_the_difference(sear
 REPLAYED = {"probes": RECORDED_HOST, "no_history": True, "n_trials": 2, **MINIMAL}
 
 
+def test_nothing_is_estimated_before_the_baseline_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kinds: list[str] = []
+    with RECORDED_HOST() as host:
+        options = REPLAYED | {"probes": lambda objects: host}
+        watch = lambda progress: kinds.append(progress.kind)  # noqa: E731
+        autotune.search("bert-mini", 16, output_dir=tmp_path / "reports", watch=watch, **options)
+    orders = [order.kind for order in host.orders]
+    assert orders[:6] == ["capabilities", "prepare", "probe", "rates", "trace", "probe"]
+    assert kinds[:5] == ["probing", "trial", "preparing", "probing", "trial"]
+
+
 def interrupted(progress: Progress) -> None:
     if progress.kind == "probing":
         raise KeyboardInterrupt

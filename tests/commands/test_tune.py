@@ -13,7 +13,7 @@ from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
 from autotune.commands import tune
-from autotune.commands.search import _weights_text
+from autotune.commands.study import _weights_text
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.request import tuning_request
 from autotune.study import finish

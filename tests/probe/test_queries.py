@@ -1,6 +1,7 @@
 """Queries of the device and of traces: each is answered once for what it depends on, and anew where that changed."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from autotune.core import Environment, Outcome, Workload
 from autotune.core.errors import TracingFailed
 from autotune.core.failures import Failure
 from autotune.core.request import tuning_request
+from autotune.probe import cache
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
@@ -67,6 +69,16 @@ def test_capabilities_are_asked_anew_where_a_version_a_variable_or_the_file_chan
     read_environment(host, REQUEST, None)
     assert [order.kind for order in orders] == ["capabilities"] * 2
     assert again.optimizers == first.optimizers
+
+
+def test_the_sources_count_by_what_they_say_not_by_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_PACKAGE", tmp_path)
+    (tmp_path / "module.py").write_text("1")
+    before = cache._source_digest.__wrapped__()
+    os.utime(tmp_path / "module.py", (0, 0))
+    assert cache._source_digest.__wrapped__() == before
+    (tmp_path / "module.py").write_text("2")
+    assert cache._source_digest.__wrapped__() != before
 
 
 def test_doctor_asks_anew_and_renews_the_cache(host: ProbeHost, orders: list[Order], tmp_path: Path) -> None:

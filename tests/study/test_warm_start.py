@@ -8,6 +8,7 @@ import pytest
 
 from autotune.core import Configuration, Environment, Trial, Workload
 from autotune.core.request import tuning_request
+from autotune.core.time_limit import TimeLimit
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
@@ -18,10 +19,19 @@ from autotune.sampler.prior import Effect
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Work
-from autotune.study.plan import Progress
+from autotune.study.loop import open_study
+from autotune.study.plan import Plan, Progress
 from autotune.study.store import read_peaks
-from autotune.study.warm_start import UNTOUCHED_BYTES, _needs, build_warm_start, estimated_peaks, keeping_peaks
-from tests.makers import MIB, completed, space, space_file, trial
+from autotune.study.warm_start import (
+    UNTOUCHED_BYTES,
+    _needs,
+    build_warm_start,
+    estimated_peaks,
+    keeping_peaks,
+    warm_up,
+)
+from tests.hurry import RECORDED_HOST
+from tests.makers import MIB, completed, cpu, space, space_file, trial
 
 SPACE = """
 parameters:
@@ -32,6 +42,7 @@ parameters:
   workers: [0, 2]
 """
 OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
+PLAN = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=10**9, allowed_bytes=10**9)
 PAST = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.0, 3.0)}}, 50.0 * MIB)
 
 
@@ -149,7 +160,7 @@ def test_a_callers_own_model_has_no_estimate(
     found = build_warm_start(host, environment, workload, made[0], {}, 10**9)
     assert found.estimate is None
     assert not estimated_peaks(found, [Trial(0, made[0].baseline, completed(made[0].baseline))])
-    assert found.unknown.startswith("memory was not estimated before the probes")
+    assert found.unknown.startswith("memory was not estimated")
     assert found.prior.effects == {}
 
 
@@ -204,11 +215,19 @@ def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
 
 def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
     peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
-    watch = keeping_peaks(seen.append, WarmStart(10**9, peak=lambda configuration: peak), tmp_path)
-    trials = (trial(0), trial(1))
-    watch(Progress("resumed", trials[:1]))
+    study = open_study(tmp_path, space(), PLAN, WarmStart(10**9, peak=lambda configuration: peak))
+    watch = keeping_peaks(seen.append, study)
+    study.trials.append(trial(0))
+    watch(Progress("probing", ()))
+    assert not read_peaks(tmp_path)
+    watch(Progress("trial", ()))
     assert read_peaks(tmp_path) == {0: peak}
-    watch(Progress("probing", trials[:1]))
-    watch(Progress("trial", trials))
-    assert read_peaks(tmp_path) == {0: peak, 1: peak}
-    assert [item.kind for item in seen] == ["resumed", "probing", "trial"]
+    assert [item.kind for item in seen] == ["probing", "trial"]
+
+
+def test_where_no_time_is_left_for_a_probe_nothing_is_estimated(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space(), replace(PLAN, time=TimeLimit(10.0)))
+    study.trials.append(trial(0, probe_seconds=30.0))
+    with RECORDED_HOST() as host:
+        assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == ()
+        assert host.orders == []

@@ -105,5 +105,5 @@ def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:
 def test_a_search_that_ends_before_its_first_trial_leaves_no_empty_table() -> None:
     out = console(80)
     with LiveTable(out) as watch:
-        watch(Progress("preparing", (), message="estimating memory before any probe"))
+        watch(Progress("preparing", (), message="estimating memory"))
     assert "configuration" not in out.file.getvalue().rpartition("\x1b")[2]  # type: ignore[attr-defined]

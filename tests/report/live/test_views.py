@@ -52,7 +52,7 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     out = piped(20)
     assert out.is_terminal
     with watcher(out, quiet=False) as watch:
-        watch(Progress("preparing", (), message="estimating memory before any probe"))
+        watch(Progress("preparing", (), message="estimating memory"))
         for number in range(3):
             watch(progress("probing", number))
             watch(progress("trial", number))
@@ -60,7 +60,7 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     assert "\x1b" not in out.file.getvalue()  # type: ignore[attr-defined]
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 5
-    assert lines[0] == "estimating memory before any probe"
+    assert lines[0] == "estimating memory"
     assert lines[1].startswith("trial 0: 8 x ")
     assert "best so far 40" in lines[1]
     assert "5 probe(s) left, 1 min 1 s left" in lines[1]

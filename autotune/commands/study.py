@@ -1,0 +1,198 @@
+"""The study of a search: opened in its folder, run, and saved however it ends."""
+
+import dataclasses
+from functools import cache
+from importlib import import_module
+
+from optuna.storages import RDBStorage
+
+from autotune.commands.result import TuningResult
+from autotune.commands.save import begin
+from autotune.core import Environment, TuningRequest, Workload
+from autotune.core.interrupt import graceful_interrupt, stop_reason_of
+from autotune.probe.device import nvml as device
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_environment, read_workload
+from autotune.probe.runner import LiveProbe
+from autotune.report import FILES
+from autotune.report.live.views import following
+from autotune.report.loggers.guarded import LoggerGroup
+from autotune.sampler.calibration import calibrated
+from autotune.space.build import build_space
+from autotune.space.dominance import crash_notes
+from autotune.space.search_space import SearchSpace
+from autotune.space.settings import SETTINGS
+from autotune.space.setup import check_fields, what_differs
+from autotune.space.tensor_cores import advice
+from autotune.study.finish import finish
+from autotune.study.history import Remembered, recall, remember
+from autotune.study.identity import study_identity
+from autotune.study.limits import check_model_fits, least_bytes, memory_limit
+from autotune.study.loop import import_trials, open_study, progress
+from autotune.study.loop import search as run_study
+from autotune.study.plan import Watch, plan_of
+from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
+from autotune.study.warm_start import keeping_peaks, warm_up
+from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
+
+
+@cache
+def _import_ahead() -> None:
+    """Import what a study's report and storage import at their first use, while the host imports its own libraries."""
+    import_module("pandas")
+    RDBStorage("sqlite://").engine.dispose()
+
+
+def run(
+    request: TuningRequest,
+    host: ProbeHost,
+    card: device.Card | None,
+    source: str,
+    notes: tuple[str, ...],
+    warnings: tuple[str, ...],
+    fresh: bool,
+    watch: Watch | bool | None,
+    fingerprint: str,
+) -> TuningResult:
+    """Read device, model and data, and search in the study's folder.
+
+    source: of the user's own arguments, for people. notes, warnings: on what was sent to the host. fingerprint: of the
+    request, empty where another one cannot be told from it. Raises what `search` raises.
+    """
+    base = request.training_args
+    _import_ahead()
+    with following(watch) as show:
+        environment, card = read_environment(host, request, card)
+        check_fields(base, environment, source)
+        request = dataclasses.replace(request, training_args=what_differs(base, environment))
+        workload = read_workload(host, request)
+        space = build_space(request, environment, workload, request.training_args)
+        unmeasured = _unmeasured(request, environment, workload, space, fresh)
+        unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
+        assert unmeasured.folder is not None
+        with locked(unmeasured.folder):
+            if fresh or is_unmeasured(unmeasured.folder):
+                remove_study(unmeasured.folder, FILES)
+            result = _run(unmeasured, space, host, card, show, fresh, fingerprint)
+            result.best  # noqa: B018  (raises where there is none)
+            return result
+
+
+def _run(
+    unmeasured: TuningResult,
+    space: SearchSpace,
+    host: ProbeHost,
+    card: device.Card | None,
+    watch: Watch,
+    fresh: bool,
+    fingerprint: str,
+) -> TuningResult:
+    """Run the study in its locked folder; the report is written however it ends."""
+    request, folder = unmeasured.request, unmeasured.folder
+    assert folder is not None
+    check_identity(folder, unmeasured.identity)
+    begin(unmeasured, folder)
+    plan = plan_of(request, host.time_limit, unmeasured.memory_limit_bytes, unmeasured.allowed_bytes)
+    environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
+    past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
+    study = open_study(folder, space, plan)
+    notes = [*unmeasured.notes]
+    if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
+        notes.append(f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)")
+
+    @cache
+    def estimate() -> None:
+        watch(progress(study, "preparing", message="estimating memory and speed of what is untried"))
+        notes.extend(warm_up(study, host, environment, workload, base, past.others))
+
+    probe = LiveProbe(
+        host,
+        environment,
+        workload,
+        base,
+        plan.allowed_bytes,
+        study.probe_folder,
+        request.objective,
+        device_used=device.usage_of(card),
+    )
+    loggers = LoggerGroup(request.report_to, request.objective, folder)
+    result = unmeasured
+    watch = keeping_peaks(watch, study)
+    with graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))):
+        try:
+            loggers.start(request, unmeasured)
+            watch = loggers.watching(watch)
+            result = dataclasses.replace(result, stop_reason=run_study(study, probe, watch, estimate))
+            remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
+            result = dataclasses.replace(result, rehearsal=finish(study, probe.train, watch), complete=True)
+        except BaseException as error:
+            result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
+            raise
+        finally:
+            with study.wish.held_back():
+                result = dataclasses.replace(
+                    result,
+                    trials=tuple(study.trials),
+                    duplicate_proposals=study.duplicate_proposals,
+                    left_out=tuple(study.left_out),
+                    numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
+                    notes=(*notes, *crash_notes(study.trials), *loggers.problems),
+                    finished=fingerprint if result.complete and not study.left_out else "",
+                    prospects=read_prospects(folder),
+                    estimated_peaks=read_peaks(folder),
+                    arithmetic=study.warm_start.arithmetic,
+                )
+                if result.complete and (warning := result.loss_warning):
+                    result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
+                result.save(folder)
+            loggers.finish(result, result.complete)
+    return result
+
+
+OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
+"""What a caller's own model was made by -> its weights; of a model rebuilt from its config they are random."""
+
+
+def _weights_text(workload: Workload) -> str:
+    """Where the weights of the losses that are compared come from."""
+    if workload.user_objects and workload.source in OWN_WEIGHTS:
+        return OWN_WEIGHTS[workload.source]
+    return "the model's own weights" if workload.weights else "random weights"
+
+
+def _unmeasured(
+    request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace, fresh: bool
+) -> TuningResult:
+    """Everything that is known of the answer before the first probe.
+
+    Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
+    """
+    folder = request.study_folder(workload.task, environment.device)
+    limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
+    allowed = int(limit * (1 - request.headroom))
+    if not any(SETTINGS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
+        check_model_fits(workload, allowed, limit, least_bytes(space, environment))
+    return TuningResult(
+        request=request,
+        workload=workload,
+        environment=environment,
+        trials=(),
+        stop_reason="the search was interrupted",
+        complete=False,
+        memory_limit_bytes=limit,
+        allowed_bytes=allowed,
+        space_size=space.size,
+        ruled_out=space.ruled_out,
+        notes=(
+            *space.notes,
+            *_learning(space),
+            *advice(workload.model_config, environment, space.possible_values("precision")),
+        ),
+        identity=study_identity(request, environment, workload, space),
+        folder=folder,
+    )
+
+
+def _learning(space: SearchSpace) -> tuple[str, ...]:
+    names = ", ".join(space.learns_differently)
+    return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
