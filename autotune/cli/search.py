@@ -23,8 +23,8 @@ MARGIN = "Stop when the expected remaining speed-up is below this share (sampler
 TRAINING_STEPS = "Steps of the planned training: stop when the search cannot save its own time."
 NO_HISTORY = "Do not use results of past searches on this device."
 KEEP_NUMERICS = "Keep your precision, optimizer and all else that changes what is learned."
-REQUIRE_PARITY = "Compare losses over 30 steps with fp32's, however long it takes."
-ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses over 30 steps differ from fp32's. Default: they cannot win."
+REQUIRE_PARITY = "What the rounds do not show to learn as fp32 does cannot win."
+ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses in the rounds differ from fp32's. Default: they cannot win."
 
 
 def search(

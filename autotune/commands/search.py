@@ -88,8 +88,8 @@ def search(
       untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
       that cannot save its own time over them ends.
     - `no_history`: leave aside what past searches on this device measured. `keep_numerics`: nothing is tried that learns
-      differently. What does not learn as fp32 does cannot win, unless `allow_loss_difference`; `require_parity`: losses
-      are compared however long that takes.
+      differently. What does not learn as fp32 does cannot win, unless `allow_loss_difference`; `require_parity`: nor
+      what the rounds do not show to.
     - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.
     - `args`: your own `TrainingArguments`, as the object, as fields, or a JSON or YAML file: base of every trial, and the
       baseline. `base_arguments` and `training_args` are its former names.
