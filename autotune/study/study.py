@@ -11,10 +11,10 @@ from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interrupt import StopRequest
 from autotune.core.prospect import OptimalityGap
 from autotune.core.units import finite
-from autotune.sampler.acquisition import Proposal
+from autotune.sampler.acquisition import RISKS, Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import PhysicsSampler, to_attrs
+from autotune.sampler.physics import RISKY, PhysicsSampler, to_attrs
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
@@ -73,7 +73,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.propose(study.optuna, trials=study.trials)
+        choice = sampler.propose(study.optuna, trials=study.trials, risks=RISKS)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
@@ -90,7 +90,10 @@ def ask(study: Study) -> tuple[Asked | None, str]:
         if stop_reason := nothing_to_win(study.plan, study.trials, choice, study.space.size):
             return None, stop_reason
         assert choice.configuration is not None
-        return begin(study, propose(study, choice.configuration), choice.configuration), ""
+        running = propose(study, choice.configuration)
+        if choice.risky:
+            running.set_user_attr(RISKY, choice.fits)
+        return begin(study, running, choice.configuration), ""
     if _all_known(study):
         return None, _all_is_known(study)
     for _ in range(KNOWN_IN_A_ROW):

@@ -125,7 +125,7 @@ def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> No
     tried = [Observation(ones[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
     alone = cost_model.costs(tried)
     believed = cost_model.costs([*tried, _believed(cost_model, alone, ones[1])])
-    assert believed.log_step == pytest.approx(alone.log_step)
+    assert believed.log_step == pytest.approx(alone.log_step, abs=0.002)
 
 
 def test_what_looks_hopeless_is_tried_before_all_is_called_known() -> None:
