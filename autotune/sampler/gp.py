@@ -70,7 +70,7 @@ def condition(
         reach,
         float(evidence),
         places,
-        lower,
+        factor,
         white,
     )
 

@@ -15,6 +15,7 @@ class Plan:
 
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
+    no_risk: nothing is probed that may not fit, once something does.
     confirmation_rounds: of the finalists and the baseline at the least, up to twice as many while it is open who is faster.
     """
 
@@ -29,6 +30,7 @@ class Plan:
     confirmation_rounds: int = CONFIRMATION_ROUNDS
     margin: float = 0.01
     training_steps: int | None = None
+    no_risk: bool = False
 
 
 def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int) -> Plan:

@@ -38,7 +38,7 @@ class Study:
     """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
-    does not know. wish: the user's request to stop.
+    does not know. wish: the user's request to stop. risk: how likely the last proposal fits, where it may not; None: it does.
     """
 
     folder: Path
@@ -51,6 +51,7 @@ class Study:
     max_gain: float | None = None
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
+    risk: float | None = None
 
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
@@ -73,7 +74,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.propose(study.optuna, trials=study.trials, risks=RISKS)
+        choice = sampler.propose(study.optuna, trials=study.trials, risks=0 if study.plan.no_risk else RISKS)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
@@ -91,8 +92,9 @@ def ask(study: Study) -> tuple[Asked | None, str]:
             return None, stop_reason
         assert choice.configuration is not None
         running = propose(study, choice.configuration)
-        if choice.risky:
-            running.set_user_attr(RISKY, choice.fits)
+        study.risk = choice.fits if choice.risky else None
+        if study.risk is not None:
+            running.set_user_attr(RISKY, study.risk)
         return begin(study, running, choice.configuration), ""
     if _all_known(study):
         return None, _all_is_known(study)
