@@ -1,5 +1,6 @@
 """Chooses the constants of the cost model's prior by how likely they make what recorded tables show.
 
+python benchmarks/fit_prior.py --models: how much a value's effect differs from table to table (calibration.MODELS_DIFFER).
 python benchmarks/fit_prior.py: for each table those fitted to all the others, and those fitted to all of them, into
 tests/data/tables/priors.json. Of the latter `autotune.sampler.prior` ships what times and their noise are, rounded; its kernel_s
 and CPU_MEMORY are others, of several threads and of the heap as it comes. Empirical Bayes: the evidence of all rows is maximised
@@ -32,11 +33,10 @@ from autotune.sampler.prior import CPU_MEMORY, MICRO_STEP, OPTIMIZER_STEP, Memor
 PRIORS = FOLDER / "priors.json"
 OFFSET_MIB = 30.0
 START = Prior(
-    micro_step=replace(MICRO_STEP, growth=0.05, pair=0.05, rest=0.03),
-    optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.1, rest=0.05),
-    noise=1.0,
-    least_noise=0.01,
+    micro_step=replace(MICRO_STEP, growth=0.02, pair=0.02, rest=0.02, computation=0.08),
+    optimizer_step=replace(OPTIMIZER_STEP, value=0.5, growth=0.02, pair=0.02, rest=0.05),
     memory=replace(CPU_MEMORY, size=0.03, rest=0.03, mean_offset_bytes=OFFSET_MIB * 2.0**20),
+    spread=None,
 )
 TIMES = ("growth", "pair", "rest")
 WIDEST = 4.0
@@ -47,7 +47,11 @@ def fitted(tables: Sequence[Table]) -> Prior:
     """The prior under which these tables are likeliest."""
     observations = [[observed(c, m) for c, known in table.measured.items() for m in known] for table in tables]
     prior = START
-    for part, effects, names in (("micro_step", (), ("noise", "kernel_s")), ("optimizer_step", ("value",), ())):
+    of_parts = {
+        "micro_step": (("computation",), ("between", "own", "kernel_s")),
+        "optimizer_step": (("value",), ("optimizer_noise",)),
+    }
+    for part, (effects, names) in of_parts.items():
         prior = _fitted_times(prior, tables, observations, part, (*TIMES, *effects), names)
     return _fitted_memory(prior, tables, observations)
 
@@ -108,7 +112,7 @@ def model_of(table: Table, prior: Prior, budget: int | None = None) -> CostModel
     )
 
 
-FITTED = ("micro_step", "optimizer_step", "noise", "least_noise", "memory", "kernel_s")
+FITTED = ("micro_step", "optimizer_step", "between", "own", "optimizer_noise", "memory", "kernel_s")
 
 
 def to_dict(prior: Prior) -> dict[str, Any]:
@@ -134,7 +138,25 @@ def fitted_without(name: str) -> Prior:
         return fitted([read_table(other) for other in recorded() if other != name])
 
 
+def models_differ(names: Sequence[str]) -> dict[tuple[str, Any], list[float]]:
+    """(setting, value) -> standard deviation over these tables of how far its effect is from the expected one."""
+    told: dict[tuple[str, Any], list[Any]] = {}
+    for name in names:
+        table = read_table(name)
+        rows = [observed(c, m) for c, known in table.measured.items() for m in known]
+        for setting, values in model_of(table, read_priors()["all"]).learned(rows).items():
+            for value, learned in values.items():
+                told.setdefault((setting, value), []).append(learned.deviation)
+    return {key: np.std(several, 0, ddof=1).tolist() for key, several in told.items()}
+
+
 def main() -> None:
+    if "--models" in sys.argv:
+        differences = models_differ(recorded())
+        for (setting, value), deviations in differences.items():
+            print(setting, value, *(f"{deviation:.3g}" for deviation in deviations))
+        print("all", *(f"{deviation:.3g}" for deviation in np.sqrt(np.mean(np.square([*differences.values()]), 0))))
+        return
     names = [*recorded(), "all"]
     with ProcessPoolExecutor(2) as workers:
         found = dict(zip(names, workers.map(fitted_without, names), strict=True))

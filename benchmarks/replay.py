@@ -1,25 +1,31 @@
 """Searches replayed on recorded tables: how soon each sampler finds the optimum, and how often it runs out of memory.
 
-python benchmarks/replay.py [SEEDS]: every table, four memory budgets, so many seeds (default 10; the others' samplers
-fewer, as FEWER has it); into reports/replay.md. Every sampler goes through the real loop with the same probes: a
-search's probe brings one of a configuration's measurements by chance, a confirmation that of its round. Ours starts from a
-prior fitted to the other tables, once as on a new device, once with what a search on each other table taught. Regret is
-counted against the best of those that were measured again and fit.
+python benchmarks/replay.py: all searches on two cores, into reports/replay.md.
+python benchmarks/replay.py FILE [--samplers physics …] [--tables …] [--noises …] [--seeds N]: some of them into FILE, one
+after the other; what is in FILE is not searched again, so that a run can be cut and split by hand.
+python benchmarks/replay.py --report FILE …: the page from these files.
+
+Every sampler goes through the real loop, with Optuna's record in memory. Ours starts from a prior fitted to the other tables,
+once as on a new device, once with what a search on one other table taught. Regret is counted against the best that fits.
 """
 
+import argparse
+import json
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
+from unittest import mock
 
 import numpy as np
+import optuna
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -40,9 +46,25 @@ from autotune.study.plan import Plan  # noqa: E402
 N_TRIALS = 20
 OURS, INFORMED = "physics", "physics, device known"
 SAMPLERS = (OURS, INFORMED, "tpe", "gp", "random", "brute-force")
-FEWER = {"gp": 1, "brute-force": 1, "tpe": 3, "random": 3}
+SEEDS = {OURS: 3, INFORMED: 1, "gp": 1, "brute-force": 1, "tpe": 2, "random": 2}
+NOISES = (None, 0.005, 0.02, 0.1)
+"""Between probes of one configuration; None: as recorded, of which others than ours are replayed alone."""
 NEVER = 10**6
 MARGIN = 0.01
+FORMER = Path(__file__).parent / "replay_former.jsonl"
+"""The same searches by the sampler as it was before it learned scales, kept effects' uncertainty and took risks."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A search to replay. noise: None as recorded. taught: the table of the study that the search knows, or none."""
+
+    table: str
+    share: float
+    sampler: str
+    seed: int
+    noise: float | None = None
+    taught: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,9 +72,9 @@ class Found:
     """What one search came to.
 
     regret: 1 - speed of the answer / optimum, at least 0. to_one, to_five: probes until one within 1 % and 5 % of the
-    optimum was made, the baseline's among them. out_of_memory: the baseline's own not counted. probes: in all.
-    open_share: what an untried one of those really beats the answer by. bound: what the end's statement says no untried one
-    beats it by; None: nothing is said.
+    optimum was made, the baseline's among them. out_of_memory: the baseline's own not counted; before_fit: of these, before
+    anything fitted. probes: in all; rounds: of confirmation. open_share: what an untried one of those really beats the answer
+    by. bound: what the end's statement says no untried one beats it by; None: nothing is said.
     """
 
     table: str
@@ -67,6 +89,14 @@ class Found:
     open_share: float
     bound: float | None
     stop_reason: str
+    noise: float | None = None
+    taught: str = ""
+    before_fit: int = 0
+    rounds: int = 0
+
+    @property
+    def case(self) -> Case:
+        return Case(self.table, self.share, self.sampler, self.seed, self.noise, self.taught)
 
 
 def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> WarmStart:
@@ -75,60 +105,60 @@ def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibra
     return WarmStart(budget, lambda one: float(table.estimates[one]), own)
 
 
-def searched(table: Table, plan: Plan, knowledge: WarmStart) -> tuple[list[Trial], str]:
+def searched(table: Table, plan: Plan, knowledge: WarmStart, noise: float | None = None) -> tuple[list[Trial], str]:
     """The real loop on a table: (trials, statement)."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    in_memory = partial(optuna.create_study, storage=optuna.storages.InMemoryStorage())
     try:
-        study = open_study(folder, table.space, plan, knowledge)
-        stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed))
+        with mock.patch("optuna.create_study", lambda storage, **options: in_memory(**options)):
+            study = open_study(folder, table.space, plan, knowledge)
+        stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
     finally:
         shutil.rmtree(folder)
     return study.trials, stop_reason
 
 
-def taught_by(table: Table, prior: Prior) -> Calibration:
+def taught_by(table: Table, prior: Prior, noise: float | None) -> Calibration:
     """What one search on a table teaches of the device."""
     budget = table.budget(1.0)
     knowledge = knowledge_of(table, budget, prior)
-    trials, _ = searched(table, Plan(N_TRIALS, "samples_per_second", budget, budget), knowledge)
+    trials, _ = searched(table, Plan(N_TRIALS, "samples_per_second", budget, budget), knowledge, noise)
     return calibrated(table.space, knowledge, trials)
 
 
-def replayed(
-    table: Table, share: float, sampler: str, seed: int, prior: Prior, past: Sequence[Calibration] = ()
-) -> Found:
+def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration] = ()) -> Found:
     """One search, from its baseline to its confirmed answer."""
-    budget = table.budget(share)
-    optimum = table.optimum(budget)
-    plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=sampler.partition(",")[0], seed=seed)
-    trials, stop_reason = searched(table, plan, knowledge_of(table, budget, prior, past))
+    budget = table.budget(case.share)
+    plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=case.sampler.partition(",")[0], seed=case.seed)
+    trials, stop_reason = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise)
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     tried = {trial.configuration for trial in trials}
-    again = [item for item, known in table.measured.items() if len(known) > 1 and table.peaks[item] <= budget]
-    untried = [table.speeds[item] for item in again if item not in tried]
+    # As recorded, the speeds of those that were measured once are too uncertain to be judged by.
+    least = 1 if case.noise is not None else 2
+    judged = [item for item, rows in table.measured.items() if len(rows) >= least and table.peaks[item] <= budget]
+    optimum = max(table.speeds[item] for item in judged)
+    fitted = [number for number, trial in enumerate(trials) if trial.measurement.feasible]
+    ran_out = [n for n, trial in enumerate(trials) if n and trial.measurement.outcome is Outcome.OUT_OF_MEMORY]
 
     def probes_to(least: float) -> int:
-        good = (
-            number
-            for number, trial in enumerate(trials, 1)
-            if trial.measurement.feasible and table.speeds[trial.configuration] >= least * optimum
-        )
+        good = (number + 1 for number in fitted if table.speeds[trials[number].configuration] >= least * optimum)
         return next(good, NEVER)
 
     return Found(
-        table.name,
-        share,
-        sampler,
-        seed,
-        max(0.0, 1 - reached / optimum),
-        probes_to(0.99),
-        probes_to(0.95),
-        len(trials),
-        sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in trials[1:]),
-        max(untried, default=0.0) / reached - 1 if reached else np.inf,
-        bound_of(stop_reason),
-        stop_reason,
+        **asdict(case),
+        regret=max(0.0, 1 - reached / optimum),
+        to_one=probes_to(0.99),
+        to_five=probes_to(0.95),
+        probes=len(trials),
+        out_of_memory=len(ran_out),
+        before_fit=sum(number < min(fitted, default=NEVER) for number in ran_out),
+        rounds=sum(len(trial.confirmations) for trial in trials),
+        open_share=max((table.speeds[item] for item in judged if item not in tried), default=0.0) / reached - 1
+        if reached
+        else np.inf,
+        bound=bound_of(stop_reason),
+        stop_reason=stop_reason,
     )
 
 
@@ -140,10 +170,9 @@ def bound_of(stop_reason: str) -> float | None:
     return float(said[-1]) / 100 if said else None
 
 
-def one_search(wanted: tuple[str, float, str, int]) -> Found:
-    name, share, sampler, seed = wanted
-    past = _past(name) if sampler == INFORMED else ()
-    return replayed(_table(name), share, sampler, seed, _priors()[name], past)
+def one_search(case: Case) -> Found:
+    past = (_lesson(case.taught, case.table, case.noise),) if case.taught else ()
+    return replayed(_table(case.table), case, _priors()[case.table], past)
 
 
 @cache
@@ -157,9 +186,9 @@ def _priors() -> dict[str, Prior]:
 
 
 @cache
-def _past(name: str) -> tuple[Calibration, ...]:
-    """What a search on each other table taught, by a prior that does not know the one to judge."""
-    return tuple(taught_by(_table(other), _priors()[name]) for other in recorded() if other != name)
+def _lesson(taught: str, judged: str, noise: float | None) -> Calibration:
+    """What a search on a table taught, by a prior that does not know the one to judge."""
+    return taught_by(_table(taught), _priors()[judged], noise)
 
 
 def summary(found: Sequence[Found]) -> list[str]:
@@ -175,8 +204,8 @@ def summary(found: Sequence[Found]) -> list[str]:
         _quantiles([item.to_one for item in found]),
         _quantiles([item.to_five for item in found]),
         f"{median(item.probes for item in found):.0f}",
-        f"{fmean(item.out_of_memory == 0 for item in found):.1%}",
-        f"{sum(item.out_of_memory for item in found) / sum(item.probes for item in found):.1%}",
+        f"{fmean(item.rounds for item in found):.0f}",
+        f"{fmean(item.out_of_memory for item in found):.2f} ({sum(item.before_fit for item in found)})",
         *(
             f"{fmean(item.open_share <= (item.bound or 0.0) for item in several):.0%} of {len(several)}"
             if several
@@ -194,8 +223,8 @@ HEAD = [
     "probes to 1 %",
     "to 5 %",
     "probes in all",
-    "no OOM",
-    "probes OOM",
+    "rounds",
+    "OOM a search (before a fit)",
     '"at most 1 %" true',
     "bound true",
 ]
@@ -210,12 +239,15 @@ def _count(number: float) -> str:
     return "never" if number >= NEVER else f"{number:.0f}"
 
 
-def rows(found: Iterable[Found], *names: str) -> Iterable[list[str]]:
+def rows(found: Mapping[str, Iterable[Found]], *names: str) -> Iterable[list[str]]:
+    """A line for each code and each combination of these fields. found: code -> its searches."""
     groups: dict[tuple[str, ...], list[Found]] = {}
-    for item in found:
-        groups.setdefault(tuple(str(getattr(item, name)) for name in names), []).append(item)
-    for key, several in groups.items():
-        yield [*key, *summary(several)]
+    for code, several in found.items():
+        for item in several:
+            key = (*(str(getattr(item, name)) for name in names), code)
+            groups.setdefault(key, []).append(item)
+    for key in sorted(groups):
+        yield [*key, *summary(groups[key])]
 
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
@@ -248,26 +280,74 @@ The tables' probes run on one thread and give back what they free (benchmarks/re
 and 10 to 13 %, and a search near a limit mostly luck (reports/LOG.md).""".splitlines()
 
 
-def main() -> None:
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+def cases(args: argparse.Namespace) -> list[Case]:
+    """What to replay, in an order that a cut run is representative of."""
     wanted = [
-        (name, share, sampler, seed)
-        for sampler, name, share in product(SAMPLERS, recorded(), BUDGETS)
-        for seed in range(min(seeds, FEWER.get(sampler, seeds)))
+        Case(name, share, sampler, seed, noise, taught)
+        for seed, sampler, noise, name, share in product(
+            range(max(SEEDS.values())), args.samplers, args.noises, args.tables, BUDGETS
+        )
+        if seed < (args.seeds or SEEDS[sampler]) and (noise is None or sampler in (OURS, INFORMED))
+        for taught in ([other for other in recorded() if other != name] if sampler == INFORMED else [""])
     ]
-    with ProcessPoolExecutor(2) as workers:
-        found = list(workers.map(one_search, wanted, chunksize=4))
-    ours = [item for item in found if item.sampler in (OURS, INFORMED)]
-    lines = [
-        *markdown(["sampler", *HEAD], rows(found, "sampler")),
+    return list(dict.fromkeys(wanted))
+
+
+def read(path: Path) -> list[Found]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Found(**json.loads(line)) for line in lines]
+
+
+def run(path: Path, wanted: Sequence[Case], workers: int) -> None:
+    """Replay what is not in the file yet."""
+    finished = {found.case for found in read(path)}
+    open_cases = [case for case in wanted if case not in finished]
+    with path.open("a", encoding="utf-8") as file, ProcessPoolExecutor(workers) as pool:
+        searches = map(one_search, open_cases) if workers == 1 else pool.map(one_search, open_cases, chunksize=4)
+        for found in searches:
+            file.write(json.dumps(asdict(found)) + "\n")
+            file.flush()
+
+
+def report(found: Sequence[Found], former: Sequence[Found]) -> list[str]:
+    found = [replace(item, taught="") for item in found]
+    ours = {"now": [item for item in found if item.sampler == OURS]}
+    ours["before"] = [item for item in former if item.sampler == OURS]
+    informed = {"now": [item for item in found if item.sampler == INFORMED]}
+    informed["before"] = [item for item in former if item.sampler == INFORMED]
+    others = {"now": [item for item in found if item.noise is None]}
+    return [
+        *markdown(["noise", "code", *HEAD], rows(ours, "noise")),
         "",
-        *markdown(["sampler", "budget", *HEAD], rows(ours, "sampler", "share")),
+        *markdown(["device known: noise", "code", *HEAD], rows(informed, "noise")),
         "",
-        *markdown(["sampler", "table", *HEAD], rows(ours, "sampler", "table")),
+        *markdown(["noise", "table", "code", *HEAD], rows(ours, "noise", "table")),
         "",
-        *NOTES,
+        *markdown(["noise", "budget", "code", *HEAD], rows(ours, "noise", "share")),
+        "",
+        *markdown(["sampler", "code", *HEAD], rows(others, "sampler")),
     ]
-    write_table(ROOT / "reports" / "replay.md", "Searches replayed on recorded tables", lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
+    parser.add_argument("--tables", nargs="+", default=recorded())
+    parser.add_argument(
+        "--noises", nargs="+", default=NOISES, type=lambda text: None if text == "None" else float(text)
+    )
+    parser.add_argument("--seeds", type=int)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = args.files or [Path(folder) / "all.jsonl"]
+        if not args.report:
+            run(files[0], cases(args), workers=1 if args.files else 2)
+        found = [item for path in files for item in read(path)]
+    if args.report or not args.files:
+        lines = [*report(found, read(FORMER)), "", *NOTES]
+        write_table(ROOT / "reports" / "replay.md", "Searches replayed on recorded tables", lines)
 
 
 if __name__ == "__main__":

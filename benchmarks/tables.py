@@ -1,11 +1,13 @@
 """Recorded tables, opened: every configuration of a space with what its probes really measured."""
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 
 from autotune.core import Configuration, Measurement, Outcome, Step
 from autotune.core.measurement import pooled
@@ -14,6 +16,7 @@ from autotune.sampler.physics import expected_work
 from autotune.sampler.prior import Prior, roofline
 from autotune.space.search_space import SearchSpace
 
+STEP_TIMES = [field.name for field in fields(Step) if field.name == "seconds" or field.name.endswith("_s")]
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "tables"
 BUDGETS = (0.35, 0.5, 0.75, 1.0)
 """Memory budgets as shares of the way from the least to the highest peak of the table."""
@@ -27,6 +30,8 @@ OWN = {
     "workers": 0,
 }
 """What the Trainer does where nothing is set: the baseline."""
+RECORDED_NOISE = 0.09
+"""Standard deviation of the logarithm of the speeds of a table's probes of one configuration: 8.0, 8.8, 9.1, 8.7 and 9.9 %."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +118,22 @@ class Table:
 
 @dataclass(frozen=True)
 class TableProbe:
-    """A probe that answers with a table's real measurements under a memory budget.
+    """A probe that answers with a table's measurements under a memory budget.
 
-    A search's probe gets one of a configuration's measurements, drawn by the seed; a confirmation the one of its round.
+    Without a noise these are the real ones: a search's probe gets one of a configuration's, drawn by the seed; a confirmation
+    the one of its round. With a noise (standard deviation of the logarithm of a probe's speed) each probe is drawn around the
+    configuration's pooled speed: one factor for all its steps, as processes differ, and its steps' own deviations as
+    recorded, in proportion to the noise.
     """
 
     table: Table
     budget: int
     seed: int
+    noise: float | None = None
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-        known, peak = self.table.measured[configuration], self.table.peaks[configuration]
+        measured, peak = self.table.measured[configuration], self.table.peaks[configuration]
+        first, rounds = measured[0], measured[1:] or measured
         if peak > self.budget:
             # What torch's allocator is refused is one tensor, not all that would have followed.
             return Measurement(
@@ -134,14 +144,32 @@ class TableProbe:
                 allowed_bytes=self.budget,
                 held_bytes=self.budget,
                 refused_bytes=min(peak - self.budget, self.budget // 50),
-                probe_seconds=known[0].probe_seconds - sum(step.seconds for step in known[0].steps),
+                probe_seconds=first.probe_seconds - sum(step.seconds for step in first.steps),
             )
+        rng = random.Random(f"{self.seed} {configuration}" + f" {options.confirmation}" * (self.noise is not None))
         if options.confirmation:
-            drawn = known[1:][(options.confirmation - 1) % (len(known) - 1)] if len(known) > 1 else known[0]
+            drawn = rounds[(options.confirmation - 1) % len(rounds)]
         else:
-            drawn = random.Random(f"{self.seed} {configuration}").choice(known)
-        facts = {"peak_device_bytes": known[0].peak_device_bytes, "peak_file_bytes": known[0].peak_file_bytes}
-        return replace(drawn, allowed_bytes=self.budget, micro_batch_bytes=known[0].micro_batch_bytes, **facts)
+            drawn = rng.choice(measured) if self.noise is None else first
+        if self.noise is not None:
+            speed = self.table.speeds[configuration] * math.exp(rng.gauss(0.0, self.noise))
+            drawn = replace(drawn, steps=quieter(drawn, speed, self.noise / RECORDED_NOISE))
+        facts = {"peak_device_bytes": first.peak_device_bytes, "peak_file_bytes": first.peak_file_bytes}
+        return replace(drawn, allowed_bytes=self.budget, micro_batch_bytes=first.micro_batch_bytes, **facts)
+
+
+def quieter(measurement: Measurement, speed: float, share: float) -> tuple[Step, ...]:
+    """The steps at this mean speed (samples / second), with this share of their deviations."""
+    seconds = [step.seconds for step in measurement.composed_steps]
+    mean = fmean(seconds)
+    wanted = sum(step.samples for step in measurement.composed_steps) / len(seconds) / speed
+    ratios = (wanted * max(0.1, 1 + share * (own / mean - 1)) / own for own in seconds)
+    return tuple(_slower(step, ratio) for step, ratio in zip(measurement.steps, ratios, strict=True))
+
+
+def _slower(step: Step, ratio: float) -> Step:
+    times = {name: getattr(step, name) * ratio for name in STEP_TIMES}
+    return replace(step, **times)
 
 
 def read_table(name: str) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
@@ -106,7 +107,7 @@ class Measurement(Serializable):
         """The timed steps with the accumulation that was requested."""
         return [step.composed(self.accumulation_steps_run, self.accumulation_steps) for step in self.steps]
 
-    @property
+    @cached_property
     def samples_per_second(self) -> Interval | None:
         """Samples of the global batch / second over all timed steps, with its interval; None unless completed."""
         return self._rate("samples")

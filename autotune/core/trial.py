@@ -1,6 +1,7 @@
 """Trial: a configuration and its measurements."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from autotune.core.configuration import Configuration
 from autotune.core.interval import Interval
@@ -22,7 +23,7 @@ class Trial:
         probe, *rounds = (replace(measured, training_steps=training_steps) for measured in self._measurements)
         return replace(self, measurement=probe, confirmations=tuple(rounds))
 
-    @property
+    @cached_property
     def final(self) -> Measurement:
         """The measurement that counts: all confirmation rounds pooled or the first that failed, else the probe."""
         if not self.confirmations:

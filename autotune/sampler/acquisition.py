@@ -1,5 +1,6 @@
 """Acquisition: the configuration to probe next, and the largest gain that remains among the untried."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,7 +10,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core import Configuration, Outcome
-from autotune.sampler.cost_model import CostModel, Costs, Places
+from autotune.sampler.cost_model import CostModel
+from autotune.sampler.costs import Costs, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
 
@@ -17,6 +19,23 @@ P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
 """Probability of fitting (and of being fast enough, where memory is the objective) from which on a configuration is probed,
 and the same once those leave nothing to gain: a probe that runs out of memory says nothing of speed. Until something fits,
 the likeliest is tried."""
+
+P_FIT_RISKY = 0.4
+"""Probability of fitting from which on a configuration is tried as a risk, once something fits and nothing safer is worth a
+probe: running out of memory costs the seconds of a probe, a slower configuration hours of training."""
+
+RISKS = 2
+"""Risky tries of a search at the most."""
+
+RUN_S = 3600.0
+"""Seconds of the training to tune for where its steps are not announced: the least that anyone tunes for."""
+
+FIRST_PROBES = 3
+"""Probes before which nothing is concluded from a model that was fitted to them."""
+
+FIRST_TRIED = 4
+"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried, whatever is
+believed of it: what other models showed may not hold for this one."""
 
 HARDLY = 0.005
 """Probability of fitting below which a configuration is not considered for the bounds."""
@@ -43,6 +62,15 @@ class Proposal:
     expected_gain: float = 0.0  # of this probe
     probe_seconds: float = 0.0  # of this probe
     better: bool = False  # whether it is expected to beat the best so far
+    fits: float = 1.0  # probability that it fits
+    risky: bool = False  # whether it is tried although it may not fit
+
+    def can_win(self, margin: float) -> bool:
+        """Whether more than this share may be left to gain among what is likely to fit, or this probe is a risky try.
+
+        The bound holds in CONFIDENCE of all cases; in the others no more of the margin may be expected.
+        """
+        return self.risky or self.max_gain > margin or self.expected_gain > (1 - CONFIDENCE) * margin
 
 
 def propose(
@@ -53,16 +81,21 @@ def propose(
     running: Collection[Configuration] = (),
     seed: int = 0,
     margin: float = 0.01,
+    measurements: Sequence[Observation] | None = None,
+    risks: int = 0,
 ) -> Proposal:
     """The configuration whose probe has the largest expected gain a second.
 
-    observations: of all finished probes, the baseline's first. implied: whether a finished probe already rules out a
+    observations: of all finished probes, the baseline's first. measurements: the same with each confirmation round apart:
+    repeated ones tell noise from what configurations differ by. implied: whether a finished probe already rules out a
     configuration. running: what other workers probe now; assumed to end as expected. margin: certain fits are preferred
-    to likely ones while they can gain a larger share.
+    to likely ones while they can gain a larger share. risks: how many tries of what may not fit are left; they come once
+    something fits and nothing that is likely to fit is worth its probe.
     """
-    costs = model.costs(observations)
+    measurements = observations if measurements is None else measurements
+    costs = model.costs(measurements)
     if running:
-        costs = model.costs([*observations, *(_believed(model, costs, configuration) for configuration in running)])
+        costs = model.costs([*measurements, *(_believed(model, costs, configuration) for configuration in running)])
     aim = _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, observations))
     mean, deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
     likelihood = aim.likelihood(costs)
@@ -88,6 +121,7 @@ def propose(
     places = np.flatnonzero(untried & (likelihood >= (P_FIT_CERTAIN if of_certain > margin else P_FIT_LIKELY)))
     if not len(places):
         places = np.flatnonzero(untried & (likelihood >= P_FIT_LIKELY))
+    places = _with_promising(model, places, tried)
     incumbent = -np.inf if best is None else float(mean[best])
     if best is None:
         gains = np.exp(mean - mean.max())
@@ -100,18 +134,48 @@ def propose(
         untried[places] = False
         ordered += list(_descending(np.flatnonzero(untried), likelihood))
     chosen = next(still_open(np.array(ordered, np.intp)), None)
+    improvement = expected_improvement(mean, deviation, incumbent) if best is not None else np.zeros(len(mean))
+    gains = improvement * likelihood
+    risky = False
+    if risks and best is not None and len(observations) >= FIRST_PROBES and not aim.of_memory:
+        step_s = float(np.exp(costs.log_step[best]))
+        worth = gains * run_seconds(model.training_steps, step_s) >= costs.probe_seconds
+        is_safe_left = chosen is not None and worth[chosen]
+        if not is_safe_left or (of_likely <= margin and gains[chosen] <= (1 - CONFIDENCE) * margin):
+            places = np.flatnonzero(untried & worth & (likelihood >= P_FIT_RISKY) & (likelihood < P_FIT_LIKELY))
+            risk = next(still_open(_descending(places, gains / costs.probe_seconds)), None)
+            chosen, risky = (chosen, False) if risk is None else (risk, True)
     if chosen is None:
         return Proposal(None, of_likely, of_any, considered)
-    gain = float(expected_improvement(mean[[chosen]], deviation[[chosen]], incumbent)[0]) if best is not None else 0.0
     return Proposal(
         model.configurations[chosen],
         of_likely,
         of_any,
         considered,
-        gain * float(likelihood[chosen]),
+        float(gains[chosen]),
         float(costs.probe_seconds[chosen]),
         best is None or bool(mean[chosen] > incumbent),
+        float(likelihood[chosen]),
+        risky,
     )
+
+
+def run_seconds(training_steps: int | None, step_s: float) -> float:
+    """Seconds of the run to tune for, at this step's."""
+    return RUN_S if training_steps is None else training_steps * step_s
+
+
+def _with_promising(model: CostModel, places: Places, tried: Sequence[Configuration]) -> Places:
+    """Of these places those that try as many settings that are expected to be worth much as the first probes have to."""
+    left = FIRST_TRIED - len(tried)
+    codes = model.points.codes
+    before = codes[[model.place[configuration] for configuration in tried]]
+    missing = [(column, code) for column, code in model.promising if not (before[:, column] == code).any()]
+    if left < 1 or not missing or not len(places):
+        return places
+    counts = np.sum([codes[places, column] == code for column, code in missing], 0)
+    chosen: Places = places[counts >= min(math.ceil(len(missing) / left) if len(missing) >= left else 0, counts.max())]
+    return chosen
 
 
 @dataclass(frozen=True)

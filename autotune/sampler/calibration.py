@@ -11,102 +11,126 @@ from autotune.core import Trial, Value
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import observed
 from autotune.sampler.parameters import all_values
-from autotune.sampler.physics import WarmStart
-from autotune.sampler.prior import MIB, Effect, Prior
+from autotune.sampler.physics import WarmStart, each_measured
+from autotune.sampler.prior import MIB, Effect, Learned, Prior
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, Work
+from autotune.space.settings import MICRO
+
+MODELS_DIFFER = Effect(0.05, 0.15, 4 * MIB)
+"""Standard deviation of a value's effect from model to model on one device, beyond what is expected of it: five recorded
+tables differ by 3.5 % of a micro-step, 14 % of the optimizer's and 3.3 MiB (python benchmarks/fit_prior.py --models); more,
+because they are five small models of one CPU."""
+
+UNKNOWN_BYTES = 1e15
+"""Standard deviation of bytes that nothing was learned of."""
+
+KNOWN = Learned(Effect(), Effect())
+"""Of the baseline's own value, against which effects are."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Effects of settings, and how peaks differ from estimates."""
+    """How far effects of settings are from the expected ones, and peaks from estimates."""
 
-    effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)  # against the baseline's value
+    learned: Mapping[str, Mapping[Value, Learned]] = field(default_factory=dict)  # the baseline's value is among them
     offset_bytes: float | None = None  # peak of the baseline less its estimate; None where nothing was estimated
 
     def to_dict(self) -> dict[str, Any]:
         # As pairs: JSON's names are texts, and values need not be.
         effects = {
-            name: [[value, *effect] for value, effect in values.items()] for name, values in self.effects.items()
+            name: [[value, *learned.deviation, *learned.std] for value, learned in values.items()]
+            for name, values in self.learned.items()
         }
         return {"effects": effects, "offset_bytes": self.offset_bytes}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
-        effects = {
-            name: {value: Effect(*map(float, effect)) for value, *effect in rows}
+        """Effects without their uncertainty, as former versions wrote them, are left out."""
+        learned = {
+            name: {
+                value: Learned(Effect(*map(float, numbers[:3])), Effect(*map(float, numbers[3:])))
+                for value, *numbers in rows
+                if len(numbers) == len(Effect._fields) * 2
+            }
             for name, rows in data["effects"].items()
         }
-        return cls(effects, data["offset_bytes"])
+        return cls({name: values for name, values in learned.items() if values}, data["offset_bytes"])
 
 
 def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]) -> Calibration:
-    """The calibration of these trials, with the settings' values that were timed."""
-    observations = [observed(trial.configuration, trial.final) for trial in trials]
-    timed = [seen for seen in observations if seen.micro_step_s is not None]
-    if not timed or timed[0] != observations[0] or timed[0].configuration != space.baseline:
+    """The calibration of these trials: what they alone tell, without what studies before them told."""
+    timed = [trial for trial in trials if observed(trial.configuration, trial.final).micro_step_s is not None]
+    if not timed or timed[0] != trials[0] or timed[0].configuration != space.baseline:
         return Calibration()
-    base = space.baseline.values
-    single = {
-        (name, value): space.configuration({**base, name: value})
-        for name in space.values
-        if name != MICRO
-        for value in dict.fromkeys(seen.configuration.values[name] for seen in timed)
-    }
-    # A micro-batch that had to change with the value would be taken for the value's effect.
-    single = {key: changed for key, changed in single.items() if changed.micro_batch_size == base[MICRO]}
-    pool = list(dict.fromkeys([space.baseline, *single.values(), *(seen.configuration for seen in timed)]))
+    pool = list(dict.fromkeys(trial.configuration for trial in timed))
+    prior = replace(knowledge.prior, learned={})
     estimate = knowledge.estimate or (lambda configuration: 0.0)
-    model = CostModel(pool, all_values(space), space.baseline, knowledge.prior, estimate, knowledge.allowed_bytes)
-    costs = model.costs(timed)
-    effects: dict[str, dict[Value, Effect]] = {}
-    excess = costs.peak - model.estimates * MIB
-    parts = (costs.log_micro_step, costs.log_optimizer_step, excess if knowledge.estimate else 0 * excess)
-    for (name, value), configuration in single.items():
-        place = model.place[configuration]
-        effect = Effect(*(float(part[place] - part[0]) for part in parts))
-        effects.setdefault(name, {base[name]: Effect()})[value] = effect
-    return Calibration(effects, float(excess[0]) if knowledge.estimate else None)
+    model = CostModel(pool, all_values(space), space.baseline, prior, estimate, knowledge.allowed_bytes)
+    measured = each_measured(timed)
+    learned = model.learned(measured)
+    base = space.baseline.values
+    if not knowledge.estimate:
+        return Calibration({name: {base[name]: KNOWN, **values} for name, values in _without_bytes(learned).items()})
+    excess = float(model.costs(measured).peak[0] - model.estimates[0] * MIB)
+    return Calibration({name: {base[name]: KNOWN, **values} for name, values in learned.items()}, excess)
+
+
+def _without_bytes(learned: Mapping[str, Mapping[Value, Learned]]) -> dict[str, dict[Value, Learned]]:
+    """Of a study without estimates, from which peaks could differ."""
+    return {
+        name: {
+            value: Learned(part.deviation._replace(peak_bytes=0.0), part.std._replace(peak_bytes=UNKNOWN_BYTES))
+            for value, part in values.items()
+        }
+        for name, values in learned.items()
+    }
 
 
 def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> Prior:
-    """The prior of a study on a device with past studies: the means of their effects in place of the expected ones.
+    """The prior of a study on a device with past studies.
 
-    Values that none of them tried keep their expected effects.
+    Each value's effect is expected as the settings say and as far from that as past studies measured it, weighed by how well
+    they did and by how much models differ. Values of which they tell nothing keep their expected effects.
     """
-    effects, work, baseline = dict(prior.effects), dict(prior.work), space.baseline.values
+    baseline, learned = space.baseline.values, {}
     for name in (name for name in space.values if name != MICRO):
         base = baseline[name]
-        of_setting = [calibration.effects.get(name, {}) for calibration in past]
-        if measured := [values for values in of_setting if len(values) > 1 and base in values]:
-            means = _means(measured, base)
-            expected = _against(base, prior.effects.get(name, {}))
-            # Bytes that follow from the model are this model's own.
-            for value in expected.keys() & means.keys():
-                means[value] = means[value]._replace(peak_bytes=expected[value].peak_bytes)
-            effects[name] = {**expected, **means}
-            works = dict(work.get(name, {}))
-            # What was measured includes the work: no difference of it is left.
-            work[name] = works | dict.fromkeys(works.keys() & means.keys(), works.get(base, Work()))
+        of_setting = [values for calibration in past if base in (values := calibration.learned.get(name, {}))]
+        told = {
+            value: [_difference(values[value], values[base]) for values in of_setting if value in values]
+            for value in space.values[name]
+            if value != base
+        }
+        usual = prior.micro_step.value, prior.optimizer_step.value, prior.memory.value_bytes
+        combined = {
+            value: _combined(several, Effect(prior.prior_std(name, value, base) * usual[0], *usual[1:]))
+            for value, several in told.items()
+            if several
+        }
+        if combined:
+            learned[name] = combined
     offsets = [calibration.offset_bytes for calibration in past if calibration.offset_bytes is not None]
     memory = prior.memory
     if offsets:
         # Studies' offsets differ by more than chance where there are few of them.
         spread = max(float(np.std(offsets)), memory.offset_bytes / (1 + len(offsets)))
         memory = replace(memory, mean_offset_bytes=fmean(offsets), offset_bytes=spread)
-    return replace(prior, effects=effects, work=work, memory=memory)
+    return replace(prior, learned=learned, memory=memory)
 
 
-def _against(base: Value, effects: Mapping[Value, Effect]) -> dict[Value, Effect]:
-    """Effects against those of the baseline's value, which are zeros where it has none."""
-    zero = effects.get(base, Effect())
-    return {value: Effect(*(a - b for a, b in zip(effect, zero, strict=True))) for value, effect in effects.items()}
+def _difference(learned: Learned, base: Learned) -> Learned:
+    """Against the baseline's value of this study, which need not have been that study's."""
+    return Learned(
+        Effect(*(a - b for a, b in zip(learned.deviation, base.deviation, strict=True))),
+        Effect(*np.hypot(learned.std, base.std).tolist()),
+    )
 
 
-def _means(measured: Sequence[Mapping[Value, Effect]], base: Value) -> dict[Value, Effect]:
-    """Mean effects against the baseline's value, which all of these have."""
-    effects: dict[Value, list[Effect]] = {}
-    for values in measured:
-        for value, effect in _against(base, values).items():
-            effects.setdefault(value, []).append(effect)
-    return {value: Effect(*map(fmean, zip(*several, strict=True))) for value, several in effects.items()}
+def _combined(several: Sequence[Learned], usual: Effect) -> Learned:
+    """What several studies tell of another model: normal deviations of mean 0 and the usual size, measured by each model with
+    its noise and its own difference."""
+    deviations = np.array([learned.deviation for learned in several])
+    weights = 1 / (np.array([learned.std for learned in several]) ** 2 + np.square(MODELS_DIFFER))
+    precision = 1 / np.square(usual) + weights.sum(0)
+    std = np.minimum(usual, np.sqrt(1 / precision + np.square(MODELS_DIFFER)))
+    return Learned(Effect(*((weights * deviations).sum(0) / precision).tolist()), Effect(*std.tolist()))

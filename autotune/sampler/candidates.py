@@ -110,7 +110,8 @@ def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
 
     def cost(name: str, value: Value) -> float:
         effect = prior.effects.get(name, {}).get(value, Effect())
-        return sum(effect[:2]) + sum(map(math.log, prior.work.get(name, {}).get(value, Work())))
+        learned = prior.learned[name][value].deviation if value in prior.learned.get(name, {}) else Effect()
+        return sum(effect[:2]) + sum(learned[:2]) + sum(map(math.log, prior.work.get(name, {}).get(value, Work())))
 
     best = {
         name: min(values, key=lambda value: (cost(name, value), value != base[name]))

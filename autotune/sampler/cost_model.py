@@ -11,19 +11,20 @@ slope learned from the probes.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
-from autotune.sampler.gp import Numbers, Posterior, at_least, condition, draw
+from autotune.sampler.costs import Costs, Covariances, Places, Times
+from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
-from autotune.sampler.prior import MIB, Effect, Prior
+from autotune.sampler.prior import MIB, Effect, Learned, Prior
+from autotune.sampler.scales import few, grid, weigh
 from autotune.space.settings import SETTINGS, Work
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
@@ -35,47 +36,17 @@ PROBE_MICRO_STEPS = 3
 LEAST_PEAK = 0.25
 """Share of its estimate below which no peak is predicted, whatever the slope says far from the measurements."""
 
-Places = NDArray[np.intp]
+LEAST_NOISE = 1e-3
+"""Noise that the steps within a measurement show at the least: some are as regular as their clock."""
+
+WORTH = 0.1
+"""Expected speed-up of a micro-step from which on a setting's value is among the first probes (acquisition.FIRST_TRIED)."""
+
+LEAST_TOLD = 1e-3
+"""Share of an effect's variance below which measurements tell nothing of it."""
 
 SlowStart = tuple[tuple[str, Value], ...]
 """The values of a configuration that make a training's start slow."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Expected costs of n configurations; all arrays are (n,)."""
-
-    log_step: Numbers  # expected logarithm of a step's seconds
-    deviation: Numbers  # its standard deviation
-    log_micro_step: Numbers
-    log_optimizer_step: Numbers
-    optimizer_share: Numbers  # the optimizer's share of a step
-    micro_share: Numbers  # the micro-steps' share; the rest is a slow start's, spread over the run
-    peak: Numbers  # bytes, of the next process
-    peak_deviation: Numbers  # its standard deviation
-    fits: Numbers  # probability of a peak below allowed_bytes
-    allowed_bytes: int
-    probe_seconds: Numbers
-    _model: "CostModel"
-    _parts: tuple[Posterior, Posterior, Posterior]
-
-    def covariances(self, chosen: Places) -> tuple[Numbers, Numbers]:
-        """(k, k) each, at these places: of the logarithms of step times, and of peaks in MiB without a process's own noise."""
-        within = self._model.prior_covariances(chosen, chosen)
-        micro, optimizer, memory = (
-            before - part.reach[:, chosen].T @ part.reach[:, chosen]
-            for before, part in zip(within, self._parts, strict=True)
-        )
-        updates, steps = self.optimizer_share[chosen], self.micro_share[chosen]
-        return np.outer(steps, steps) * micro + np.outer(updates, updates) * optimizer, memory
-
-    def drawn(self, chosen: Places, draws: int, seed: int) -> tuple[Numbers, Numbers]:
-        """(draws, k) each: random logarithms of step times, and peak bytes of the next processes."""
-        rng = np.random.default_rng(seed)
-        of_steps, of_peaks = self.covariances(chosen)
-        noise = np.diag(np.full(len(chosen), (self._model.prior.memory.noise_bytes / MIB) ** 2))
-        log_steps = draw(self.log_step[chosen], of_steps, draws, rng)
-        return log_steps, MIB * draw(self.peak[chosen] / MIB, of_peaks + noise, draws, rng)
 
 
 class CostModel:
@@ -104,45 +75,69 @@ class CostModel:
         self._slow_starts = [_slow_start(configuration) for configuration in self.configurations]
         base = baseline.values
         self.points = encode(
-            self.configurations, values, baseline, lambda setting, value: prior.prior_std(setting, value, base[setting])
+            self.configurations,
+            values,
+            baseline,
+            lambda setting, value: prior.prior_std(setting, value, base[setting]),
+            lambda setting: "memory" in SETTINGS[setting].changes and setting != "optimizer",
         )
-        settings = [name for name in values if name != "micro_batch_size"]
+        self._values = values
+        self._settings = settings = [name for name in values if name != "micro_batch_size"]
         # Configurations that differ only in settings without memory use have one peak.
         self._memory_points = self.points.only(
             [i for i, name in enumerate(settings) if "memory" in SETTINGS[name].changes]
         )
         self.estimates = np.array([estimate(configuration) for configuration in self.configurations], float) / MIB
         self._expected = _expected(self.points, values, baseline, prior)
-        self._rows: dict[int, tuple[Numbers, Numbers, Numbers]] = {}
+        self.promising = self._promising(replace(prior, learned={}))
+        self._rows: dict[int, Covariances] = {}
+
+    def _promising(self, prior: Prior) -> list[tuple[int, int]]:
+        """(column, code) of each setting's best value where a micro-step of the baseline's size is expected to be WORTH
+        faster with it, whatever other models showed."""
+        promising = []
+        own = self.points[np.array([self.place[self.baseline]])]
+        for column, name in enumerate(self._settings):
+            count = len(_ordered(self._values[name], self.baseline.values[name]))
+            codes = np.repeat(own.codes, count, 0)
+            codes[:, column] = np.arange(count)
+            alone = replace(own, codes=codes, micro=np.repeat(own.micro, count))
+            seconds = _expected(alone, self._values, self.baseline, prior)[:, 0]
+            best = int(seconds.argmin())
+            if seconds[0] - seconds[best] > math.log1p(WORTH):
+                promising.append((column, best))
+        return promising
 
     @cached_property
     def _variances(self) -> tuple[Numbers, Numbers, Numbers]:
         prior, points = self.prior, self.points
         shared = self_overlap(points)
-        times = (prior.micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
+        micro_step = replace(prior.micro_step, rest=0.0, computation=0.0)
+        times = (micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
         return *times, prior.memory.variance(self._memory_points, self.estimates)
 
     def costs(self, observations: Sequence[Observation]) -> Costs:
         """The costs of every configuration after these observations."""
-        micro, optimizer = self._times(observations)
-        all_micro = np.log(self.points.accumulation) + micro.mean
+        times = self._times(observations)
+        micro, optimizer = times.mean, times.optimizer
+        all_micro = np.log(self.points.accumulation) + micro
         slow_start = self._slow_start_s(observations)
         log_step = np.logaddexp(all_micro, optimizer.mean)
         if self.training_steps:
             log_step = np.log(np.exp(log_step) + slow_start / self.training_steps)
         share, of_optimizer = np.exp(all_micro - log_step), np.exp(optimizer.mean - log_step)
-        variance = share**2 * micro.variance + of_optimizer**2 * optimizer.variance
+        variance = share**2 * times.variance + of_optimizer**2 * optimizer.variance
         memory = self._memory(observations)
         deviation = np.sqrt(memory.variance + (self.prior.memory.noise_bytes / MIB) ** 2)
         peak = np.maximum(memory.mean, LEAST_PEAK * self.estimates)
         # A feasible peak did fit.
         allowed = max([self.allowed_bytes, *(seen.peak_bytes or 0 for seen in observations if seen.feasible)])
-        run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro.mean) + np.exp(optimizer.mean)
+        run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
         return Costs(
             log_step,
             np.sqrt(variance),
-            micro.mean,
+            micro,
             optimizer.mean,
             of_optimizer,
             share,
@@ -151,8 +146,11 @@ class CostModel:
             ndtr((allowed / MIB - peak) / deviation),
             allowed,
             starting + slow_start + steps * run,
-            self,
-            (micro, optimizer, memory),
+            sum(weight * scales.noise for scales, weight, _ in times.micro),
+            self.prior.memory.noise_bytes,
+            self.prior_covariances,
+            times,
+            memory,
         )
 
     def _slow_start_s(self, observations: Sequence[Observation]) -> Numbers:
@@ -165,36 +163,88 @@ class CostModel:
         seconds |= {key: median(times) for key, times in measured.items() if key}
         return np.array([seconds[key] for key in self._slow_starts])
 
-    def prior_covariances(self, here: Places, there: Places | None = None) -> tuple[Numbers, Numbers, Numbers]:
-        """(n, m) each, before any measurement, by default with all places: of the logarithms of the seconds of a micro-step
-        and of the optimizer's step, and of peaks in MiB."""
+    def prior_covariances(self, here: Places, there: Places | None = None) -> Covariances:
+        """Of these places with those, by default with all."""
         prior, there = self.prior, np.arange(len(self.points)) if there is None else there
         points = self.points[here], self.points[there]
         of_memory = self._memory_points[here], self._memory_points[there]
         shared = overlap_of(*points)
-        return (
-            prior.micro_step.covariance(shared, *points),
+        return Covariances(
+            replace(prior.micro_step, rest=0.0, computation=0.0).covariance(shared, *points),
             prior.optimizer_step.covariance(_usual(shared), *points),
             prior.memory.covariance(overlap_of(*of_memory), *of_memory, self.estimates[here], self.estimates[there]),
+            shared.computation.astype(float),
+            shared.same.astype(float),
         )
+
+    def learned(self, observations: Sequence[Observation]) -> dict[str, dict[Value, Learned]]:
+        """Setting -> value -> what these observations alone tell of its effect; without values of which they tell nothing.
+
+        Of a normal effect with prior variance v and posterior mean m and variance w they tell as one measurement of
+        m v / (v - w) with variance v w / (v - w) would: of effects that were only seen together, little.
+        """
+        times, memory = self._times(observations), self._memory(observations)
+        prior, base, codes = self.prior, self.baseline.values, self.points.codes
+        # Of a value's effect on a peak: so many bytes, and a share of the estimate.
+        here, there = self.estimates[self.place[self.baseline]], self.estimates[memory.places]
+        in_mib, share = (prior.memory.value_bytes / MIB) ** 2, prior.memory.value**2 * here
+        learned: dict[str, dict[Value, Learned]] = {}
+        for column, name in enumerate(self._settings):
+            for code, setting_value in enumerate(_ordered(self._values[name], base[name])):
+                usual = (prior.prior_std(name, setting_value, base[name]) * prior.micro_step.value) ** 2
+                micro = [(w, *part.of(usual * (codes[part.places, column] == code))) for _, w, part in times.micro]
+                if not code or max(lost for _, _, lost in micro) < LEAST_TOLD * usual:
+                    continue
+                by_scales = [(weight, *_told(mean, lost, usual)) for weight, mean, lost in micro]
+                mean = sum(weight * value for weight, value, _ in by_scales)
+                std = math.sqrt(sum(weight * (std**2 + (value - mean) ** 2) for weight, value, std in by_scales))
+                at = codes[times.optimizer.places, column] == code
+                of_optimizer = times.optimizer.of(prior.optimizer_step.value**2 * at)
+                at = (codes[memory.places, column] == code) & ("memory" in SETTINGS[name].changes)
+                of_peak = memory.of((in_mib + share * there) * at)
+                told = (
+                    (mean, std),
+                    _told(*of_optimizer, prior.optimizer_step.value**2),
+                    MIB * np.array(_told(*of_peak, in_mib + share * here)),
+                )
+                learned.setdefault(name, {})[setting_value] = Learned(
+                    *(Effect(*map(float, part)) for part in zip(*told, strict=True))
+                )
+        return learned
 
     def evidence(self, observations: Sequence[Observation], part: str) -> float:
-        """Logarithm of the density of the observations of a part: micro_step, optimizer_step or memory."""
+        """Logarithm of the density of the observations of a part by the prior's scales: micro_step, optimizer_step or memory."""
         if part == "memory":
             return self._memory(observations).evidence
-        return self._times(observations)[part == "optimizer_step"].evidence
+        times = self._times(observations)
+        return times.optimizer.evidence if part == "optimizer_step" else times.micro[0][2].evidence
 
-    def _times(self, observations: Sequence[Observation]) -> tuple[Posterior, Posterior]:
+    def _times(self, observations: Sequence[Observation]) -> Times:
         """Logarithms of the seconds of a micro-step, and of the optimizer's step."""
-        timed = [seen for seen in observations if seen.micro_step_s is not None]
-        places = [self.place[seen.configuration] for seen in timed]
-        noise = np.array([max(self.prior.noise * seen.noise, self.prior.least_noise) for seen in timed])
+        prior, timed = self.prior, [seen for seen in observations if seen.micro_step_s is not None]
+        places = np.array([self.place[seen.configuration] for seen in timed], np.intp)
+        within = max(median_low(seen.noise for seen in timed), LEAST_NOISE) if timed else LEAST_NOISE
+        own = prior.own * np.array([seen.noise for seen in timed])
         micro_steps = np.log([seen.micro_step_s or 1.0 for seen in timed]) - _longer_samples(timed)
         optimizer_steps = np.log([_optimizer_s(seen) for seen in timed])
-        return (
-            self._conditioned(0, self._expected[:, 0], places, micro_steps, noise),
-            self._conditioned(1, self._expected[:, 1], places, optimizer_steps, noise),
-        )
+        rows = self._across(places)
+        residuals = micro_steps - self._expected[places, 0]
+        scales = grid(prior, within)
+        among = [part[:, places] for part in (rows.micro, rows.alike, rows.same)]
+        weights = weigh(scales, among[0], among[1], among[2], residuals, own)
+        micro_variance, optimizer_variance, _ = self._variances
+        micro = []
+        for chosen, weight in few(scales, weights):
+            across = rows.micro_with(chosen)
+            variance = micro_variance + chosen.computation**2 + chosen.rest**2
+            noise = np.hypot(chosen.noise, own)
+            part = condition(self._expected[:, 0], variance, across, places, residuals, noise)
+            micro.append((chosen, weight, part))
+        noise = prior.optimizer_noise * np.hypot(sum(weight * chosen.noise for chosen, weight, _ in micro), own)
+        residuals = optimizer_steps - self._expected[places, 1]
+        across = rows.optimizer
+        optimizer = condition(self._expected[:, 1], optimizer_variance, across, places, residuals, noise)
+        return Times(micro, optimizer)
 
     def _memory(self, observations: Sequence[Observation]) -> Posterior:
         """Peaks, in MiB."""
@@ -203,7 +253,9 @@ class CostModel:
 
         def given(peaks: list[tuple[int, float, float]]) -> Posterior:
             places, sizes, noises = zip(*peaks, strict=True) if peaks else ((), (), ())
-            return self._conditioned(2, mean, list(places), np.array(sizes), np.array(noises))
+            at, variance = np.array(places, np.intp), self._variances[2]
+            across = self._across(at).memory
+            return condition(mean, variance, across, at, np.array(sizes) - mean[at], np.array(noises))
 
         peaks = [(self.place[o.configuration], o.peak_bytes / MIB, noise) for o in observations if o.peak_bytes]
         posterior = given(peaks)
@@ -216,13 +268,22 @@ class CostModel:
                     posterior = given(peaks)
         return posterior
 
-    def _conditioned(self, part: int, mean: Numbers, places: list[int], measured: Numbers, noise: Numbers) -> Posterior:
-        """All points, given the measurements at some places."""
-        if fresh := [place for place in dict.fromkeys(places) if place not in self._rows]:
-            rows = zip(*self.prior_covariances(np.array(fresh, np.intp)), strict=True)
-            self._rows.update(zip(fresh, rows, strict=True))
-        across = np.array([self._rows[place][part] for place in places]).reshape(len(places), len(mean))
-        return condition(mean, self._variances[part], across, across[:, places], measured - mean[places], noise)
+    def _across(self, places: Places) -> Covariances:
+        """(m, n) each: of these places with all."""
+        if fresh := [place for place in dict.fromkeys(places.tolist()) if place not in self._rows]:
+            parts = zip(*self.prior_covariances(np.array(fresh, np.intp)), strict=True)
+            self._rows.update(zip(fresh, (Covariances(*row) for row in parts), strict=True))
+        rows = [self._rows[place] for place in places.tolist()]
+        shape = len(places), len(self.points)
+        return Covariances(
+            *(np.array([row[part] for row in rows]).reshape(shape) for part in range(len(Covariances._fields)))
+        )
+
+
+def _told(mean: float, lost: float, variance: float) -> tuple[float, float]:
+    """(value, standard deviation) of the one measurement that tells as much. lost: of the prior's variance."""
+    lost = min(max(lost, LEAST_TOLD * variance), (1 - LEAST_TOLD) * variance)
+    return mean * variance / lost, math.sqrt(variance * (variance - lost) / lost)
 
 
 def _slow_start(configuration: Configuration) -> SlowStart:
@@ -245,14 +306,22 @@ def _expected(
     for column, name in enumerate(name for name in values if name != "micro_batch_size"):
         effects, codes = prior.effects.get(name, {}), points.codes[:, column]
         zero = np.array(effects.get(base[name], Effect()))
-        ordered = [base[name], *(value for value in values[name] if value != base[name])]
+        ordered = _ordered(values[name], base[name])
         expected += np.array([effects[value] - zero if value in effects else np.zeros(3) for value in ordered])[codes]
+        if learned := prior.learned.get(name):
+            deviations = [learned[value].deviation if value in learned else Effect() for value in ordered]
+            expected += np.array(deviations)[codes]
         if work := prior.work.get(name):
             works = np.array([work.get(value, Work()) for value in ordered])[codes]
             arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
             expected[:, 1] += np.log(works[:, 2])
     expected[:, 0] += np.log(kernels + arithmetic)
     return expected
+
+
+def _ordered(values: Sequence[Value], base: Value) -> list[Value]:
+    """By code: the baseline's first."""
+    return [base, *(value for value in values if value != base)]
 
 
 def _optimizer_s(seen: Observation) -> float:

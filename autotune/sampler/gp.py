@@ -28,25 +28,51 @@ class Posterior:
     variance: Numbers  # (n,)
     reach: Numbers  # (m, n); its products are what the measurements subtract from the prior's covariances
     evidence: float  # logarithm of the density of the measurements, to compare priors by
+    places: NDArray[np.intp]  # (m,) of the measured points
+    lower: Numbers  # (m, m) Cholesky factor of the measurements' covariance
+    white: Numbers  # (m,) what was measured, in units of that factor
+
+    def of(self, covariances: Numbers) -> tuple[float, float]:
+        """(mean, variance lost) of something else with prior mean 0 and these covariances (m,) with the measured points."""
+        if not len(self.places):
+            return 0.0, 0.0
+        reach = solve_triangular(self.lower, covariances, lower=True)
+        return float(reach @ self.white), float(reach @ reach)
 
 
 def condition(
-    mean: Numbers, variance: Numbers, across: Numbers, within: Numbers, residuals: Numbers, noise: Numbers
+    mean: Numbers,
+    variance: Numbers,
+    across: Numbers,
+    places: NDArray[np.intp],
+    residuals: Numbers,
+    noise: Numbers,
 ) -> Posterior:
     """The posterior of n points after m measurements.
 
-    mean, variance: (n,) prior. across: (m, n) covariances of the measured points with all; within: (m, m) among themselves.
+    mean, variance: (n,) prior. across: (m, n) covariances of the measured points, which are at these places, with all.
     residuals: (m,) measured values less their prior means; noise: (m,) standard deviations.
     """
     if not len(residuals):
-        return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0)
+        none = np.zeros(0)
+        return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0, places, np.zeros((0, 0)), none)
+    within = across[:, places]
     held = within + np.diag(noise**2 + ROUNDING * np.diag(within))
     lower = np.linalg.cholesky(held)
     reach = solve_triangular(lower, across, lower=True)
-    white = solve_triangular(lower, residuals, lower=True)
+    factor: Numbers = np.asarray(lower, np.float64)
+    white: Numbers = solve_triangular(lower, residuals, lower=True)
     evidence = -0.5 * white @ white - np.log(np.diag(lower)).sum() - 0.5 * len(white) * math.log(2 * math.pi)
     least = 1e-12 * variance
-    return Posterior(mean + reach.T @ white, np.maximum(variance - (reach**2).sum(0), least), reach, float(evidence))
+    return Posterior(
+        mean + reach.T @ white,
+        np.maximum(variance - (reach**2).sum(0), least),
+        reach,
+        float(evidence),
+        places,
+        factor,
+        white,
+    )
 
 
 def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] | None:

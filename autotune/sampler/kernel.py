@@ -2,7 +2,8 @@
 
 The logarithm of a cost is that of the baseline plus effects: of the micro-batch size (a slope over its logarithm, and a
 random walk around it), of each setting's value that is not the baseline's, of such a value growing with the micro-batch, of
-pairs of such values, and a rest that is the configuration's own. Effects are independent and normal, so that the
+pairs of such values, a rest of each computation (of all configurations whose micro-steps compute alike), and one that is the
+configuration's own. Effects are independent and normal, so that the
 covariance of two configurations is a sum over what they share; effects are never listed, and a new setting needs no change
 here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
 """
@@ -27,6 +28,7 @@ class Features:
     accumulation: Numbers  # (n,) accumulation steps
     codes: NDArray[np.int16]  # (n, settings) index of each setting's value, 0 for the baseline's
     prior_std: Numbers  # (n, settings) standard deviation of that value's effect, in multiples of the usual one
+    computations: NDArray[np.intp]  # (n,) number of what a micro-step computes
 
     def __len__(self) -> int:
         return len(self.micro)
@@ -45,10 +47,12 @@ def encode(
     values: Mapping[str, Sequence[Value]],
     baseline: Configuration,
     prior_std: Callable[[str, Value], float] = lambda setting, value: 1.0,
+    computes: Callable[[str], bool] = lambda setting: True,
 ) -> Features:
     """Features of the configurations.
 
     values: all values of each setting, the baseline's and every configuration's included. prior_std: of a value's effect.
+    computes: whether a setting changes what a micro-step computes. Computations are numbered among these configurations.
     """
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
@@ -58,12 +62,16 @@ def encode(
     chosen = [configuration.values for configuration in configurations]
     micro = np.array([configuration.micro_batch_size for configuration in configurations], float)
     shape = len(configurations), len(names)
+    computing = [name for name in names if computes(name)]
+    keys = [(size, *(row[name] for name in computing)) for size, row in zip(micro, chosen, strict=True)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return Features(
         np.log2(micro / baseline.micro_batch_size),
         micro,
         np.array([configuration.gradient_accumulation_steps for configuration in configurations], float),
         np.array([[codes[name][row[name]] for name in names] for row in chosen], np.int16).reshape(shape),
         np.array([[stds[name][row[name]] for name in names] for row in chosen], float).reshape(shape),
+        np.array([numbers[key] for key in keys], np.intp),
     )
 
 
@@ -78,6 +86,7 @@ class EffectKernel:
     growth: float  # of such a value, for each doubling of the micro-batch size
     pair: float  # of two such values together
     rest: float  # of the configuration's own
+    computation: float = 0.0  # of what a micro-step computes
 
     def covariance(self, shared: "Overlap", one: Features, other: Features) -> Numbers:
         """(n, m) covariances of the logarithms of two sets of points with this overlap."""
@@ -97,6 +106,7 @@ class EffectKernel:
             + self.walk**2 * walked
             + shared.open * self.value**2
             + shared.values * (self.growth**2 * product + (shared.values - 1) / 2 * self.pair**2)
+            + shared.computation * self.computation**2
             + shared.same * self.rest**2
         )
         return covariance
@@ -109,6 +119,7 @@ class Overlap(NamedTuple):
     open: Numbers  # the same, each weighted by the square of its prior_std
     size: Any  # whether they have the same micro-batch size
     same: Any  # whether they are the same configuration
+    computation: Any  # whether their micro-steps compute the same
 
 
 def overlap_of(one: Features, other: Features) -> Overlap:
@@ -118,10 +129,11 @@ def overlap_of(one: Features, other: Features) -> Overlap:
     same = alike.all(2) & size
     alike &= one.codes[:, None, :] != 0
     weighed = np.matmul(alike.astype(np.float64), (one.prior_std**2)[:, :, None])[:, :, 0]
-    return Overlap(alike.sum(2, dtype=np.float64), weighed, size, same)
+    computation = one.computations[:, None] == other.computations[None, :]
+    return Overlap(alike.sum(2, dtype=np.float64), weighed, size, same, computation)
 
 
 def self_overlap(one: Features) -> Overlap:
     """(n,) each."""
     changed = one.codes != 0
-    return Overlap(changed.sum(1, dtype=np.float64), (changed * one.prior_std**2).sum(1), 1.0, 1.0)
+    return Overlap(changed.sum(1, dtype=np.float64), (changed * one.prior_std**2).sum(1), 1.0, 1.0, 1.0)

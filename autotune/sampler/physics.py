@@ -25,8 +25,8 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Work
 from autotune.space.utilization import Arithmetic
 
-OBSERVED, ENDED = "observed", "ended"
-"""User attributes of a finished trial: its observation, and its measurement where it did not complete."""
+OBSERVED, ENDED, RISKY = "observed", "ended", "risky"
+"""User attributes of a trial: its observation, its measurement where it did not complete, and that it might not fit."""
 
 ASSUMED_SHARE = 0.1
 """Of the allowed memory: the estimate of every configuration without one."""
@@ -77,10 +77,13 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     ) -> Any:
         return parameters(self.space, self.space.baseline)[param_name]
 
-    def propose(self, study: optuna.Study, excluded: int = -1, trials: Sequence[Trial] | None = None) -> Proposal:
+    def propose(
+        self, study: optuna.Study, excluded: int = -1, trials: Sequence[Trial] | None = None, risks: int = 0
+    ) -> Proposal:
         """The next probe by the trials of this study without the excluded number.
 
-        trials: the study's as the caller has them, confirmations included; by default read from Optuna's attributes.
+        trials: the study's as the caller has them, confirmations included; by default read from Optuna's attributes. risks:
+        how many tries of what may not fit a search may make; those that it made are marked in Optuna's record (RISKY).
         """
         failed: list[Trial] = []
         observations: list[Observation] = []
@@ -89,6 +92,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         for record in study.get_trials(deepcopy=False):
             if record.number == excluded:
                 continue
+            risks -= bool(record.user_attrs.get(RISKY))
             if record.state is TrialState.RUNNING:
                 if len(record.params) == len(self.space.values):
                     running.append(configuration_of(self.space, record.params))
@@ -99,16 +103,25 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 if measurement := record.user_attrs.get(ENDED):
                     configuration = observations[-1].configuration
                     failed.append(Trial(record.number, configuration, Measurement.from_dict(measurement)))
+        measurements: list[Observation] | None = None
         if trials is not None:
             observations = [observed(trial.configuration, trial.final) for trial in trials]
+            measurements = each_measured(trials)
             failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         # Workers that asked a moment before this one choose by the same trials: their choices are left to them.
         for _ in range(choosing):
-            if first := self._proposal(observations, failed, running).configuration:
+            if first := self._proposal(observations, failed, running, measurements).configuration:
                 running.append(first)
-        return self._proposal(observations, failed, running)
+        return self._proposal(observations, failed, running, measurements, max(0, risks))
 
-    def _proposal(self, observations: list[Observation], failed: list[Trial], running: list[Configuration]) -> Proposal:
+    def _proposal(
+        self,
+        observations: list[Observation],
+        failed: list[Trial],
+        running: list[Configuration],
+        measurements: list[Observation] | None,
+        risks: int = 0,
+    ) -> Proposal:
         if not observations and not running:
             return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
         needed, warm_start = (
@@ -125,8 +138,10 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                     running,
                     self.seed + len(observations),
                     warm_start.margin,
+                    measurements,
+                    risks,
                 )
-                if proposal.configuration is not None and proposal.max_gain > warm_start.margin:
+                if proposal.configuration is not None and proposal.can_win(warm_start.margin):
                     break
         return proposal
 
@@ -136,7 +151,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         if not feasible:
             return {}
         model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
-        costs = model.costs([observed(trial.configuration, trial.final) for trial in feasible])
+        costs = model.costs(each_measured(feasible))
         speeds: dict[int, Interval] = {}
         for trial in feasible:
             place = model.place[trial.configuration]
@@ -180,6 +195,18 @@ def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, flo
         for name, choices in values.items()
         if name != MICRO
     }
+
+
+def each_measured(trials: Sequence[Trial]) -> list[Observation]:
+    """The observations of each of the trials' confirmation rounds, and of the probes of those that have none.
+
+    A probe that led to rounds may have been chosen for its luck.
+    """
+    return [
+        observed(trial.configuration, measurement)
+        for trial in trials
+        for measurement in trial.confirmations or (trial.measurement,)
+    ]
 
 
 @cache

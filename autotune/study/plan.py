@@ -7,9 +7,7 @@ from pathlib import Path
 from autotune.core import Configuration, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-
-DEFAULT_RUN_S = 3600.0
-"""Seconds of the training that a search is for, where its steps are not announced: what a gain is weighed against."""
+from autotune.sampler.acquisition import run_seconds
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,8 @@ class Plan:
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
     confirmation_rounds: of the leader and the baseline at the least, up to twice as many while it is open who is faster.
-    require_parity: what is not shown to learn as fp32 does cannot win; allow_loss_difference: what is shown not to may win.
+    no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to learn as fp32 does
+    cannot win; allow_loss_difference: what is shown not to may win.
     """
 
     n_trials: int
@@ -33,13 +32,13 @@ class Plan:
     confirmation_rounds: int = CONFIRMATION_ROUNDS
     margin: float = 0.01
     training_steps: int | None = None
+    no_risk: bool = False
     require_parity: bool = False
     allow_loss_difference: bool = False
 
     def run_seconds(self, best: Trial | None) -> float:
         """Seconds of the training that the search is for, at the speed of the best trial so far."""
-        step_s = best.final.step_time_s if best else None
-        return self.training_steps * step_s if self.training_steps and step_s else DEFAULT_RUN_S
+        return run_seconds(self.training_steps, best.final.step_time_s or 0.0 if best else 0.0)
 
 
 def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int) -> Plan:

@@ -4,12 +4,9 @@ import math
 
 from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
-from autotune.sampler.acquisition import CONFIDENCE, Proposal
+from autotune.sampler.acquisition import CONFIDENCE, FIRST_PROBES, Proposal, run_seconds
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
-
-LEAST_PROBES = 3
-"""Probes before which nothing is concluded from a model that was fitted to them."""
 
 
 def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> str:
@@ -30,7 +27,7 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
         if len(trials) < space_size:
             return "all configurations around the best of the core settings have been measured or ruled out"
         return "all configurations have been measured or ruled out"
-    if choice.configuration is not None and (len(trials) < LEAST_PROBES or choice.max_gain > plan.margin):
+    if choice.configuration is not None and (len(trials) < FIRST_PROBES or choice.can_win(plan.margin)):
         return _not_worth_it(plan, trials, choice) if trials else ""
     if choice.max_gain_if_fits <= plan.margin:
         return f"no untested configuration can beat the best by more than {_share(plan.margin)}{_confidence(choice)}"
@@ -53,14 +50,22 @@ def could_still_win(choice: Proposal) -> str:
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
-    """Why the planned training is too short for another probe to pay, or nothing."""
+    """Why the planned training is too short for another probe to pay, or nothing; without announced steps it is an hour."""
     best = best_trial(trials, plan.objective)
     of_speed = plan.objective != "memory"
-    if plan.training_steps is None or not of_speed or best is None or best.final.step_time_s is None:
+    if not of_speed or best is None or best.final.step_time_s is None:
         return ""
-    training_s = plan.training_steps * best.final.step_time_s
+    training_s = run_seconds(plan.training_steps, best.final.step_time_s)
     if choice.expected_gain * training_s >= choice.probe_seconds:
         return ""
+    if plan.training_steps is None:
+        if len(trials) < FIRST_PROBES or plan.margin <= 0:  # all that can be won is wanted
+            return ""
+        reason = (
+            f"another probe of about {format_seconds(choice.probe_seconds)} is not expected to save as much in "
+            f"{format_seconds(training_s)} of training (--training-steps says how long yours is)"
+        )
+        return "; ".join(filter(None, (reason, could_still_win(choice))))
     reason = (
         f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
         f"{format_seconds(choice.probe_seconds)} is not expected to save as much"

@@ -12,10 +12,10 @@ from autotune.core.interrupt import StopRequest
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.units import finite
-from autotune.sampler.acquisition import Proposal
+from autotune.sampler.acquisition import RISKS, Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs
+from autotune.sampler.physics import RISKY, PhysicsSampler, WarmStart, to_attrs
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
@@ -43,7 +43,8 @@ class Study:
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
     does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
-    rounds so far, compared. wish: the user's request to stop.
+    rounds so far, compared. wish: the user's request to stop. risk: how likely the last proposal fits, where it may not; None:
+    it does.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class Study:
     numerics: Numerics | None = None
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
+    risk: float | None = None
     warm_start: WarmStart = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.propose(study.optuna, trials=study.trials)
+        choice = sampler.propose(study.optuna, trials=study.trials, risks=0 if study.plan.no_risk else RISKS)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
@@ -115,7 +117,11 @@ def ask(study: Study) -> tuple[Asked | None, str]:
         if stop_reason := nothing_to_win(study.plan, study.trials, choice, study.space.size):
             return None, stop_reason
         assert choice.configuration is not None
-        return begin(study, propose(study, choice.configuration), choice.configuration), ""
+        running = propose(study, choice.configuration)
+        study.risk = choice.fits if choice.risky else None
+        if study.risk is not None:
+            running.set_user_attr(RISKY, study.risk)
+        return begin(study, running, choice.configuration), ""
     if _all_known(study):
         return None, _all_is_known(study)
     for _ in range(KNOWN_IN_A_ROW):

@@ -11,8 +11,9 @@ from autotune.sampler.gp import at_least, condition, draw, expected_improvement
 
 def one_point(noise: float) -> tuple[float, float]:
     """Mean and variance after measuring 3.0 where 1.0 was expected with variance 4."""
+    first = np.array([0])
     posterior = condition(
-        np.array([1.0]), np.array([4.0]), np.array([[4.0]]), np.array([[4.0]]), np.array([2.0]), np.array([noise])
+        np.array([1.0]), np.array([4.0]), np.array([[4.0]]), first, np.array([2.0]), np.array([noise])
     )
     return float(posterior.mean[0]), float(posterior.variance[0])
 
@@ -31,13 +32,13 @@ def test_a_measurement_without_noise_is_believed() -> None:
 
 def test_without_measurements_all_stays_as_it_was() -> None:
     nothing = np.zeros(0)
-    posterior = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros((0, 0)), nothing, nothing)
+    posterior = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros(0, np.intp), nothing, nothing)
     assert (posterior.mean, posterior.variance) == (np.array([1.0]), np.array([4.0]))
 
 
 def test_the_evidence_is_the_density_of_what_was_measured() -> None:
     posterior = condition(
-        np.array([0.0]), np.array([3.0]), np.array([[3.0]]), np.array([[3.0]]), np.array([2.0]), np.array([1.0])
+        np.array([0.0]), np.array([3.0]), np.array([[3.0]]), np.array([0]), np.array([2.0]), np.array([1.0])
     )
     assert posterior.evidence == pytest.approx(-0.5 * 4 / 4 - 0.5 * math.log(2 * math.pi * 4))
 

@@ -32,14 +32,17 @@ def test_a_budget_ends_it() -> None:
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
     assert nothing_to_win(PLAN, TRIALS, choice(max_gain=0.011), SIZE) == ""
-    said = nothing_to_win(PLAN, TRIALS, choice(max_gain=0.009), SIZE)
+    assert nothing_to_win(PLAN, TRIALS, choice(max_gain=0.009, expected_gain=0.002), SIZE) == "", "worth its time"
+    said = nothing_to_win(PLAN, TRIALS, choice(max_gain=0.009, expected_gain=1e-4), SIZE)
     assert said == (
         "no untested configuration can beat the best by more than 1.0% (95% confidence, 30 untested configurations)"
     )
 
 
 def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
-    said = nothing_to_win(PLAN, TRIALS, replace(choice(max_gain=0.009), max_gain_if_fits=0.07), SIZE)
+    said = nothing_to_win(
+        PLAN, TRIALS, replace(choice(max_gain=0.009, expected_gain=1e-4), max_gain_if_fits=0.07), SIZE
+    )
     assert said == (
         "no untested configuration that is likely to fit can beat the best by more than 1.0% "
         "(95% confidence, 30 untested configurations); if others fit too, they can beat the best by at most 7.0%"
@@ -76,6 +79,21 @@ def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
 def test_where_nothing_is_expected_to_be_faster_what_one_has_is_the_pick() -> None:
     said = nothing_to_win(announced(20), TRIALS[:1], replace(choice(), better=False), SIZE)
     assert said.endswith("estimated fastest: what you have")
+
+
+def test_without_announced_steps_a_probe_has_to_pay_within_an_hour_of_training() -> None:
+    """A probe takes 5 s: 0.14 % of an hour."""
+    assert nothing_to_win(PLAN, TRIALS, choice(expected_gain=0.002), SIZE) == ""
+    reason = nothing_to_win(PLAN, TRIALS, choice(expected_gain=0.001), SIZE)
+    assert "not expected to save as much in 1 h 0 min of training" in reason
+    assert "what is untried could beat the best by at most 20%" in reason
+    everything = replace(PLAN, margin=0.0)
+    assert nothing_to_win(everything, TRIALS, choice(expected_gain=0.001), SIZE) == ""
+
+
+def test_a_risky_try_is_worth_its_probe() -> None:
+    risky = replace(choice(max_gain=0.0), fits=0.6, risky=True)
+    assert nothing_to_win(PLAN, TRIALS, risky, SIZE) == ""
 
 
 def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:

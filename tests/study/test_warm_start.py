@@ -13,9 +13,9 @@ from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import device_rates, known_rates
-from autotune.sampler.calibration import Calibration
+from autotune.sampler.calibration import KNOWN, Calibration
 from autotune.sampler.physics import WarmStart
-from autotune.sampler.prior import Effect
+from autotune.sampler.prior import Effect, Learned
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Work
@@ -43,7 +43,9 @@ parameters:
 """
 OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
 PLAN = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=10**9, allowed_bytes=10**9)
-PAST = Calibration({"precision": {"fp32": Effect(), "bf16": Effect(-0.5, 0.0, 3.0)}}, 50.0 * MIB)
+PAST = Calibration(
+    {"precision": {"fp32": KNOWN, "bf16": Learned(Effect(-0.5, 0.0, 3.0), Effect(0.01, 0.1, 3.0))}}, 50.0 * MIB
+)
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +148,7 @@ def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
 
 def test_what_is_expected_comes_from_the_past_and_else_from_the_settings(made: tuple[SearchSpace, WarmStart]) -> None:
     prior = made[1].prior
-    assert prior.effects["precision"]["bf16"] == Effect(-0.5, 0.0, 3.0)
-    assert len(set(prior.work["precision"].values())) == 1, "what was measured counts, and not twice"
+    assert prior.learned["precision"]["bf16"].deviation.micro_step == pytest.approx(-0.4, abs=0.1)
     assert prior.work["checkpointing"]["full"] == pytest.approx((4 / 3, 4 / 3, 1.0))
     assert prior.work["workers"] == {0: Work(), 2: Work()}
     assert 0.1 < prior.half_speed < 100, "a small model on a CPU: a few samples keep it busy"

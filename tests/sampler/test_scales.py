@@ -1,0 +1,53 @@
+"""Scales that a study learns: what repeated probes and likenesses tell of noise and rest."""
+
+import numpy as np
+import pytest
+
+from autotune.sampler.prior import Prior
+from autotune.sampler.scales import FEW, few, grid, weigh
+from tests.sampler.test_cost_model import EVERY, of, seconds, seen
+from tests.sampler.test_cost_model import model as cost_model
+
+
+def learned(errors: list[float], repeats: int) -> tuple[float, float]:
+    """Mean rest and noise after configurations that differ by these errors, each measured so often with the next errors."""
+    rng = np.random.default_rng(0)
+    observations = [
+        seen(
+            candidate,
+            noise=0.01,
+            step_s=seconds(candidate) * np.exp(errors[0] * own + errors[1] * rng.standard_normal()),
+        )
+        for candidate, own in zip(EVERY, rng.standard_normal(len(EVERY)), strict=True)
+        for _ in range(repeats)
+    ]
+    times = cost_model().costs(observations).times
+    return tuple(sum(w * getattr(scales, name) for scales, w, _ in times.micro) for name in ("rest", "noise"))  # type: ignore[return-value]
+
+
+def test_repeated_probes_tell_noise_from_what_configurations_differ_by() -> None:
+    restless, uneven = learned([0.0, 0.03], 4), learned([0.1, 0.003], 4)
+    assert restless[1] > 3 * uneven[1]
+    assert uneven[0] > 3 * restless[0]
+
+
+def test_a_quiet_device_is_surer_of_what_it_has_not_tried() -> None:
+    def deviation(noise: float) -> float:
+        rng = np.random.default_rng(1)
+        tried = [of(4), of(4, "none", "slow"), of(16), of(16, "none", "slow"), of(8), of(4, "full")]
+        measured = [seen(c, noise=noise, step_s=seconds(c) * np.exp(noise * rng.standard_normal())) for c in tried]
+        costs = cost_model().costs(measured)
+        return float(costs.deviation[EVERY.index(of(8, "none", "slow"))])
+
+    assert deviation(0.002) < 0.6 * deviation(0.1)
+
+
+def test_known_scales_are_not_learned() -> None:
+    known = grid(Prior(spread=None), 0.01)
+    assert len(known.scales) == 1
+    none = np.zeros((0, 0))
+    weights = weigh(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0))
+    assert weights.sum() == pytest.approx(1.0)
+    chosen = few(grid(Prior(), 0.01), weights)
+    assert len(chosen) <= FEW
+    assert sum(weight for _, weight in chosen) == pytest.approx(1.0)
