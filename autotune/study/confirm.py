@@ -9,10 +9,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
-from autotune.core import Interval, Measurement, Trial
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.core import Measurement, Trial
 from autotune.core.interval import student_t_975
+from autotune.sampler.gp import expected_improvement
 from autotune.study.objective import RoundSpeeds, fastest_proven, finalists, is_open, speed_up
 from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
 
@@ -38,7 +41,7 @@ def confirm(
     measure: Callable[[Trial, int], Measurement],
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: Callable[[], float] = lambda: 0.0,
-    expected: Callable[[], Mapping[int, Interval] | None] = lambda: None,
+    drawn: Callable[[], Mapping[int, NDArray[np.float64]] | None] = lambda: None,
     confirmed: Callable[[Trial], None] = lambda trial: None,
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
@@ -47,8 +50,8 @@ def confirm(
 
     rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
     faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
-    (trial, number of the round, from 1) -> its measurement with full accumulation. expected: trial's number -> its speed by
-    what all measurements so far say together. confirmed: called with a trial once its round is among the trials. compare:
+    (trial, number of the round, from 1) -> its measurement with full accumulation. drawn: trial's number -> its speeds as
+    `finalists` takes them. confirmed: called with a trial once its round is among the trials. compare:
     called with the number of each round that is complete; it may disqualify trials in the list.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
@@ -56,14 +59,21 @@ def confirm(
     these, what further rounds and further finalists leave for what follows. What `measure` raises passes, and what was
     measured before stays; a round that was interrupted is completed first.
     """
+
+    def is_worth(trial: Trial, gain: float) -> bool:
+        return gain * run_seconds > round_seconds(trial)
+
+    def chosen(among: Sequence[Trial]) -> list[Trial]:
+        return finalists(among, objective, drawn=drawn(), is_worth=is_worth)
+
     for _ in range(MOST_GROUPS if rounds else 0):
         rivals = still_racing(trials, objective, rounds, run_seconds)
         last_round = _last_round(trials)
         if rivals and last_round == 1:  # perhaps interrupted before all finalists ran it
             fresh = [replace(trial, confirmations=()) for trial in trials]
-            first = [trial for trial in finalists(fresh, objective, expected=expected()) if trial.number]
+            first = [trial for trial in chosen(fresh) if trial.number]
             rivals += [trial for trial in trials if not trial.rounds and trial.number in _numbers(first)]
-        rivals = rivals or finalists(trials, objective, expected=expected())
+        rivals = rivals or chosen(trials)
         numbers = _numbers(_in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective))
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])
         if not numbers or (alone and math.isfinite(seconds_left())):
@@ -159,16 +169,8 @@ def _may_win(rival: Trial, leader: Trial, shared: RoundSpeeds, run_seconds: floa
     ahead = math.log(shared.speeds[rival.number] / shared.speeds[leader.number])
     if ahead + student_t_975(degrees) * error <= math.log1p(EQUAL):
         return False
-    return expected_gain(ahead, error) * run_seconds > round_seconds(rival)
-
-
-def expected_gain(ahead: float, error: float) -> float:
-    """Mean of what is above 0 of a normal number with this mean and standard deviation (expected improvement).
-
-    Jones, Schonlau and Welch, Efficient Global Optimization of Expensive Black-Box Functions, 1998, equation 15.
-    """
-    z = ahead / error if error else math.copysign(math.inf, ahead)
-    return max(0.0, ahead) if math.isinf(z) else ahead * NormalDist().cdf(z) + error * NormalDist().pdf(z)
+    gain = expected_improvement(np.array([ahead]), np.array([max(error, 1e-9)]), 0.0)
+    return float(gain[0]) * run_seconds > round_seconds(rival)
 
 
 def _last_round(trials: Iterable[Trial]) -> int:

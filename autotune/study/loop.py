@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.trial import TrialState
 
-from autotune.core import Configuration, Interval, Measurement, Outcome, Trial
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.probe import Probe
 from autotune.probe.order import LOG
@@ -275,7 +277,7 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
             once_more,
             plan.time.seconds_left,
             lambda: finishing_seconds(study.trials, plan.objective),
-            lambda: _expected_speeds(study),
+            lambda: _drawn_speeds(study),
             confirmed,
             compare,
             plan.run_seconds(best_trial(study.trials, plan.objective)),
@@ -308,10 +310,10 @@ def missing_rounds(study: Study) -> str:
     return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
 
 
-def _expected_speeds(study: Study) -> dict[int, Interval] | None:
+def _drawn_speeds(study: Study) -> dict[int, NDArray[np.float64]] | None:
     sampler = study.optuna.sampler
     ours = isinstance(sampler, PhysicsSampler) and study.plan.objective == "samples_per_second"
-    return sampler.expected_speeds(study.trials) if ours else None
+    return sampler.drawn_speeds(study.trials) if ours else None
 
 
 # Small things --------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """Comparison of trials: the best one, finalists, speed-up, and the Pareto front of speed and memory."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autotune.core.interval import Interval, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
@@ -241,14 +244,20 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
 
 
 def finalists(
-    trials: Sequence[Trial], objective: str, most: int = FINALISTS, expected: Mapping[int, Interval] | None = None
+    trials: Sequence[Trial],
+    objective: str,
+    most: int = FINALISTS,
+    drawn: Mapping[int, NDArray[np.float64]] | None = None,
+    is_worth: Callable[[Trial, float], bool] = lambda trial, gain: True,
 ) -> list[Trial]:
     """Trials to confirm next, best first: they are measured again in interleaved rounds.
 
-    expected: number -> speed by what all probes say together, which noise moves less than one probe's own; by default
-    what each probe measured. At first the best trial and those within noise of it: intervals that overlap, and whatever
-    lies within 3 %, because two processes of one configuration differ by more than the steps of one show. Once some are
-    confirmed, those unconfirmed ones whose probe was faster than the best confirmation; none where there are none.
+    drawn: number -> (n,) speeds, drawn together by what all probes say, which noise moves less than one probe's own; by
+    default what each probe measured. At first the best trial and, of the others, those whose expected gain (a share) is worth a
+    round; of those that surely differ by less than SAME_SPEED the one with less memory stands for all. Without draws those
+    within noise of the best: intervals that overlap, and whatever lies within 3 %, because two processes of one configuration
+    differ by more than the steps of one show. Once some are confirmed, those unconfirmed ones whose probe was faster than the
+    best confirmation; none where there are none.
     """
     able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
     confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
@@ -256,14 +265,30 @@ def finalists(
         lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)
         bar = min((t.peak_bytes or 0 for t in confirmed if t.number), default=None)
         return [t for t in lean if bar is None or (t.peak_bytes or 0) < bar][:1]
-    rates = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
-    rates |= {t.number: expected[t.number] for t in unconfirmed if expected and t.number in expected}
+    measured = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
+    rates = {number: float(rate) for number, rate in measured.items()}
+    rates |= {t.number: float(drawn[t.number].mean()) for t in unconfirmed if drawn and t.number in drawn}
     unconfirmed.sort(key=lambda t: -rates[t.number])
     if not unconfirmed:
         return []
     if confirmed:
         best = max(rates[t.number] for t in confirmed)
         return [t for t in unconfirmed if rates[t.number] > best][:most]
-    first = rates[unconfirmed[0].number]
-    floor = min(first.low, 0.97 * first)
-    return [t for t in unconfirmed if rates[t.number].high >= floor][:most]
+    first = unconfirmed[0]
+    if not drawn or first.number not in drawn:
+        floor = min(measured[first.number].low, 0.97 * measured[first.number])
+        return [t for t in unconfirmed if measured[t.number].high >= floor][:most]
+    chosen = [first]
+    for trial in unconfirmed[1:]:
+        ahead = drawn[trial.number] / drawn[first.number] - 1
+        twin = next((t for t in chosen if _are_same(drawn[t.number], drawn[trial.number])), None)
+        if twin and (trial.peak_bytes or 0) < (twin.peak_bytes or 0) / (1 + SAME_MEMORY):
+            chosen[chosen.index(twin)] = trial
+        elif not twin and len(chosen) < most and is_worth(trial, float(np.maximum(ahead, 0.0).mean())):
+            chosen.append(trial)
+    return chosen
+
+
+def _are_same(speeds: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
+    """Whether two trials' speeds surely (95 %) differ by less than SAME_SPEED: their settings have no effect that was seen."""
+    return bool((np.abs(speeds / others - 1) < SAME_SPEED).mean() >= 0.95)

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.core import Measurement, Outcome, Trial
 from autotune.study import confirm as confirmation
-from autotune.study.confirm import FURTHER, MOST_GROUPS, NOISE, confirm, expected_gain, rotated
+from autotune.study.confirm import FURTHER, MOST_GROUPS, confirm, rotated
 from autotune.study.objective import best_trial, quotient
 from tests.clocks import SimulatedTime
 from tests.makers import MIB, completed, configuration, ended, out_of_memory
@@ -191,13 +191,6 @@ def test_a_round_that_was_faster_for_all_does_not_make_who_left_after_it_the_win
     assert float(trials[2].final.samples_per_second or 0) > float(trials[1].final.samples_per_second or 0)
     assert best_trial(trials, SPEED) is trials[1]
     assert quotient(trials[1], trials[2], SPEED).value == pytest.approx(10 / 9, rel=1e-3)
-
-
-def test_the_expected_gain_is_that_of_a_normal_number_above_zero() -> None:
-    chance = random.Random(0)
-    drawn = [max(0.0, chance.gauss(-NOISE, NOISE)) for _ in range(200_000)]
-    assert expected_gain(-NOISE, NOISE) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
-    assert (expected_gain(-1.0, 0.0), expected_gain(0.5, 0.0)) == (0.0, 0.5)
 
 
 # What comes next ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
@@ -303,6 +304,35 @@ def test_finalists_are_the_best_and_those_within_noise_of_it() -> None:
     assert numbers(finalists(trials, SPEED, most=2)) == [2, 1]
     assert numbers(finalists(trials[:2], SPEED)) == [1]
     assert finalists([], SPEED) == []
+
+
+def drawn(*speeds: float, apart: float = 0.03) -> dict[int, Any]:
+    """Draws of trials 0, 1, …, each uncertain by this share, by itself."""
+    chance = np.random.default_rng(0)
+    return {number: rate * np.exp(chance.normal(0, apart, 2000)) for number, rate in enumerate(speeds)}
+
+
+def test_finalists_are_those_whose_expected_gain_is_worth_a_round() -> None:
+    trials = [trial(number, rate) for number, rate in enumerate((100.0, 99.0, 97.0, 90.0))]
+    gains: dict[int, float] = {}
+
+    def is_worth(trial: Trial, gain: float) -> bool:
+        gains[trial.number] = gain
+        return gain > 0.002
+
+    assert numbers(finalists(trials, SPEED, drawn=drawn(100.0, 99.0, 97.0, 90.0), is_worth=is_worth)) == [0, 1, 2]
+    assert 0.01 < gains[1] < 0.02
+    assert gains[3] < 0.001
+    assert numbers(finalists(trials, SPEED, most=2, drawn=drawn(100.0, 99.0, 97.0, 90.0))) == [0, 1]
+    lucky = drawn(95.0, 99.0, 97.0, 90.0)
+    assert numbers(finalists(trials, SPEED, drawn=lucky, is_worth=is_worth))[0] == 1, "what all probes say, not the one"
+
+
+def test_of_those_that_surely_do_not_differ_the_leanest_stands_for_all() -> None:
+    trials = [trial(0, 100.0, 500 * MIB), trial(1, 99.9, 400 * MIB), trial(2, 99.8, 450 * MIB), trial(3, 98.0)]
+    shared = drawn(100.0)[0]
+    speeds = {0: shared, 1: 0.999 * shared, 2: 0.998 * shared, 3: drawn(98.0)[0]}
+    assert numbers(finalists(trials, SPEED, drawn=speeds)) == [1, 3]
 
 
 def test_a_wide_interval_makes_more_rivals() -> None:
