@@ -12,7 +12,6 @@ from autotune.commands.result import TuningResult
 from autotune.commands.verify.run import verify
 from autotune.core import InvalidRequest
 from autotune.core.errors import NothingFits
-from autotune.study import finish
 from tests.hurry import hurry
 
 WORDS = (
@@ -29,7 +28,6 @@ def searched(all_cores: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={item}" for item in FIXED)]
     with pytest.MonkeyPatch.context() as patch:
         hurry(patch)
-        patch.setattr(finish, "NUMERICS_MOST_S", 300.0)  # losses of two ranks are compared here
         done = CliRunner().invoke(app, [*words, "--only=micro_batch_size=2,4", f"--output-dir={folder}"])
     assert done.exit_code == 0, done.output
     return TuningResult.load(next(folder.iterdir())), done.output

@@ -115,7 +115,7 @@ def test_what_there_was_no_time_for_is_done_by_the_same_command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(study, "finish", _leaving_out(study.finish))
     first, _ = searched(timeout="100s")
-    assert (first.left_out, first.finished, first.complete) == (("losses",), "", True)
+    assert (first.left_out, first.finished, first.complete) == (("evaluation and checkpoint",), "", True)
     assert ("left out", "losses: no time left") in [
         (label, text[:20]) for label, text in _parts(first) if label == "left out"
     ]
@@ -134,8 +134,8 @@ def _parts(result: TuningResult) -> list[tuple[str, str]]:
 
 def _leaving_out(finish: Callable[..., Any]) -> Callable[..., Any]:
     def left_out(study: Any, *more: Any) -> Any:
-        study.left_out.append("losses")
-        return None, finish(study, *more)[1]
+        study.left_out.append("evaluation and checkpoint")
+        return finish(study, *more)
 
     return left_out
 

@@ -42,7 +42,8 @@ def test_a_report_can_be_written_again_and_its_json_is_plain(tmp_path: Path) -> 
 
 
 def test_an_answer_and_a_picture_that_are_none_any_more_are_removed(tmp_path: Path) -> None:
-    numerics = Numerics((Curve((9.0, 8.0)),) * 3, {0: Curve((9.0, 8.0))})
+    falling = {1: Curve((9.0, 8.0, 7.0, 6.0))}
+    numerics = Numerics(falling, {0: falling})
     names = ("best_training_arguments.json", "best_model_arguments.json", "loss_curves.svg")
     result(numerics=numerics).save(tmp_path)
     assert all((tmp_path / name).exists() for name in names)
