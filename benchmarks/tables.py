@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
+from typing import Any
 
 from autotune.core import Configuration, Measurement, Outcome, Step
 from autotune.core.measurement import pooled
 from autotune.probe import ProbeOptions
+from autotune.sampler.observation import observed
 from autotune.sampler.physics import expected_work
 from autotune.sampler.prior import Prior, roofline
 from autotune.space.search_space import SearchSpace
@@ -172,8 +174,39 @@ def _slower(step: Step, ratio: float) -> Step:
     return replace(step, **times)
 
 
+ALIKE = ", alike"
+"""After a table's name: its configurations differ only as their computations and optimizers do (`alike`)."""
+
+
+def alike(table: Table) -> Table:
+    """The table without what single probes err by: micro-steps that compute the same take as long on average, and so do steps
+    of one optimizer."""
+    micro: dict[Any, list[float]] = {}
+    optimizer: dict[Any, list[float]] = {}
+    computing = ("micro_batch_size", "checkpointing", "precision")
+    for configuration, measured in table.measured.items():
+        values = configuration.values
+        for seen in (observed(configuration, measurement) for measurement in measured):
+            micro.setdefault(tuple(values[name] for name in computing), []).append(seen.micro_step_s or 0.0)
+            optimizer.setdefault(values["optimizer"], []).append(seen.optimizer_step_s)
+    rows = {}
+    for configuration, measured in table.measured.items():
+        values, size = configuration.values, configuration.global_batch_size
+        update = geometric_mean(optimizer[values["optimizer"]])
+        in_steps = configuration.gradient_accumulation_steps * geometric_mean(
+            micro[tuple(values[name] for name in computing)]
+        )
+        steps = quieter(measured[0], size / (in_steps + update), 1.0)
+        rows[configuration] = [replace(measured[0], steps=tuple(replace(step, optimizer_s=update) for step in steps))]
+    return replace(table, name=table.name + ALIKE, measured=rows)
+
+
 def read_table(name: str) -> Table:
-    """Raises FileNotFoundError where it was never recorded, KeyError where it has no estimates yet."""
+    """The recorded table, `alike` where its name says so.
+
+    Raises FileNotFoundError where it was never recorded, KeyError where it has no estimates yet."""
+    if name.endswith(ALIKE):
+        return alike(read_table(name.removesuffix(ALIKE)))
     lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     known = json.loads((FOLDER / f"{name}.known.json").read_text(encoding="utf-8"))
     measured: dict[Configuration, list[Measurement]] = {}

@@ -22,6 +22,7 @@ CONFIRMATION_ROUNDS = (
 MARGIN = "Stop when the expected remaining speed-up is below this share (sampler physics)."
 TRAINING_STEPS = "Steps of the planned training: stop when the search cannot save its own time."
 NO_HISTORY = "Do not use results of past searches on this device."
+NO_RISK = "Do not try configurations that may run out of memory once something fits."
 KEEP_NUMERICS = "Keep your precision, optimizer and all else that changes what is learned."
 REQUIRE_PARITY = "What the rounds do not show to learn as fp32 does cannot win."
 ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses in the rounds differ from fp32's. Default: they cannot win."
@@ -52,6 +53,7 @@ def search(
     margin: Annotated[str, Option(help=MARGIN)] = "1%",
     training_steps: Annotated[int | None, Option(help=TRAINING_STEPS)] = None,
     no_history: Annotated[bool, Option("--no-history", help=NO_HISTORY)] = False,
+    no_risk: Annotated[bool, Option("--no-risk", help=NO_RISK)] = False,
     keep_numerics: Annotated[bool, Option("--keep-numerics", help=KEEP_NUMERICS)] = False,
     objective: o.Objective = "samples_per_second",
     seed: Annotated[int, Option(help="Seed of the sampler.")] = 0,

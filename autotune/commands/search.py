@@ -46,6 +46,7 @@ def search(
     margin: str | float = 0.01,
     training_steps: int | None = None,
     no_history: bool = False,
+    no_risk: bool = False,
     keep_numerics: bool = False,
     objective: str = "samples_per_second",
     seed: int = 0,
@@ -87,7 +88,8 @@ def search(
     - `sampler`: `physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; `seed`: of it. `margin`: share by which something
       untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
       that cannot save its own time over them ends.
-    - `no_history`: leave aside what past searches on this device measured. `keep_numerics`: nothing is tried that learns
+    - `no_history`: leave aside what past searches on this device measured. `no_risk`: once something fits, probe nothing
+      that may not, where two at the most are tried otherwise. `keep_numerics`: nothing is tried that learns
       differently. What does not learn as fp32 does cannot win, unless `allow_loss_difference`; `require_parity`: nor
       what the rounds do not show to.
     - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.

@@ -48,6 +48,7 @@ def tune(
     margin: str | float = 0.01,
     training_steps: int | None = None,
     no_history: bool = False,
+    no_risk: bool = False,
     keep_numerics: bool = False,
     objective: str = "samples_per_second",
     seed: int = 0,

@@ -2,7 +2,15 @@
 
 import re
 
-FLAGS = {"fresh", "no-history", "keep-numerics", "require-parity", "allow-loss-difference", "trust-remote-code"}
+FLAGS = {
+    "fresh",
+    "no-history",
+    "no-risk",
+    "keep-numerics",
+    "require-parity",
+    "allow-loss-difference",
+    "trust-remote-code",
+}
 """Options without a value."""
 
 OPTIONS = FLAGS | {

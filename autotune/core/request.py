@@ -74,6 +74,7 @@ class TuningRequest(Serializable):
     margin: float = 0.01  #: `physics` stops once no untried configuration can gain a larger share
     training_steps: int | None = None  #: of the run to tune for; a search that cannot save its own time over them ends
     no_history: bool = False  #: ignore results of past searches on this device
+    no_risk: bool = False  #: once something fits, probe nothing that may not (`physics` takes two such risks at most)
     keep_numerics: bool = False  #: settings that change what is learned stay at the user's own values
     objective: str = "samples_per_second"
     seed: int = 0

@@ -118,32 +118,34 @@ def propose(
         ]
         bounds = _max_gains(costs, aim, best, np.array(rivals, np.intp), likelihood, seed)
     of_certain, of_likely, of_any = bounds
-    places = np.flatnonzero(untried & (likelihood >= (P_FIT_CERTAIN if of_certain > margin else P_FIT_LIKELY)))
-    if not len(places):
-        places = np.flatnonzero(untried & (likelihood >= P_FIT_LIKELY))
-    places = _with_promising(model, places, tried)
     incumbent = -np.inf if best is None else float(mean[best])
+    gains, worth = np.zeros(len(mean)), np.ones(len(mean), bool)
+    if best is not None:
+        gains = expected_improvement(mean, deviation, incumbent) * likelihood
+        if len(observations) >= FIRST_PROBES and not aim.of_memory:
+            step_s = float(np.exp(costs.log_step[best]))
+            worth = gains * run_seconds(model.training_steps, step_s) >= costs.probe_seconds
+    certain = untried & (likelihood >= P_FIT_CERTAIN)
+    is_certain = of_certain > margin and (certain & worth).any()
+    places = np.flatnonzero(certain if is_certain else untried & (likelihood >= P_FIT_LIKELY))
+    places = _with_promising(model, places, tried)
     if best is None:
-        gains = np.exp(mean - mean.max())
+        order = np.exp(mean - mean.max()) * likelihood
     elif len(observations) == 1:
-        gains = np.exp(mean - deviation - incumbent)  # expected to be best, and not a wild guess
+        order = np.exp(mean - deviation - incumbent) * likelihood  # expected to be best, and not a wild guess
     else:
-        gains = expected_improvement(mean, deviation, incumbent) / costs.probe_seconds
-    ordered = list(_descending(places, gains * likelihood))
+        order = gains / costs.probe_seconds
+    ordered = list(_descending(places, order))
     if best is None:
         untried[places] = False
         ordered += list(_descending(np.flatnonzero(untried), likelihood))
     chosen = next(still_open(np.array(ordered, np.intp)), None)
-    improvement = expected_improvement(mean, deviation, incumbent) if best is not None else np.zeros(len(mean))
-    gains = improvement * likelihood
     risky = False
     if risks and best is not None and len(observations) >= FIRST_PROBES and not aim.of_memory:
-        step_s = float(np.exp(costs.log_step[best]))
-        worth = gains * run_seconds(model.training_steps, step_s) >= costs.probe_seconds
         is_safe_left = chosen is not None and worth[chosen]
         if not is_safe_left or (of_likely <= margin and gains[chosen] <= (1 - CONFIDENCE) * margin):
             places = np.flatnonzero(untried & worth & (likelihood >= P_FIT_RISKY) & (likelihood < P_FIT_LIKELY))
-            risk = next(still_open(_descending(places, gains / costs.probe_seconds)), None)
+            risk = next(still_open(_descending(places, order)), None)
             chosen, risky = (chosen, False) if risk is None else (risk, True)
     if chosen is None:
         return Proposal(None, of_likely, of_any, considered)

@@ -55,6 +55,7 @@ def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, al
         confirmation_rounds=request.confirmation_rounds,
         margin=request.margin,
         training_steps=request.training_steps,
+        no_risk=request.no_risk,
         require_parity=request.require_parity,
         allow_loss_difference=request.allow_loss_difference,
     )
