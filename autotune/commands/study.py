@@ -32,6 +32,7 @@ from autotune.study.loop import import_trials, open_study, progress
 from autotune.study.loop import search as run_study
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
+from autotune.study.study import risk_notes
 from autotune.study.warm_start import keeping_peaks, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
@@ -136,7 +137,7 @@ def _run(
                     duplicate_proposals=study.duplicate_proposals,
                     left_out=tuple(study.left_out),
                     numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
-                    notes=(*notes, *crash_notes(study.trials), *loggers.problems),
+                    notes=(*notes, *risk_notes(study), *crash_notes(study.trials), *loggers.problems),
                     finished=fingerprint if result.complete and not study.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),

@@ -160,6 +160,16 @@ def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> 
     return number, running, configuration
 
 
+def risk_notes(study: Study) -> list[str]:
+    """What was tried although it might not fit."""
+    attributes = [record.user_attrs for record in study.optuna.get_trials(deepcopy=False)]
+    return [
+        f"trial {known['number']} was tried although it might not fit ({known[RISKY]:.0%} likely to; --no-risk leaves such out)"
+        for known in attributes
+        if RISKY in known and "number" in known
+    ]
+
+
 def _all_is_known(study: Study) -> str:
     """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
     if study.space.size <= WALKED_THROUGH:

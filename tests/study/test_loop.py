@@ -22,9 +22,11 @@ from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
+from autotune.report.live.text import doing_text
+from autotune.sampler.physics import RISKY
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study.loop import CRASHES_THAT_END, import_trials, missing_rounds, open_study, search
+from autotune.study.loop import CRASHES_THAT_END, import_trials, missing_rounds, open_study, progress, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.stopping import nothing_to_win
@@ -37,7 +39,7 @@ from autotune.study.store import (
     read_trial,
     remove_study,
 )
-from autotune.study.study import Asked, Study, ask
+from autotune.study.study import Asked, Study, ask, begin, propose, risk_notes
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
@@ -661,6 +663,20 @@ def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(t
             search(study, replay())
     assert len(asked) == 3 + 1
     assert all(trial.confirmed for trial in study.trials[:1])
+
+
+def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=3)
+        running = propose(study, study.space.baseline)
+        running.set_user_attr(RISKY, 0.6)
+        begin(study, running, study.space.baseline)
+        assert risk_notes(study) == [
+            "trial 0 was tried although it might not fit (60% likely to; --no-risk leaves such out)"
+        ]
+        assert doing_text(progress(study, "probing", number=0, configuration=study.space.baseline, message="x")) == (
+            "probing 0: the baseline (x)"
+        )
 
 
 def test_an_interrupted_confirmation_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def doing_text(progress: Progress, seconds: float | None = None) -> str:
         first = progress.trials[0].number if progress.trials else 0
         is_baseline = progress.number == first
         what = "the baseline" if is_baseline else progress.configuration.unlike(baseline_of(progress))
-        return one_line(f"{progress.kind} {progress.number}{since}: {what}")
+        return one_line(
+            f"{progress.kind} {progress.number}{since}: {what}{f' ({progress.message})' if progress.message else ''}"
+        )
     return one_line(f"{progress.message}{since}") if progress.kind in ("preparing", "finishing") else ""
 
 
