@@ -52,6 +52,14 @@ class WarmStart:
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What all probes and rounds say together of the trials that fit."""
+
+    speeds: Mapping[int, Numbers]  # trial number -> (DRAWS,) samples / second, drawn together: with their differences
+    noise: float  # share by which two processes of one configuration differ (standard deviation)
+
+
 class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
     """Proposes the configuration whose probe has the largest expected gain a second.
 
@@ -148,17 +156,17 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                     break
         return proposal
 
-    def drawn_speeds(self, trials: Sequence[Trial]) -> dict[int, Numbers]:
-        """Trial's number -> (DRAWS,) samples / second, drawn together: what all measurements leave uncertain of each, and what
-        of their differences. Of feasible trials only."""
+    def expected(self, trials: Sequence[Trial]) -> "Expected | None":
+        """What all measurements say together of the feasible trials; None where there are none."""
         feasible = [trial for trial in trials if trial.feasible]
         if not feasible:
-            return {}
+            return None
         model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
         places = list(dict.fromkeys(model.place[trial.configuration] for trial in feasible))
-        log_steps, _ = model.costs(each_measured(feasible)).drawn(np.array(places, np.intp), DRAWS, self.seed)
+        costs = model.costs(each_measured(feasible))
+        log_steps, _ = costs.drawn(np.array(places, np.intp), DRAWS, self.seed)
         speeds = dict(zip(places, (self.space.global_batch_size / np.exp(log_steps)).T, strict=True))
-        return {trial.number: speeds[model.place[trial.configuration]] for trial in feasible}
+        return Expected({trial.number: speeds[model.place[trial.configuration]] for trial in feasible}, costs.noise)
 
     def _model_with(
         self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]

@@ -7,15 +7,15 @@ round 3:  B  baseline  A              A is faster than B, or both are as fast: o
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.core import Measurement, Trial
 from autotune.core.interval import student_t_975
 from autotune.sampler.gp import expected_improvement
+from autotune.sampler.physics import Expected
 from autotune.study.objective import RoundSpeeds, fastest_proven, finalists, is_open, speed_up
 from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
 
@@ -29,9 +29,10 @@ FURTHER = 1.0
 """Rounds beyond the ones that are needed begin while confirmation has taken no more than this share of the time that the
 search's probes took: a short search is not worth a long confirmation."""
 
-NOISE, NOISE_DEGREES = 0.03, 2
-"""What one process differs from another of the same configuration in one round, as a share of the speed, before any round, and
-how many degrees of freedom that counts for: it is 0.5 % on a quiet device and 10 % on a shared one (reports/replay.md)."""
+NOISE, NOISE_DEGREES = 0.03, 3
+"""What one process differs from another of the same configuration in one round, as a share of the speed, where nothing told it
+before the first round, and how many degrees of freedom what was told counts for: it is 0.5 % on a quiet device and 10 % on a
+shared one (reports/replay.md)."""
 
 
 def confirm(
@@ -41,7 +42,7 @@ def confirm(
     measure: Callable[[Trial, int], Measurement],
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: Callable[[], float] = lambda: 0.0,
-    drawn: Callable[[], Mapping[int, NDArray[np.float64]] | None] = lambda: None,
+    expected: Callable[[], Expected | None] = lambda: None,
     confirmed: Callable[[Trial], None] = lambda trial: None,
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
@@ -50,9 +51,9 @@ def confirm(
 
     rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
     faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
-    (trial, number of the round, from 1) -> its measurement with full accumulation. drawn: trial's number -> its speeds as
-    `finalists` takes them. confirmed: called with a trial once its round is among the trials. compare:
-    called with the number of each round that is complete; it may disqualify trials in the list.
+    (trial, number of the round, from 1) -> its measurement with full accumulation. expected: what all measurements so far
+    say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
+    round that is complete; it may disqualify trials in the list.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
@@ -64,10 +65,12 @@ def confirm(
         return gain * run_seconds > round_seconds(trial)
 
     def chosen(among: Sequence[Trial]) -> list[Trial]:
-        return finalists(among, objective, drawn=drawn(), is_worth=is_worth)
+        return finalists(among, objective, drawn=known.speeds if known else None, is_worth=is_worth)
 
     for _ in range(MOST_GROUPS if rounds else 0):
-        rivals = still_racing(trials, objective, rounds, run_seconds)
+        known = expected()
+        noise = known.noise if known else NOISE
+        rivals = still_racing(trials, objective, rounds, run_seconds, noise)
         last_round = _last_round(trials)
         if rivals and last_round == 1:  # perhaps interrupted before all finalists ran it
             fresh = [replace(trial, confirmations=()) for trial in trials]
@@ -98,7 +101,7 @@ def confirm(
                 trials[index] = replace(trials[index], confirmations=(*trials[index].confirmations, measurement))
                 confirmed(trials[index])
             compare(round_number)
-            racing = _numbers(still_racing(trials, objective, rounds, run_seconds, numbers))
+            racing = _numbers(still_racing(trials, objective, rounds, run_seconds, noise, numbers))
             numbers = [number for number in numbers if number in racing]
 
 
@@ -123,11 +126,17 @@ def _in_time(
 
 
 def still_racing(
-    trials: Sequence[Trial], objective: str, rounds: int, run_seconds: float, numbers: Sequence[int] | None = None
+    trials: Sequence[Trial],
+    objective: str,
+    rounds: int,
+    run_seconds: float,
+    noise: float = NOISE,
+    numbers: Sequence[int] | None = None,
 ) -> list[Trial]:
     """The trials that run another round: the leader, the baseline and who may still win; none where the race is over.
 
-    numbers: of those that ran the last round; by default all that ran any. Nobody runs more than twice the `rounds`.
+    noise: of one round of one trial, as a share of its speed, before any. numbers: of those that ran the last round; by default
+    all that ran any. Nobody runs more than twice the `rounds`.
     """
     ran = [trial for trial in trials if trial.confirmations and (numbers is None or trial.number in numbers)]
     able = [trial for trial in ran if trial.confirmed and not trial.disqualified_reason]
@@ -142,7 +151,7 @@ def still_racing(
         for trial in able
         if trial.number not in (0, leader.number)
         and len(trial.confirmations) < 2 * rounds
-        and _may_win(trial, leader, shared, run_seconds)
+        and _may_win(trial, leader, shared, run_seconds, noise)
     ]
     pair = [trial for trial in able if trial.number in (0, leader.number)]
     is_short = any(len(trial.confirmations) < rounds for trial in pair)
@@ -159,11 +168,11 @@ def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
     return gain is not None and is_open(gain)
 
 
-def _may_win(rival: Trial, leader: Trial, shared: RoundSpeeds, run_seconds: float) -> bool:
+def _may_win(rival: Trial, leader: Trial, shared: RoundSpeeds, run_seconds: float, noise: float) -> bool:
     """Whether the rival may be faster by more than EQUAL, and what it is expected to win by that over so many seconds of
     training is worth its next round."""
     degrees = NOISE_DEGREES + shared.degrees
-    squares = NOISE_DEGREES * NOISE**2 + sum(residual**2 for residual in shared.residuals)
+    squares = NOISE_DEGREES * noise**2 + sum(residual**2 for residual in shared.residuals)
     rounds = 1 / len(rival.confirmations) + 1 / len(leader.confirmations)
     error = math.sqrt(squares / degrees * rounds)
     ahead = math.log(shared.speeds[rival.number] / shared.speeds[leader.number])

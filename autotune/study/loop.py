@@ -14,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
@@ -25,7 +23,7 @@ from autotune.probe import Probe
 from autotune.probe.order import LOG
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import openings
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.physics import Expected, PhysicsSampler, WarmStart
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.confirm import confirm
@@ -278,7 +276,7 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
             once_more,
             plan.time.seconds_left,
             lambda: finishing_seconds(study.trials, plan.objective),
-            lambda: _drawn_speeds(study),
+            lambda: _expected(study),
             confirmed,
             compare,
             plan.run_seconds(best_trial(study.trials, plan.objective)),
@@ -311,10 +309,10 @@ def missing_rounds(study: Study) -> str:
     return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
 
 
-def _drawn_speeds(study: Study) -> dict[int, NDArray[np.float64]] | None:
+def _expected(study: Study) -> Expected | None:
     sampler = study.optuna.sampler
     ours = isinstance(sampler, PhysicsSampler) and study.plan.objective == "samples_per_second"
-    return sampler.drawn_speeds(study.trials) if ours else None
+    return sampler.expected(study.trials) if ours else None
 
 
 # Small things --------------------------------------------------------------------------------------------------

@@ -157,8 +157,8 @@ def test_what_can_win_less_than_its_next_round_costs_runs_no_further_round() -> 
 
 def test_rivals_that_are_equal_end_the_race_and_those_that_stay_uncertain_run_twice_as_many_rounds() -> None:
     equal = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
-    confirmed(equal, steady({0: 5.0, 1: 10.0, 2: 10.01}, spread=1e-5), rounds=3, run_seconds=1e9)
-    assert max(rounds_of(equal)) == 5
+    confirmed(equal, steady({0: 5.0, 1: 10.0, 2: 10.01}, spread=1e-5), rounds=4, run_seconds=1e9)
+    assert max(rounds_of(equal)) == 6
     uncertain = [made(0, 5.0, probe_seconds=1e6), made(1, 10.0), made(2, 10.0)]
     confirmed(uncertain, restless(), rounds=3, run_seconds=1e9)
     assert max(rounds_of(uncertain)) == 6
