@@ -27,7 +27,7 @@ def compared(curves: dict[int, Curve], reference: dict[int, Curve] | None = None
 
 @pytest.mark.parametrize("rounds", [(1,), (2,), (1, 2, 3)])
 @pytest.mark.parametrize(
-    ("pace", "is_flagged"), [(1.0, False), (0.9, False), (1.5, False), (0.7, True), (0.0, True), (5.0, True)]
+    ("pace", "is_flagged"), [(1.0, False), (0.95, False), (1.5, False), (0.8, True), (0.0, True), (5.0, True)]
 )
 def test_who_learns_much_less_or_more_is_flagged_after_one_round(
     rounds: Sequence[int], pace: float, is_flagged: bool
