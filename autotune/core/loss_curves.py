@@ -16,8 +16,9 @@ LEAST_STEPS = 4
 
 LEARNED_LESS, LEARNED_MORE = 0.1, 1.0
 """Shares of what the reference learned by which a trial may learn less or more. On the same weights, samples and dropout
-bf16 autocast differs by 0.1 % and another micro-batch size by up to 3 %; weights in bf16, which lose small updates, by 13 % (gpt2-mini)
-and 30 % (bert-mini); a learning rate ten times too low by 90 %, ten times too high by 270 to 600 % (14 steps, reports/LOG.md)."""
+bf16 autocast differs by 0.1 % and another micro-batch size by up to 3 %; weights in bf16, which lose small updates, by 13 %
+(gpt2-mini) and 30 % (bert-mini); a learning rate ten times too low by 90 %, ten times too high by 270 to 600 % (14 steps,
+reports/LOG.md)."""
 
 DEVIATIONS = 3.0
 """Standard errors that a difference exceeds to be one: dropout and padding draw other numbers with other micro-batches."""
