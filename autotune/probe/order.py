@@ -42,7 +42,7 @@ class Timing(Serializable):
     timed_seconds_least: float = 0.0
 
 
-CONFIRMATION = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01, seconds=8.0)
+CONFIRMATION = Timing(untimed_least=4, timed_least=8, timed_most=16, target=0.02, seconds=4.0)
 """One round of several: rounds apart in time tell more about a speed than as many steps in a row."""
 
 CUDA_PROBE = replace(Timing(), untimed_seconds=1.5, timed_seconds_least=1.0)

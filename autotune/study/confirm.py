@@ -6,7 +6,6 @@ round 3:  B  baseline  A              A is faster than B, or both are as fast: o
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -26,8 +25,8 @@ EQUAL = 0.02
 """A rival that is surely no faster than the leader by more than this share is as fast, and leaves the race."""
 
 FURTHER = 1.0
-"""Rounds beyond the ones that are needed begin while confirmation has taken no more than this share of the time that the
-search's probes took: a short search is not worth a long confirmation."""
+"""Rivals run on while the confirmation has taken no more than this share of the time that the search's probes took, and so do
+the leader and the baseline beyond the rounds that they need: a short search is not worth a long confirmation."""
 
 NOISE, NOISE_DEGREES = 0.03, 3
 """What one process differs from another of the same configuration in one round, as a share of the speed, where nothing told it
@@ -81,14 +80,10 @@ def confirm(
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])
         if not numbers or (alone and math.isfinite(seconds_left())):
             return
-        until = time.monotonic() + FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
         while numbers:
             running = [trial for trial in trials if trial.number in numbers]
             is_further = all(len(trial.confirmations) >= rounds for trial in running)
-            round_s = sum(map(round_seconds, running))
-            if round_s > seconds_left() - (spare_s() if is_further else 0.0) or (
-                is_further and time.monotonic() > until
-            ):
+            if sum(map(round_seconds, running)) > seconds_left() - (spare_s() if is_further else 0.0):
                 return
             interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
             is_incomplete = interrupted and any(last_round not in trial.rounds for trial in running)
@@ -145,17 +140,23 @@ def still_racing(
     leader = fastest_proven(able, trials, objective)
     if leader is None:
         return []
+    pair = [trial for trial in able if trial.number in (0, leader.number)]
+    rivals = [trial for trial in able if trial not in pair and len(trial.confirmations) < 2 * rounds]
+    spent_s = sum(measured.probe_seconds for trial in trials for measured in trial.confirmations)
+    has_time = spent_s <= FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
     shared = RoundSpeeds.of(able, objective)
+    pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
     rivals = [
         trial
-        for trial in able
-        if trial.number not in (0, leader.number)
-        and len(trial.confirmations) < 2 * rounds
-        and _may_win(trial, leader, shared, run_seconds, noise)
+        for trial in rivals
+        if has_time and _left_to_win(trial, leader, shared, noise) * run_seconds > round_seconds(trial) + pair_s
     ]
-    pair = [trial for trial in able if trial.number in (0, leader.number)]
     is_short = any(len(trial.confirmations) < rounds for trial in pair)
-    if rivals or is_short or (len(leader.confirmations) < 2 * rounds and _cannot_tell(leader, pair, objective)):
+    if (
+        rivals
+        or is_short
+        or (has_time and len(leader.confirmations) < 2 * rounds and _cannot_tell(leader, pair, objective))
+    ):
         return [trial for trial in able if trial in pair or trial in rivals]
     return []
 
@@ -168,18 +169,17 @@ def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
     return gain is not None and is_open(gain)
 
 
-def _may_win(rival: Trial, leader: Trial, shared: RoundSpeeds, run_seconds: float, noise: float) -> bool:
-    """Whether the rival may be faster by more than EQUAL, and what it is expected to win by that over so many seconds of
-    training is worth its next round."""
+def _left_to_win(rival: Trial, leader: Trial, shared: RoundSpeeds, noise: float) -> float:
+    """Share of the speed that is expected to be lost by not knowing whether the rival is faster; 0 where it surely is no faster
+    by EQUAL."""
     degrees = NOISE_DEGREES + shared.degrees
     squares = NOISE_DEGREES * noise**2 + sum(residual**2 for residual in shared.residuals)
     rounds = 1 / len(rival.confirmations) + 1 / len(leader.confirmations)
-    error = math.sqrt(squares / degrees * rounds)
+    error = max(math.sqrt(squares / degrees * rounds), 1e-9)
     ahead = math.log(shared.speeds[rival.number] / shared.speeds[leader.number])
     if ahead + student_t_975(degrees) * error <= math.log1p(EQUAL):
-        return False
-    gain = expected_improvement(np.array([ahead]), np.array([max(error, 1e-9)]), 0.0)
-    return float(gain[0]) * run_seconds > round_seconds(rival)
+        return 0.0
+    return float(expected_improvement(np.array([ahead]), np.array([error]), 0.0)[0])
 
 
 def _last_round(trials: Iterable[Trial]) -> int:

@@ -4,13 +4,11 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from autotune.core import Measurement, Outcome, Trial
-from autotune.study import confirm as confirmation
-from autotune.study.confirm import FURTHER, MOST_GROUPS, confirm, rotated
+from autotune.study.confirm import MOST_GROUPS, confirm, rotated
 from autotune.study.objective import best_trial, quotient
 from tests.clocks import SimulatedTime
 from tests.makers import MIB, completed, configuration, ended, out_of_memory
@@ -89,8 +87,8 @@ def rounds_of(trials: list[Trial]) -> list[int]:
 
 
 def test_rivals_and_the_baseline_run_interleaved_rotated_rounds() -> None:
-    trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
-    measured = confirmed(trials, restless(0.02))
+    trials = [made(0, 5.0, probe_seconds=1e3), made(1, 10.0), made(2, 10.0)]
+    measured = confirmed(trials, restless(0.02), run_seconds=1e6)
     assert measured[:6] == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
     assert all(trial.confirmed for trial in trials)
 
@@ -147,7 +145,7 @@ def test_who_is_surely_slower_than_the_leader_runs_no_further_round() -> None:
 
 def test_what_can_win_less_than_its_next_round_costs_runs_no_further_round() -> None:
     def rounds_within(run_seconds: float) -> int:
-        trials = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
+        trials = [made(0, 5.0, probe_seconds=1e3), made(1, 10.0), made(2, 10.0)]
         confirmed(trials, steady({1: 10.0, 2: 9.9}), rounds=3, run_seconds=run_seconds)
         return rounds_of(trials)[2]
 
@@ -156,7 +154,7 @@ def test_what_can_win_less_than_its_next_round_costs_runs_no_further_round() -> 
 
 
 def test_rivals_that_are_equal_end_the_race_and_those_that_stay_uncertain_run_twice_as_many_rounds() -> None:
-    equal = [made(0, 5.0), made(1, 10.0), made(2, 10.0)]
+    equal = [made(0, 5.0, probe_seconds=1e4), made(1, 10.0), made(2, 10.0)]
     confirmed(equal, steady({0: 5.0, 1: 10.0, 2: 10.01}, spread=1e-5), rounds=4, run_seconds=1e9)
     assert max(rounds_of(equal)) == 6
     uncertain = [made(0, 5.0, probe_seconds=1e6), made(1, 10.0), made(2, 10.0)]
@@ -170,14 +168,14 @@ def test_it_is_open_whether_the_leader_is_faster_than_the_baseline() -> None:
     assert rounds_of(trials) == [6, 6]
 
 
-def test_further_rounds_end_when_they_have_taken_as_long_as_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = [made(0, 10.0), made(1, 10.0)]
-    probed_s = sum(trial.measurement.probe_seconds for trial in trials)
-    seconds = count(0.0, 0.6 * FURTHER * probed_s)
-    monkeypatch.setattr(confirmation, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
-    confirmed(trials, wavering, rounds=2)
-    # 0 at the beginning, 0.6 before the third round, 1.2 before the fourth.
-    assert rounds_of(trials) == [3, 3]
+def test_further_rounds_end_when_they_have_taken_as_long_as_the_probes() -> None:
+    trials = [made(0, 10.0, probe_seconds=60.0), made(1, 10.0, probe_seconds=60.0)]
+
+    def slow(trial: Trial, round_number: int) -> Measurement:
+        return replace(wavering(trial, round_number), probe_seconds=25.0)
+
+    confirmed(trials, slow, rounds=2)
+    assert rounds_of(trials) == [3, 3], "150 seconds of rounds after 120 of probes"
 
 
 def test_a_round_that_was_faster_for_all_does_not_make_who_left_after_it_the_winner() -> None:

@@ -615,7 +615,7 @@ def test_a_search_ends_with_its_finalists_and_the_baseline_confirmed_and_on_disk
 def test_rounds_are_added_while_the_speeds_are_uncertain_and_all_are_on_disk(tmp_path: Path) -> None:
     def wavering(configuration: Configuration, options: ProbeOptions) -> Measurement:
         rate = 10 * (1.025 - 0.125 * (-1) ** max(1, options.confirmation)) if options.number else 10.0
-        return completed(configuration, rate, spread=1e-4, probe_seconds=60.0)
+        return completed(configuration, rate, spread=1e-4, probe_seconds=1.0 if options.confirmation else 60.0)
 
     probe, asked = confirming(wavering)
     study, _ = run(tmp_path, probe, n_trials=2, confirmation_rounds=2)

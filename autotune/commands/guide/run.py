@@ -21,7 +21,7 @@ from autotune.core.request import OPTIONS, tuning_request
 from autotune.core.units import format_bytes
 from autotune.probe import Probe
 from autotune.probe.device import nvml
-from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION, Timing
+from autotune.probe.order import CUDA_CONFIRMATION, Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
@@ -36,7 +36,7 @@ from autotune.study.store import REQUEST, locked, probe_folder, remove_study, re
 
 FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
 
-TIMING = Timing(untimed_least=4, timed_least=10, timed_most=CONFIRMATION.timed_most, target=CONFIRMATION.target)
+TIMING = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01)
 ON_CUDA = replace(
     TIMING,
     untimed_seconds=CUDA_CONFIRMATION.untimed_seconds,

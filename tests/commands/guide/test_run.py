@@ -277,7 +277,7 @@ def test_a_real_guide_prints_the_ladder_names_its_picture_and_takes_the_place_of
     ran = [item for item in told["rungs"] if item["outcome"] == "completed"]
     assert len(ran) == 9
     for one in ran:
-        place = folder / "probes" / f"{told['methods'].index(one):04d}" / "confirmation-1"
+        place = folder / "probes" / f"{told['rungs'].index(one):04d}" / "confirmation-1"
         measured = Measurement.from_dict(read_json(place / "measurement.json"))
         assert measured.accumulation_steps_run == one["configuration"]["gradient_accumulation_steps"]
         assert measured.settings["precision"] == one["configuration"]["levers"]["precision"]
