@@ -75,6 +75,10 @@ def confirm(
             fresh = [replace(trial, confirmations=()) for trial in trials]
             first = [trial for trial in chosen(fresh) if trial.number]
             rivals += [trial for trial in trials if not trial.rounds and trial.number in _numbers(first)]
+        able = [trial for trial in trials if trial.confirmed and not trial.disqualified_reason]
+        leader = fastest_proven(able, trials, objective)
+        if not rivals and leader is not None and leader.number and not _has_time(trials):
+            return
         rivals = rivals or chosen(trials)
         numbers = _numbers(_in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective))
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])
@@ -142,8 +146,7 @@ def still_racing(
         return []
     pair = [trial for trial in able if trial.number in (0, leader.number)]
     rivals = [trial for trial in able if trial not in pair and len(trial.confirmations) < 2 * rounds]
-    spent_s = sum(measured.probe_seconds for trial in trials for measured in trial.confirmations)
-    has_time = spent_s <= FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
+    has_time = _has_time(trials)
     shared = RoundSpeeds.of(able, objective)
     pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
     rivals = [
@@ -159,6 +162,12 @@ def still_racing(
     ):
         return [trial for trial in able if trial in pair or trial in rivals]
     return []
+
+
+def _has_time(trials: Sequence[Trial]) -> bool:
+    """Whether the confirmation has taken no longer than it may beyond the rounds that are needed."""
+    spent_s = sum(measured.probe_seconds for trial in trials for measured in trial.confirmations)
+    return spent_s <= FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
 
 
 def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
