@@ -116,7 +116,7 @@ def test_what_there_was_no_time_for_is_done_by_the_same_command(
     monkeypatch.setattr(study, "finish", _leaving_out(study.finish))
     first, _ = searched(timeout="100s")
     assert (first.left_out, first.finished, first.complete) == (("evaluation and checkpoint",), "", True)
-    assert ("left out", "losses: no time left") in [
+    assert ("left out", "evaluation and check") in [
         (label, text[:20]) for label, text in _parts(first) if label == "left out"
     ]
     monkeypatch.undo()

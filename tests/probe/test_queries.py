@@ -118,6 +118,7 @@ def test_what_may_pass_is_not_remembered(
     assert len(orders) == 2
 
 
+@pytest.mark.nightly
 def test_a_trace_is_remembered_for_its_model_and_settings(
     host: ProbeHost, orders: list[Order], tmp_path: Path, workload_of: Callable[..., Workload]
 ) -> None:

@@ -79,6 +79,7 @@ def test_every_rank_leaves_an_answer(tmp_path: Path) -> None:
     assert measurement.outcome is Outcome.COMPLETED
 
 
+@pytest.mark.nightly
 def test_what_a_real_host_answered_is_saved_and_answered_again(tmp_path: Path) -> None:
     answers: list[tuple[Order, object]] = []
     place = str(tmp_path / "order")

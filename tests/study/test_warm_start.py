@@ -121,6 +121,7 @@ def test_what_an_optimizers_library_takes_is_measured_and_estimated(
 @pytest.mark.parametrize(
     "proposed", [{"lora": ("none", "8"), "quantization": ("none", "nf4")}, {"lora": ("8",), "quantization": ("nf4",)}]
 )
+@pytest.mark.nightly
 def test_what_cannot_be_traced_is_estimated_as_the_same_training_without_it(
     host: ProbeHost,
     environment: Environment,

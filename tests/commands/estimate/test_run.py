@@ -27,6 +27,7 @@ def forecast() -> Forecast:
     return autotune.estimate("bert-mini", 8, memory_limit="1GiB", only={"checkpointing": ("none",)}, **QUICK)
 
 
+@pytest.mark.nightly
 def test_every_configuration_of_the_space_has_a_peak(forecast: Forecast) -> None:
     assert len(forecast.rows) == 4 * 2  # micro-batch sizes x 32 or 16 bits
     assert all(row.peak and row.peak.device_bytes > 2**29 for row in forecast.rows)

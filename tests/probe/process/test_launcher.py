@@ -157,6 +157,7 @@ def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_noth
 
 
 @pytest.mark.parametrize("victim", ["host", "child", pytest.param("supervisor", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_a_probe_that_something_else_kills_is_done_again(environment: Environment, tmp_path: Path, victim: str) -> None:
     with ProbeHost(OBJECTS) as host:
         host.start()

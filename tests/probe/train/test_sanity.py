@@ -158,6 +158,7 @@ def test_an_evaluation_that_does_not_fit_is_halved_until_it_does(prepared: Rehea
     assert rehearsal.checkpoint_bytes
 
 
+@pytest.mark.nightly
 def test_what_failed_before_takes_nothing_from_what_is_tried_next(prepared: Rehearse) -> None:
     found = prepared("gpt2-mini", base={"per_device_eval_batch_size": 4096}, allowed_bytes=310 * MIB).eval_batch_size
     assert found is not None

@@ -89,6 +89,7 @@ def accelerate_launch(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_loop_launched_by_accelerate_trains_as_the_answer_says(tmp_path: Path) -> None:
     """24 samples, 2 epochs, 4 x 3 a step: 4 steps of 3 micro-batches."""
     (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer(FULL))))

@@ -83,6 +83,7 @@ def test_a_resumed_study_resumes_its_run_and_logs_a_trial_once(tmp_path: Path) -
     assert len(events.Tensors("study")) == 1
 
 
+@pytest.mark.nightly
 def test_logging_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
     program = f"""
 import sys, warnings

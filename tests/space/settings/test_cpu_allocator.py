@@ -70,6 +70,7 @@ def hosts() -> Iterator[ProbeHost]:
 
 
 @pytest.mark.parametrize("value", ["glibc_mmap", "jemalloc", "tcmalloc"])
+@pytest.mark.nightly
 def test_a_probe_runs_in_a_process_that_was_started_with_it(
     value: str,
     hosts: ProbeHost,

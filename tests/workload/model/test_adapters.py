@@ -182,6 +182,7 @@ def traced(
     return traced
 
 
+@pytest.mark.nightly
 def test_only_the_adapter_has_gradients_and_states(traced: Callable[..., Any], environment: Environment) -> None:
     small, large, whole = (configuration(4, lora=rank) for rank in ("8", "64", "none"))
     model = traced([small, large, whole])
