@@ -28,6 +28,9 @@ FURTHER = 1.0
 """Rivals run on while the confirmation has taken no more than this share of the time that the search's probes took, and so do
 the leader and the baseline beyond the rounds that they need: a short search is not worth a long confirmation."""
 
+CLEARLY = 0.05
+"""Share by which what was not confirmed has to look faster than the best for a further race after that time."""
+
 NOISE, NOISE_DEGREES = 0.03, 3
 """What one process differs from another of the same configuration in one round, as a share of the speed, where nothing told it
 before the first round, and how many degrees of freedom what was told counts for: it is 0.5 % on a quiet device and 10 % on a
@@ -64,7 +67,9 @@ def confirm(
         return gain * run_seconds > round_seconds(trial)
 
     def chosen(among: Sequence[Trial]) -> list[Trial]:
-        return finalists(among, objective, drawn=known.speeds if known else None, is_worth=is_worth)
+        least_gain = 0.0 if _has_time(among) else CLEARLY
+        drawn = known.speeds if known else None
+        return finalists(among, objective, drawn=drawn, is_worth=is_worth, least_gain=least_gain)
 
     for _ in range(MOST_GROUPS if rounds else 0):
         known = expected()
@@ -75,10 +80,6 @@ def confirm(
             fresh = [replace(trial, confirmations=()) for trial in trials]
             first = [trial for trial in chosen(fresh) if trial.number]
             rivals += [trial for trial in trials if not trial.rounds and trial.number in _numbers(first)]
-        able = [trial for trial in trials if trial.confirmed and not trial.disqualified_reason]
-        leader = fastest_proven(able, trials, objective)
-        if not rivals and leader is not None and leader.number and not _has_time(trials):
-            return
         rivals = rivals or chosen(trials)
         numbers = _numbers(_in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective))
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,6 +249,7 @@ def finalists(
     most: int = FINALISTS,
     drawn: Mapping[int, NDArray[np.float64]] | None = None,
     is_worth: Callable[[Trial, float], bool] = lambda trial, gain: True,
+    least_gain: float = 0.0,
 ) -> list[Trial]:
     """Trials to confirm next, best first: they are measured again in interleaved rounds.
 
@@ -257,7 +258,7 @@ def finalists(
     round; of those that surely differ by less than SAME_SPEED the one with less memory stands for all. Without draws those
     within noise of the best: intervals that overlap, and whatever lies within 3 %, because two processes of one configuration
     differ by more than the steps of one show. Once some are confirmed, those unconfirmed ones whose probe was faster than the
-    best confirmation, by as much as rounds are slower than probes taken off; none where there are none.
+    best confirmation by more than `least_gain`, with what rounds are slower than probes taken off; none where there are none.
     """
     able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
     confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
@@ -272,10 +273,14 @@ def finalists(
     if not unconfirmed:
         return []
     if confirmed:
-        # A machine that was slower in the rounds than in the probes would make all that has no round yet look fast.
-        slower = median(measured[t.number] / rate for t in confirmed if (rate := speed(t.measurement, objective)))
+        # A machine that was slower in the rounds than in the probes would make all that has no round yet look fast. Only the
+        # baseline, which was not chosen for its probe, can tell.
+        slower = min(
+            (measured[0] / rate for t in confirmed if not t.number and (rate := speed(t.measurement, objective))),
+            default=1.0,
+        )
         best = max(measured[t.number] for t in confirmed)
-        return [t for t in unconfirmed if min(1.0, slower) * rates[t.number] > best][:most]
+        return [t for t in unconfirmed if min(1.0, slower) * rates[t.number] > (1 + least_gain) * best][:most]
     first = unconfirmed[0]
     if not drawn or first.number not in drawn:
         floor = min(measured[first.number].low, 0.97 * measured[first.number])

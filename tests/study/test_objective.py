@@ -341,7 +341,9 @@ def test_a_wide_interval_makes_more_rivals() -> None:
 
 def test_once_some_are_confirmed_those_whose_probe_was_faster_are_next() -> None:
     baseline, lucky = trial(0, 10, confirmed=10), trial(1, 100, confirmed=50)
-    assert numbers(finalists([baseline, lucky, trial(2, 99), trial(3, 60), trial(4, 40)], SPEED)) == [2]
+    others = [trial(2, 99), trial(3, 60), trial(4, 40)]
+    assert numbers(finalists([baseline, lucky, *others], SPEED)) == [2, 3]
+    assert numbers(finalists([baseline, lucky, *others], SPEED, least_gain=0.5)) == [2]
     slower = [trial(0, 10, confirmed=8), trial(1, 100, confirmed=80), trial(2, 99)]
     assert finalists(slower, SPEED) == [], "the machine was slower in the rounds"
     assert finalists([trial(0, 100, confirmed=100), trial(1, 99)], SPEED) == []
