@@ -145,10 +145,13 @@ def still_racing(
     leader = fastest_proven(able, trials, objective)
     if leader is None:
         return []
-    pair = [trial for trial in able if trial.number in (0, leader.number)]
+    shared = RoundSpeeds.of(able, objective)
+    fastest = max(
+        able, key=lambda trial: shared.speeds[trial.number]
+    )  # which may learn differently, and not be proven yet
+    pair = [trial for trial in able if trial.number in (0, leader.number, fastest.number)]
     rivals = [trial for trial in able if trial not in pair and len(trial.confirmations) < 2 * rounds]
     has_time = _has_time(trials)
-    shared = RoundSpeeds.of(able, objective)
     pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
     rivals = [
         trial
@@ -159,7 +162,7 @@ def still_racing(
     if (
         rivals
         or is_short
-        or (has_time and len(leader.confirmations) < 2 * rounds and _cannot_tell(leader, pair, objective))
+        or (has_time and len(fastest.confirmations) < 2 * rounds and _cannot_tell(fastest, pair, objective))
     ):
         return [trial for trial in able if trial in pair or trial in rivals]
     return []
