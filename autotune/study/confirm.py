@@ -68,12 +68,12 @@ def confirm(
 
     def chosen(among: Sequence[Trial]) -> list[Trial]:
         least_gain = 0.0 if _has_time(among) else CLEARLY
-        drawn = known.speeds if known else None
+        drawn = model.speeds if model else None
         return finalists(among, objective, drawn=drawn, is_worth=is_worth, least_gain=least_gain)
 
     for _ in range(MOST_GROUPS if rounds else 0):
-        known = expected()
-        noise = known.noise if known else NOISE
+        model = expected()
+        noise = model.noise if model else NOISE
         rivals = still_racing(trials, objective, rounds, run_seconds, noise)
         last_round = _last_round(trials)
         if rivals and last_round == 1:  # perhaps interrupted before all finalists ran it
@@ -146,17 +146,16 @@ def still_racing(
     if leader is None:
         return []
     shared = RoundSpeeds.of(able, objective)
-    fastest = max(
-        able, key=lambda trial: shared.speeds[trial.number]
-    )  # which may learn differently, and not be proven yet
+    # The fastest of all may learn differently, and not be proven yet: it runs its rounds all the same.
+    fastest = max(able, key=lambda trial: shared.speeds[trial.number])
     pair = [trial for trial in able if trial.number in (0, leader.number, fastest.number)]
-    rivals = [trial for trial in able if trial not in pair and len(trial.confirmations) < 2 * rounds]
     has_time = _has_time(trials)
+    rivals = [trial for trial in able if has_time and trial not in pair and len(trial.confirmations) < 2 * rounds]
     pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
     rivals = [
         trial
         for trial in rivals
-        if has_time and _left_to_win(trial, leader, shared, noise) * run_seconds > round_seconds(trial) + pair_s
+        if _left_to_win(trial, leader, shared, noise) * run_seconds > round_seconds(trial) + pair_s
     ]
     is_short = any(len(trial.confirmations) < rounds for trial in pair)
     if (
@@ -201,11 +200,6 @@ def _last_round(trials: Iterable[Trial]) -> int:
 
 def _numbers(trials: Iterable[Trial]) -> list[int]:
     return [trial.number for trial in trials]
-
-
-def is_settled(trial: Trial, rounds: int) -> bool:
-    """Whether a trial has all rounds that are needed, or failed one."""
-    return len(trial.confirmations) >= rounds or (bool(trial.confirmations) and not trial.confirmed)
 
 
 def rotated(rivals: Sequence[int], by: int) -> list[int]:

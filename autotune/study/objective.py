@@ -16,7 +16,6 @@ from autotune.space.settings import learning_differences
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
-
 SAME_SPEED = 0.01
 """Speeds that noise does not tell apart count as equal only where they differ by less than this share."""
 
