@@ -16,6 +16,7 @@ from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
 from autotune.space.variables import READ
 from autotune.study.store import REQUEST
+from autotune.workload.data.sources import stamp
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -49,12 +50,12 @@ def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | 
 def request_fingerprint(request: TuningRequest) -> str:
     """Sixteen hexadecimal digits that change with the request, the files that it names, this machine and the libraries.
 
-    Of files path, size and time count. A model or data set on the hub counts by its name.
+    Files count as `stamp` has them. A model or data set on the hub counts by its name.
     """
     data = request.to_dict()
     facts = {
         "request": {name: value for name, value in data.items() if name != "output_dir"},
-        "files": {name: _stamps(data[name]) for name in PLACES if data[name]},
+        "files": {name: _version(data[name]) for name in PLACES if data[name]},
         "versions": installed_versions(),
         "machine": [platform.machine(), cpu_name(), len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES")],
         "cards": [] if request.device == "cpu" else [card.uuid for card in nvml.visible_cards()],
@@ -63,7 +64,7 @@ def request_fingerprint(request: TuningRequest) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _stamps(place: str) -> list[tuple[str, int, int]]:
-    """(path, bytes, time of the last change) of the file, or of those in the folder; none for a name that is no path."""
-    paths = [Path(place), *sorted(Path(place).rglob("*"))]
-    return [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+def _version(place: str) -> str:
+    """Of the file, or of those in the folder; empty for a name that is no path."""
+    files = [path for path in (Path(place), *Path(place).rglob("*")) if path.is_file()]
+    return stamp(files) if files else ""

@@ -23,6 +23,8 @@ MOST_DEPTH = 100
 """Nested brackets: above a few hundred the reader of JSON lines ends its process."""
 _SAVED = ("dataset_info.json", "dataset_dict.json")
 """What `save_to_disk` leaves in its folder."""
+MOST_HASHED_BYTES = 256 * 2**20
+"""Of the files of a data set, up to which their contents are read to identify it: within a second."""
 _ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
 
 
@@ -81,12 +83,24 @@ def _reported(name: str) -> Iterator[None]:
 
 
 def stamp(files: Iterable[Path]) -> str:
-    """Identity of a version of local files, by path, size and time."""
-    stamps = [(str(file), (facts := file.stat()).st_size, facts.st_mtime_ns) for file in sorted(files)]
-    # A digest of paths and times: a report shows no one where a machine keeps its files.
-    digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:16]
-    name = Path(stamps[0][0]).name if len(stamps) == 1 else f"{len(stamps)} files"
-    return f"{name}, {sum(size for _, size, _ in stamps)} bytes, {digest}"
+    """Identity of a version of local files: by names and contents, or by paths, sizes and times above MOST_HASHED_BYTES.
+
+    Its digest shows nobody where a machine keeps its files.
+    """
+    facts = {file: file.stat() for file in sorted(files)}
+    size = sum(fact.st_size for fact in facts.values())
+    if size <= MOST_HASHED_BYTES:
+        versions = [(file.name, _digest(file)) for file in facts]
+    else:
+        versions = [(str(file), f"{fact.st_size} {fact.st_mtime_ns}") for file, fact in facts.items()]
+    digest = hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]
+    name = next(iter(facts)).name if len(facts) == 1 else f"{len(facts)} files"
+    return f"{name}, {size} bytes, {digest}"
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _reader(name: str, path: Path) -> str:

@@ -235,6 +235,8 @@ def test_prepared_data_is_reused_until_the_file_or_the_question_changes(tmp_path
     assert prepared_by(tmp_path / "cache", data) == first
     assert (Path(first.folder) / "prepared.json").stat().st_mtime_ns == stamp
     assert prepared_by(tmp_path / "cache", data, sequence_length=16).folder != first.folder
+    data.write_bytes(data.read_bytes())  # written again with the same content
+    assert prepared_by(tmp_path / "cache", data) == first
     text_file(tmp_path, PARAGRAPHS[:50])
     changed = prepared_by(tmp_path / "cache", data)
     assert changed.folder != first.folder

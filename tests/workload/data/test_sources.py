@@ -1,12 +1,13 @@
 """Local data, looked at without reading them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.data import sources
-from autotune.workload.data.sources import check_data, find_data
+from autotune.workload.data.sources import check_data, find_data, stamp
 
 
 def test_a_folder_is_looked_at_until_the_first_file_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,20 @@ def test_json_that_would_end_its_reader_s_process_is_refused(tmp_path: Path) -> 
         file.write_text(f'{{"text": {deep}}}\n')
         with pytest.raises(InvalidRequest, match="deeply"):
             check_data(str(file))
+
+
+def test_small_data_is_identified_by_its_contents_and_large_by_its_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("some lines\n")
+    before = stamp([file])
+    assert before.startswith("data.txt, 11 bytes, ")
+    os.utime(file, (1, 1))
+    assert stamp([file]) == before
+    file.write_text("SOME LINES\n")
+    assert stamp([file]) != before
+    monkeypatch.setattr(sources, "MOST_HASHED_BYTES", 5)
+    large = stamp([file])
+    os.utime(file, (1, 1))
+    assert stamp([file]) != large
