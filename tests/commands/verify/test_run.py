@@ -22,7 +22,6 @@ from autotune.commands.verify.run import verify
 from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
 from autotune.core.errors import NothingFits, StudyInUse
 from autotune.core.request import tuning_request
-from autotune.study import finish
 from tests.commands.verify.test_result import plain
 from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
@@ -80,10 +79,7 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
 
 @pytest.mark.alone
 @pytest.mark.nightly
-def test_what_a_search_promised_is_held_against_a_plain_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finish, "NUMERICS_MOST_S", -1.0)  # losses are compared in the tests of the main job
+def test_what_a_search_promised_is_held_against_a_plain_training(tmp_path: Path) -> None:
     autotune.search(
         "bert-mini",
         4,
