@@ -1,0 +1,76 @@
+"""A search on a server as `Progress`, put together from its events, for the displays of searches here."""
+
+import math
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from autotune.core.configuration import RANKS, Configuration
+from autotune.core.interval import Interval
+from autotune.core.measurement import Outcome
+from autotune.core.trial import Trial
+from autotune.study.plan import Progress
+
+SIZES = ("micro_batch_size", "gradient_accumulation_steps", RANKS)
+
+
+class View:
+    """The trials of a search so far."""
+
+    def __init__(self) -> None:
+        self._trials: dict[int, Trial] = {}
+
+    def progress(self, kind: str, body: Mapping[str, Any]) -> Progress | None:
+        """The progress that an event of this kind is of; None for what is not shown."""
+        if kind == "state":
+            reason = f": {body['reason']}" if body.get("reason") else ""
+            waits = body["state"] in ("queued", "running")
+            return Progress("preparing", self._sorted(), message=f"{body['state']}{reason}") if waits else None
+        configuration, number, trial = _configuration(body["values"]), body["number"], None
+        if kind in ("trial", "confirmed"):
+            before = self._trials.get(number)
+            rounds = len(before.confirmations) + 1 if before and kind == "confirmed" else 0
+            self._trials[number] = trial = _trial(body, configuration, rounds)
+        elif kind == "progress":
+            kind = body["doing"].partition(" ")[0] if configuration else "finishing" if body["doing"] else "resumed"
+        names = ("probes_left", "seconds_left", "speedup", "message")
+        told = {name: body[name] for name in names} | {"max_gain": body["could_win"]}
+        best = self._trials.get(body["best"])
+        return Progress(kind, self._sorted(), number, configuration, trial, best, **told)
+
+    def _sorted(self) -> tuple[Trial, ...]:
+        return tuple(self._trials[number] for number in sorted(self._trials))
+
+
+def _configuration(values: Mapping[str, Any] | None) -> Configuration | None:
+    if values is None:
+        return None
+    settings = tuple(item for item in values.items() if item[0] not in SIZES)
+    return Configuration(*(values[name] for name in SIZES), settings)
+
+
+def _trial(body: Mapping[str, Any], configuration: Configuration | None, rounds: int) -> Trial:
+    """What displays read of a trial; its steps stay on the server."""
+    speed, reason = body["samples_per_second"], body["reason"]
+    fits = re.search(r"(\d+)% above", reason)
+    final = SimpleNamespace(
+        outcome=Outcome(body["outcome"]),
+        reason=reason.partition(": ")[2] or reason,
+        feasible=not reason,
+        warnings=tuple(body["warnings"]),
+        fits=int(fits[1]) / 100 if fits else 0.0,
+        **{"where": "", "refused_bytes": None, "allocator_retries": 0, "ended_early": False},
+    )
+    shown = SimpleNamespace(
+        number=body["number"],
+        configuration=configuration,
+        samples_per_second=speed and Interval(*(math.inf if number is None else number for number in speed)),
+        peak_bytes=body["peak_bytes"],
+        final=final,
+        feasible=not reason,
+        confirmations=(None,) * rounds,
+        confirmed=rounds > 0 and not reason,
+        disqualified_reason="",
+    )
+    return cast(Trial, shown)
