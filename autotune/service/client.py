@@ -5,11 +5,11 @@ import os
 import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -174,7 +174,7 @@ class Client:
                 failures += 1
                 if failures > LOST:
                     raise self._out_of_reach(error) from error
-            time.sleep(min(failures, 15))
+            sleep(min(failures, 15))
 
     def result(self, search_id: str, output_dir: str | os.PathLike[str] = "reports") -> "TuningResult":
         """The result of a search that has ended; its report is fetched into a folder of `output_dir`.
@@ -226,7 +226,7 @@ class Client:
             except self._lost as error:
                 if wait is None:
                     raise self._out_of_reach(error) from error
-                time.sleep(wait)
+                sleep(wait)
         raise AssertionError("unreachable")
 
     def _out_of_reach(self, error: Exception) -> AutotuneError:

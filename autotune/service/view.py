@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from autotune.core.configuration import RANKS, Configuration
 from autotune.core.interval import Interval
-from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
 from autotune.study.plan import Progress
 
@@ -50,17 +49,24 @@ def _configuration(values: Mapping[str, Any] | None) -> Configuration | None:
     return Configuration(*(values[name] for name in SIZES), settings)
 
 
+class _Outcome(str):
+    """Text of how a trial ended, as `outcome_text` has it before its first comma or colon; value: the outcome's name."""
+
+    value: str
+
+
 def _trial(body: Mapping[str, Any], configuration: Configuration | None, rounds: int) -> Trial:
     """What displays read of a trial; its steps stay on the server."""
-    speed, reason = body["samples_per_second"], body["reason"]
-    fits = re.search(r"(\d+)% above", reason)
+    speed, feasible = body["samples_per_second"], not body["reason"]
+    text, *reason = re.split("[,:] ", body["reason"], maxsplit=1)
+    outcome = _Outcome(text)
+    outcome.value = body["outcome"]
     final = SimpleNamespace(
-        outcome=Outcome(body["outcome"]),
-        reason=reason.partition(": ")[2] or reason,
-        feasible=not reason,
+        outcome=outcome,
+        reason="".join(reason),
+        feasible=feasible,
         warnings=tuple(body["warnings"]),
-        fits=int(fits[1]) / 100 if fits else 0.0,
-        **{"where": "", "refused_bytes": None, "allocator_retries": 0, "ended_early": False},
+        **{"where": "", "refused_bytes": None, "ended_early": False},
     )
     shown = SimpleNamespace(
         number=body["number"],
@@ -68,9 +74,9 @@ def _trial(body: Mapping[str, Any], configuration: Configuration | None, rounds:
         samples_per_second=speed and Interval(*(math.inf if number is None else number for number in speed)),
         peak_bytes=body["peak_bytes"],
         final=final,
-        feasible=not reason,
+        feasible=feasible,
         confirmations=(None,) * rounds,
-        confirmed=rounds > 0 and not reason,
+        confirmed=feasible and rounds > 0,
         disqualified_reason="",
     )
     return cast(Trial, shown)
