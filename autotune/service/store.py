@@ -1,0 +1,317 @@
+"""The searches of the service: their queue, their events, and the files of their reports.
+
+queued → running → done | nothing_fits | failed | cancelled
+   └──→ cancelled  └──→ queued again where it was interrupted, failed after too many interruptions
+"""
+
+import builtins
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine, func, select
+
+from autotune.core.errors import InvalidRequest
+from autotune.service.records import (
+    CANCELLED,
+    DONE,
+    ENDED,
+    FAILED,
+    MOST_ATTEMPTS,
+    NOTHING_FITS,
+    QUEUED,
+    RUNNING,
+    SEARCH,
+    Artifact,
+    Change,
+    Conflict,
+    Event,
+    KeyReused,
+    LimitReached,
+    Search,
+    new_id,
+)
+from autotune.service.tables import artifacts, events, reading, searches, writing
+
+__all__ = (
+    "Store",
+    "Search",
+    "Event",
+    "Artifact",
+    "Conflict",
+    "LimitReached",
+    "KeyReused",
+    "QUEUED",
+    "RUNNING",
+    "DONE",
+    "NOTHING_FITS",
+    "FAILED",
+    "CANCELLED",
+    "ENDED",
+    "MOST_ATTEMPTS",
+)
+
+_EVENT = [events.c[field.name] for field in fields(Event)]
+_ARTIFACT = [artifacts.c.name, artifacts.c.media_type, artifacts.c.sha256, func.length(artifacts.c.content)]
+
+
+class Store:
+    """Searches in the database; every method is one transaction, and may be called from any thread.
+
+    on_change: called with a search's id after every committed change, in the thread that made it.
+    Methods that change a search raise Conflict where it does not exist; all raise StorageFailed.
+    """
+
+    def __init__(self, engine: Engine, on_change: Callable[[str], None] = lambda search_id: None) -> None:
+        self._engine = engine
+        self._on_change = on_change
+
+    # People -----------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        owner: str,
+        name: str,
+        request: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        most_of_user: int = 20,
+        most: int = 1000,
+    ) -> tuple[Search, bool]:
+        """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
+
+        Raises LimitReached where so many are queued, of this owner or of all; KeyReused for a key with another request.
+        """
+        digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
+        mine = searches.c.owner == owner
+        with self._writing() as change:
+            same_key = select(searches.c.request_sha256, *SEARCH).where(
+                mine, searches.c.idempotency_key == idempotency_key
+            )
+            if idempotency_key is not None and (row := change.connection.execute(same_key).one_or_none()):
+                if row.request_sha256 != digest:
+                    raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
+                return Search(*row[1:]), False
+            queued = select(func.count(), func.count().filter(mine)).where(searches.c.state == QUEUED)
+            total, own = change.connection.execute(queued).one()
+            if own >= most_of_user or total >= most:
+                whose = f"{owner} has {own}" if own >= most_of_user else f"There are {total}"
+                raise LimitReached(
+                    f"{whose} searches in the queue, which is the limit.", "Wait, or cancel some of them."
+                )
+            search_id, now = new_id()
+            query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
+            query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
+            counters = {"attempt": 0, "interruptions": 0, "version": 0}
+            values = {"id": search_id, "owner": owner, "name": name, "state": QUEUED, "created_at": now}
+            change.connection.execute(searches.insert().values(values | query | counters))
+            return change.enter(search_id, QUEUED), True
+
+    def read(self, search_id: str) -> Search | None:
+        """The search of this id; None where there is none."""
+        rows = self._rows(select(*SEARCH).where(searches.c.id == search_id))
+        return Search(*rows[0]) if rows else None
+
+    def list(
+        self,
+        *,
+        state: str | None = None,
+        owner: str | None = None,
+        model: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[builtins.list[Search], str | None]:
+        """A page of searches, newest first, and the cursor of the next page; None at the last.
+
+        Raises InvalidRequest for a cursor that no page gave.
+        """
+        if cursor is not None and not re.fullmatch("[0-9a-f]{32}", cursor):
+            raise InvalidRequest("The cursor is not valid.", "Begin with the first page.")
+        wanted = {"state": state, "owner": owner, "model": model}
+        conditions = [searches.c[name] == value for name, value in wanted.items() if value is not None]
+        conditions += [searches.c.id < cursor] if cursor is not None else []
+        query = select(*SEARCH[:-2]).where(*conditions).order_by(searches.c.id.desc()).limit(limit + 1)
+        page = [Search(*row) for row in self._rows(query)]
+        return page[:limit], page[limit - 1].id if len(page) > limit else None
+
+    def count(self) -> dict[str, int]:
+        """State -> number of searches in it."""
+        rows = self._rows(select(searches.c.state, func.count()).group_by(searches.c.state))
+        return dict.fromkeys((QUEUED, RUNNING, *ENDED), 0) | dict(rows)
+
+    def place(self, search: Search) -> int | None:
+        """Its place in the queue, 1 for the next; None where it is not queued."""
+        same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)
+        ahead = (searches.c.priority > search.priority) | same
+        rows = self._rows(select(func.count()).where(searches.c.state == QUEUED, ahead))
+        return rows[0][0] if search.state == QUEUED else None
+
+    def cancel(self, search_id: str, now: bool) -> Search:
+        """Cancel a queued search at once, note the wish for a running one, leave an ended one as it is."""
+        with self._writing() as change:
+            search = change.existing(search_id)
+            if search.state == QUEUED:
+                return change.enter(search_id, CANCELLED)
+            wish = "now" if now else search.cancel or "patient"
+            return (
+                change.update(search_id, cancel=wish) if search.state == RUNNING and wish != search.cancel else search
+            )
+
+    def resume(self, search_id: str) -> Search:
+        """Queue a cancelled or failed search again; raises Conflict for others."""
+        with self._writing() as change:
+            search = change.existing(search_id)
+            if search.state not in (CANCELLED, FAILED):
+                raise Conflict(f"The search is {search.state}.", "Only a cancelled or failed one can be resumed.")
+            answer = dict.fromkeys(("headline", "statement", "problem", "result"))
+            return change.enter(search_id, QUEUED, interruptions=0, cancel=None, ended_at=None, lent=None, **answer)
+
+    def delete(self, search_id: str) -> None:
+        """Remove an ended search with its events and artifacts; raises Conflict for others."""
+        with self._writing() as change:
+            search = change.existing(search_id)
+            if search.state not in ENDED:
+                raise Conflict(f"The search is {search.state}.", "Cancel it first.")
+            change.connection.execute(searches.delete().where(searches.c.id == search_id))
+            change.searches.append(search_id)
+
+    # The dispatcher ---------------------------------------------------------------------------------------------
+
+    def claim(self, devices: Sequence[str], most_of_user: int = 2) -> Search | None:
+        """Start the next search for which one of these free devices will do; None where there is none.
+
+        Left out are those whose time has not come, and those of owners with `most_of_user` running searches. A search that
+        wants any device gets the first.
+        """
+        now = datetime.now(UTC)
+        wishes = {wish for device in devices for wish in _wishes(device)}
+        running = select(searches.c.owner).where(searches.c.state == RUNNING).group_by(searches.c.owner)
+        query = select(*SEARCH).where(searches.c.state == QUEUED, searches.c.device.in_(wishes))
+        query = query.where(searches.c.not_before.is_(None) | (searches.c.not_before <= now))
+        query = query.where(searches.c.owner.not_in(running.having(func.count() >= most_of_user)))
+        with self._writing() as change:
+            row = change.connection.execute(
+                query.order_by(searches.c.priority.desc(), searches.c.id).limit(1)
+            ).one_or_none()
+            if row is None:
+                return None
+            attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
+            lent = next(device for device in devices if row.device in _wishes(device))
+            return change.enter(row.id, RUNNING, lent=lent, **attempt)
+
+    def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
+        """Record the process of this attempt; False where the attempt has ended."""
+        with self._writing() as change:
+            running = change.running(search_id, attempt) is not None
+            return running and bool(change.update(search_id, pid=pid, pid_started=pid_started))
+
+    def requeue(self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0) -> Search:
+        """Queue a search again whose attempt was interrupted; cancelled where that was wanted, failed after too many.
+
+        An attempt that has ended stays as it is.
+        """
+        with self._writing() as change:
+            search = change.running(search_id, attempt)
+            if search is None:
+                return change.existing(search_id)
+            number = search.interruptions + 1
+            if search.cancel is not None:
+                return change.enter(search_id, CANCELLED, reason, interruptions=number)
+            if number >= MOST_ATTEMPTS:
+                message = f"The search was interrupted {number} times, at last: {reason}"
+                problem = {"type": "Interrupted", "message": message, "advice": "Read its log, then resume it."}
+                return change.enter(search_id, FAILED, reason, interruptions=number, problem=problem)
+            wait = {"not_before": datetime.now(UTC) + timedelta(seconds=delay_s)} if delay_s else {}
+            return change.enter(search_id, QUEUED, reason, interruptions=number, lent=None, **wait)
+
+    def end(
+        self,
+        search_id: str,
+        attempt: int,
+        state: str,
+        *,
+        headline: str | None = None,
+        statement: str | None = None,
+        result: Mapping[str, Any] | None = None,
+        problem: Mapping[str, Any] | None = None,
+        artifacts: Mapping[str, bytes] = {},
+    ) -> bool:
+        """End this attempt with its result and the files of its report; False where it has ended already."""
+        answer = {"headline": headline, "statement": statement, "result": result, "problem": problem}
+        with self._writing() as change:
+            if change.running(search_id, attempt) is None:
+                return False
+            change.keep(search_id, artifacts)
+            change.enter(search_id, state, problem["message"] if problem else None, **answer)
+            return True
+
+    def running(self) -> builtins.list[Search]:
+        """The searches that have a process, or had one when the server ended."""
+        return [Search(*row) for row in self._rows(select(*SEARCH).where(searches.c.state == RUNNING))]
+
+    # Events and files -------------------------------------------------------------------------------------------
+
+    def add_events(self, search_id: str, attempt: int, new: Sequence[Mapping[str, Any]]) -> int:
+        """Add the events of {"key", "kind", "body"} whose key the search does not have yet, and return their number.
+
+        The last of them is the search's progress. None is added where the attempt has ended.
+        """
+        with self._writing() as change:
+            added = change.append(search_id, new) if change.running(search_id, attempt) else []
+            if added:
+                change.update(search_id, progress=added[-1]["body"])
+            return len(added)
+
+    def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:
+        """The first events of a search whose `seq` is greater."""
+        query = select(*_EVENT).where(events.c.search_id == search_id, events.c.seq > after)
+        return [Event(*row) for row in self._rows(query.order_by(events.c.seq).limit(limit))]
+
+    def changes(self, after: int = 0, limit: int = 500) -> builtins.list[Event]:
+        """The first changes of any search's state whose `id` is greater."""
+        query = select(*_EVENT).where(events.c.kind == "state", events.c.id > after)
+        return [Event(*row) for row in self._rows(query.order_by(events.c.id).limit(limit))]
+
+    def last_change(self) -> int:
+        """The greatest `id` of an event; 0 where there is none."""
+        return self._rows(select(func.max(events.c.id)))[0][0] or 0
+
+    def artifacts(self, search_id: str) -> builtins.list[Artifact]:
+        """The files of a search's report, by name."""
+        query = select(*_ARTIFACT).where(artifacts.c.search_id == search_id).order_by(artifacts.c.name)
+        return [Artifact(*row) for row in self._rows(query)]
+
+    def artifact(self, search_id: str, name: str) -> tuple[Artifact, bytes] | None:
+        """A file of a search's report, and its content; None where there is none of this name."""
+        query = select(artifacts.c.content, *_ARTIFACT)
+        rows = self._rows(query.where(artifacts.c.search_id == search_id, artifacts.c.name == name))
+        return (Artifact(*rows[0][1:]), rows[0].content) if rows else None
+
+    def forget(self, before: datetime) -> builtins.list[str]:
+        """Delete the events of searches that ended before this time, and return these searches' ids."""
+        old = select(searches.c.id).where(searches.c.state.in_(ENDED), searches.c.ended_at < before)
+        with self._writing() as change:
+            change.connection.execute(events.delete().where(events.c.search_id.in_(old)))
+            return [*change.connection.scalars(old)]
+
+    def _rows(self, query: Any) -> Sequence[Any]:
+        with reading(self._engine) as connection:
+            return connection.execute(query).all()  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Change]:
+        with writing(self._engine) as connection:
+            yield (change := Change(connection))
+        for search_id in dict.fromkeys(change.searches):
+            self._on_change(search_id)
+
+
+def _wishes(device: str) -> tuple[str, ...]:
+    """What a search may want to be content with this device."""
+    return ("auto", device, device.partition(":")[0])
