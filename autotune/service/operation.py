@@ -30,7 +30,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import autotune
 from autotune.core.errors import AutotuneError
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
@@ -147,7 +146,7 @@ class Metrics:
         self.registry.register(self)  # type: ignore[arg-type]  # first: it counts what those below show
         known: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**known)
-        Gauge("autotune_build_info", "Version", ["version"], **known).labels(autotune.__version__).set(1)
+        Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
         self.http = Histogram(
             "autotune_http_seconds", "Answers, without streams", ["route", "method", "status"], **known
         )

@@ -20,7 +20,6 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import start_http_server
 
-import autotune
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import Accounts
@@ -99,14 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises StorageFailed for a state folder or database that cannot be used, or that another server uses; InvalidRequest
     for devices that are not there.
     """
-    app = FastAPI(
-        title="autotune",
-        version=autotune.__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        lifespan=_lifespan,
-    )
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan)
     state = app.state
     with contextlib.ExitStack() as stack:
         _make_private(settings.state)

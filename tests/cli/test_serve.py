@@ -69,7 +69,7 @@ def test_tokens_are_made_listed_and_revoked_and_their_secret_is_shown_once() -> 
         (("make", "anna"), "There is no action 'make'."),
         (("create",), "token create needs a name."),
         (("create", "anna", "--role", "king"), "There is no role 'king'."),
-        (("list", "--database", "mysql://here/x"), "--database is no URL"),
+        (("list", "--database", "mysql://here/x"), "The --database is neither"),
     ],
 )
 def test_what_makes_no_token_is_one_line(words: tuple[str, ...], message: str) -> None:
