@@ -4,13 +4,13 @@ import io
 import json
 
 import pytest
-from autotune.service.runner import Events
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
 from autotune.report.live.terminal import trials_table
 from autotune.report.live.text import best_text, bound_text, left_text
 from autotune.report.live.views import print_line
+from autotune.service.runner import Events
 from autotune.service.view import View
 from autotune.study.plan import Progress
 from tests.makers import completed, configuration, ended, out_of_memory, trial
@@ -27,11 +27,15 @@ def progress(kind: str, number: int, trials: tuple[Trial, ...] = TRIALS, message
     trial = trials[number]
     return Progress(
         kind=kind,
-        trials=trials[: number + 1] if kind == "trial" else trials,
+        trials=trials[: number + (kind == "trial")] if kind in ("probing", "trial") else trials,
         number=number,
         configuration=trial.configuration,
         trial=trial if kind in ("trial", "confirmed") else None,
-        best=trials[3] if number == 3 else trials[0],
+        best=trials[3]
+        if number == 3 and kind != "probing"
+        else trials[0]
+        if (kind, number) != ("probing", 0)
+        else None,
         probes_left=5,
         seconds_left=61.0,
         speedup=2.0 if number == 3 else 1.0,
