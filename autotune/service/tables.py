@@ -136,6 +136,7 @@ def open_database(url: str) -> Engine:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except CommandError as error:
+        engine.dispose()
         raise StorageFailed(
             f"The database {engine.url} was written by a newer version of autotune, or by another program.",
             "Install that version, or name another --database.",
@@ -154,10 +155,10 @@ def _engine(url: str) -> Engine:
             engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits so long for another writer
             sa.event.listen(engine, "connect", _set_up_sqlite)
         else:
-            raise ArgumentError
+            raise ValueError(address.drivername)
     except ImportError as error:
         raise InvalidRequest("PostgreSQL needs psycopg.", "Run: pip install 'hf-autotune[postgres]'") from error
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise InvalidRequest(
             "The --database is neither a file of SQLite nor a database of PostgreSQL.",
             "Give it as sqlite:////absolute/path.db or as postgresql://user@host/name.",

@@ -1,14 +1,171 @@
 """The service's tables: created, migrated, and held by one server."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
 
+import psutil
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, make_url, text
 
-from autotune.service.tables import metadata
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.service import tables
+from autotune.service.store import Store
+from autotune.service.tables import hold_database, metadata, open_database
+
+DATA = Path(__file__).parents[1] / "data" / "service"
+
+
+def differences(engine: Engine) -> list[object]:
+    with engine.connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection), metadata)
 
 
 def test_the_migrations_make_the_tables_that_the_code_uses(engine: Engine) -> None:
+    assert differences(engine) == []
+
+
+def test_a_database_of_the_first_release_is_migrated_with_what_it_holds(database_url: str) -> None:
+    address = make_url(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    if address.get_backend_name() == "sqlite":
+        Path(address.database).parent.mkdir()
+    old = create_engine(address)
+    with old.begin() as connection:
+        script = (DATA / f"0001.{old.dialect.name}.sql").read_text(encoding="utf-8")
+        for statement in script.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+    old.dispose()
+
+    engine = open_database(database_url)
+    store = Store(engine)
+    assert differences(engine) == []
+    (listed,), _ = store.list()
+    search = store.read(listed.id)
+    assert search is not None
+    assert search.created_at == datetime(2026, 11, 23, 10, 0, 1, 250000, UTC)
+    assert search.created_at.tzinfo is UTC
+    assert search.result == {"best": 3}
+    assert [event.body for event in store.events(search.id)] == [{"state": "queued"}]
+    found = store.artifact(search.id, "summary.md")
+    assert found is not None
+    assert found[1] == b"#"
+    engine.dispose()
+
+
+def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_engine: Callable[[], Engine]) -> None:
+    search, _ = Store(engine).submit("anna", "first", {"model": "bert-mini"})
+    assert Store(open_engine()).read(search.id) == search
+
+
+def test_a_new_database_may_be_opened_by_several_at_once(open_engine: Callable[[], Engine]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        engines = list(pool.map(lambda _: open_engine(), range(8)))
+    assert differences(engines[0]) == []
+
+
+def test_a_database_of_a_newer_version_is_refused(engine: Engine, open_engine: Callable[[], Engine]) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StorageFailed, match=r"newer version of autotune.*Install that version"):
+        open_engine()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "autotune.db", "sqlite://", "sqlite:///:memory:", "mysql://host/autotune", "a://b:c"]
+)
+def test_a_url_of_no_usable_database_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"neither a file of SQLite nor a database of PostgreSQL.*sqlite:////"):
+        open_database(url)
+
+
+def test_a_server_out_of_reach_is_named_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="cannot be used") as refused:
+        open_database(f"postgresql://anna:hidden@/autotune?host={tmp_path}")
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageFailed, match="file/state cannot be written"):
+        open_database(f"sqlite:///{tmp_path}/file/state/autotune.db")
+
+
+def test_a_state_folder_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    here = next(mounts[path] for path in tmp_path.resolve().parents if path in mounts)
+    monkeypatch.setattr(tables, "NETWORK_FILE_SYSTEMS", {here})
+    with pytest.raises(StorageFailed, match=rf"network file system \({here}\)"):
+        open_database(f"sqlite:///{tmp_path}/autotune.db")
+    assert not (tmp_path / "autotune.db").exists()
+
+
+def test_what_sqlite_wrote_is_on_disk_when_it_is_acknowledged(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path}/autotune.db")
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        settings = {name: connection.scalar(text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous")}
+    assert settings == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
+    engine.dispose()
+
+
+def test_the_folder_of_the_database_is_its_owners_alone(tmp_path: Path) -> None:
+    open_database(f"sqlite:///{tmp_path}/state/autotune.db").dispose()
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+# One server a database ------------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys
+from pathlib import Path
+from autotune.service.tables import hold_database, open_database
+with hold_database(open_database(sys.argv[1]), Path(sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_server_of_a_database_is_refused_until_the_first_is_gone(
+    database_url: str, open_engine: Callable[[], Engine], tmp_path: Path
+) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, database_url, str(tmp_path / "a")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[2])},
+    )
+    with first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(StorageFailed, match="Another autotune serve uses"),
+            hold_database(open_engine(), tmp_path / "b"),
+        ):
+            pass
+        first.kill()
+    with hold_database(open_engine(), tmp_path / "b"):
+        pass
+
+
+def test_a_second_server_of_a_state_folder_is_refused(engine: Engine, tmp_path: Path) -> None:
+    other = open_database(f"sqlite:///{tmp_path}/other/autotune.db")
+    with (
+        hold_database(engine, tmp_path / "state"),
+        pytest.raises(StorageFailed, match="Another autotune serve uses"),
+        hold_database(other, tmp_path / "state"),
+    ):
+        pass
+    other.dispose()
+
+
+def test_a_database_is_held_again_after_it_was_given_back(engine: Engine, tmp_path: Path) -> None:
+    for _ in range(2):
+        with hold_database(engine, tmp_path / "state"):
+            Store(engine).submit("anna", "first", {"model": "bert-mini"})
+    assert len(Store(engine).list()[0]) == 2

@@ -1,0 +1,179 @@
+"""Who may use the service: tokens with a role, sessions of the page, and the audit."""
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+
+from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.service.tables import audit, reading, sessions, tokens, writing
+
+RIGHTS = {
+    "viewer": ("viewer",),
+    "submitter": ("viewer", "submitter"),
+    "admin": ("viewer", "submitter", "admin", "metrics"),
+    "metrics": ("metrics",),
+}
+"""Role -> the roles whose rights it has."""
+SESSION = timedelta(hours=12)
+"""How long a session of the page lasts."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sends a request."""
+
+    user: str
+    role: str
+    token_id: str
+
+    def may(self, role: str) -> bool:
+        """Whether the caller has the rights of this role."""
+        return role in RIGHTS[self.role]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A caller who is signed in on the page; `form_secret` is in every form that the page sends."""
+
+    caller: Caller
+    form_secret: str
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is listed: without its secret, which nobody knows any more."""
+
+    id: str
+    user: str
+    role: str
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_on: date | None
+
+
+_TOKEN = [tokens.c[field.name] for field in fields(Token)]
+_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id)
+
+
+class Accounts:
+    """Tokens, sessions and the audit in the database; all methods raise StorageFailed, and may be called from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create(self, user: str, role: str, days: float | None, created_by: str) -> tuple[Token, str]:
+        """A new token and its secret, which is stored hashed only. It expires after so many days, or never.
+
+        Raises InvalidRequest for a role that does not exist, and for other names and numbers that make no sense.
+        """
+        if role not in RIGHTS:
+            raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
+        if not re.fullmatch(r"[\w.@+-]{1,64}", user):
+            raise InvalidRequest(f"{user!r} is no name of a user.", "Use up to 64 letters, digits and . @ + - _")
+        if days is not None and not 0 < days <= 36500:
+            raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a number above 0, up to 36500.")
+        with writing(self._engine) as connection:
+            return _create(connection, user, role, days, created_by)
+
+    def tokens(self) -> list[Token]:
+        """All tokens, the expired and revoked ones too, in the order in which they were created."""
+        with reading(self._engine) as connection:
+            return [Token(*row) for row in connection.execute(select(*_TOKEN).order_by(tokens.c.created_at))]
+
+    def revoke(self, token_id: str) -> bool:
+        """End a token and its sessions; False where there is no such valid token."""
+        valid = (tokens.c.id == token_id) & tokens.c.revoked_at.is_(None)
+        with writing(self._engine) as connection:
+            connection.execute(sessions.delete().where(sessions.c.token_id == token_id))
+            change = tokens.update().where(valid).values(revoked_at=datetime.now(UTC))
+            return bool(connection.execute(change).rowcount)
+
+    def caller(self, secret: str) -> Caller | None:
+        """Whose secret this is; None where it is wrong, expired or revoked."""
+        parts = re.fullmatch(r"hfat_([0-9a-f]{8})_[\w-]{43}", secret, re.ASCII)
+        query = select(tokens.c.secret_sha256, tokens.c.last_used_on, *_CALLER).where(*_valid())
+        if parts is None:
+            return None
+        with reading(self._engine) as connection:
+            row = connection.execute(query.where(tokens.c.id == parts[1])).one_or_none()
+        if row is None or not hmac.compare_digest(row.secret_sha256, _hash(secret)):
+            return None
+        today = datetime.now(UTC).date()
+        if row.last_used_on != today:
+            with writing(self._engine) as connection:
+                connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
+        return Caller(*row[2:])
+
+    def sign_in(self, secret: str) -> tuple[str, Session] | None:
+        """The id of a new session, which is stored hashed only, and the session; None where the secret is not valid."""
+        caller = self.caller(secret)
+        if caller is None:
+            return None
+        session_id, session, now = (
+            secrets.token_urlsafe(32),
+            Session(caller, secrets.token_urlsafe(32)),
+            datetime.now(UTC),
+        )
+        values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
+        with writing(self._engine) as connection:
+            connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
+            connection.execute(sessions.insert().values(**values, created_at=now, expires_at=now + SESSION))
+        return session_id, session
+
+    def session(self, session_id: str) -> Session | None:
+        """The session of this id; None where it is over, or its token is."""
+        same = (sessions.c.id_sha256 == _hash(session_id)) & (sessions.c.expires_at > datetime.now(UTC))
+        with reading(self._engine) as connection:
+            query = select(sessions.c.form_secret, *_CALLER).join_from(sessions, tokens).where(same, *_valid())
+            row = connection.execute(query).one_or_none()
+        return row and Session(Caller(*row[1:]), row.form_secret)
+
+    def sign_out(self, session_id: str) -> None:
+        """End a session."""
+        with writing(self._engine) as connection:
+            connection.execute(sessions.delete().where(sessions.c.id_sha256 == _hash(session_id)))
+
+    def record(
+        self,
+        caller: Caller | None,
+        action: str,
+        outcome: str,
+        search_id: str | None = None,
+        remote: str | None = None,
+    ) -> None:
+        """Write into the audit what was done, by whom, from which address, and how it ended."""
+        who = {"user": caller.user, "token_id": caller.token_id} if caller else {}
+        values = {"at": datetime.now(UTC), "action": action, "search_id": search_id, "remote": remote}
+        with writing(self._engine) as connection:
+            connection.execute(audit.insert().values(**values, **who, outcome=outcome))
+
+    def first_admin(self) -> str | None:
+        """The secret of a new admin's token, where there was no token at all; else None."""
+        with writing(self._engine) as connection:
+            if connection.scalar(select(func.count()).select_from(tokens)):
+                return None
+            return _create(connection, "admin", "admin", None, "autotune serve")[1]
+
+
+def _create(connection: Connection, user: str, role: str, days: float | None, created_by: str) -> tuple[Token, str]:
+    now, token_id = datetime.now(UTC), secrets.token_hex(4)
+    secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
+    token = Token(token_id, user, role, now, created_by, now + timedelta(days=days) if days else None, None, None)
+    connection.execute(tokens.insert().values(**vars(token), secret_sha256=_hash(secret)))
+    return token, secret
+
+
+def _valid() -> tuple[Any, ...]:
+    return tokens.c.revoked_at.is_(None), tokens.c.expires_at.is_(None) | (tokens.c.expires_at > datetime.now(UTC))
+
+
+def _hash(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()

@@ -1,0 +1,799 @@
+"""The queue of searches, their events and artifacts: on both databases, from many threads, and across SIGKILL."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import StatementError
+
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.service import tables
+from autotune.service.store import (
+    CANCELLED,
+    DONE,
+    ENDED,
+    FAILED,
+    MOST_ATTEMPTS,
+    NOTHING_FITS,
+    QUEUED,
+    RUNNING,
+    Conflict,
+    KeyReused,
+    LimitReached,
+    Search,
+    Store,
+)
+
+REQUEST = {"model": "bert-mini", "global_batch_size": 8}
+LATER = timedelta(hours=1)
+
+
+@pytest.fixture
+def changed() -> list[str]:
+    """Ids that the store announced."""
+    return []
+
+
+@pytest.fixture
+def store(engine: Engine, changed: list[str]) -> Store:
+    return Store(engine, changed.append)
+
+
+def submitted(store: Store, owner: str = "anna", name: str = "a search", **options: Any) -> Search:
+    device = options.pop("device", "auto")
+    return store.submit(owner, name, REQUEST | {"device": device}, **options)[0]
+
+
+def started(store: Store, **options: Any) -> Search:
+    search = submitted(store, **options)
+    claimed = store.claim(["cpu"], most_of_user=1000)
+    assert claimed is not None
+    assert claimed.id == search.id
+    return claimed
+
+
+def ended(store: Store, state: str = DONE, **options: Any) -> Search:
+    search = started(store, **options)
+    assert store.end(search.id, search.attempt, state)
+    return current(store, search)
+
+
+def current(store: Store, search: Search) -> Search:
+    found = store.read(search.id)
+    assert found is not None
+    return found
+
+
+def trial(number: int, **body: Any) -> dict[str, Any]:
+    return {"key": f"trial:{number}", "kind": "trial", "body": {"number": number} | body}
+
+
+def at_once(threads: int, work: Callable[[int], Any]) -> list[Any]:
+    """What `work(0)`, `work(1)`, … return, started by as many threads at the same time."""
+    barrier = Barrier(threads)
+
+    def begin(number: int) -> Any:
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(begin, range(threads)))
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    """The statements that are sent to the database, with their values."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, values: Any, context: Any, many: bool) -> None:
+        seen.append((statement, values))
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine, "before_cursor_execute", note)
+
+
+# Submitting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_submitted_search_is_queued_and_read_back_as_it_was_returned(store: Store, changed: list[str]) -> None:
+    before = datetime.now(UTC)
+    search, new = store.submit("anna", "größer ✓", REQUEST | {"device": "cuda:1"}, priority=-3)
+    assert new
+    assert store.read(search.id) == search
+    assert (search.owner, search.name, search.model, search.device) == ("anna", "größer ✓", "bert-mini", "cuda:1")
+    assert (search.state, search.attempt, search.version, search.priority) == (QUEUED, 0, 1, -3)
+    assert search.request == REQUEST | {"device": "cuda:1"}
+    assert before - timedelta(seconds=1) < search.created_at <= datetime.now(UTC)
+    assert search.result is search.problem is search.progress is search.cancel is search.lent is search.pid is None
+    assert changed == [search.id]
+
+
+def test_a_search_that_names_no_device_wants_any(store: Store) -> None:
+    assert store.submit("anna", "first", REQUEST)[0].device == "auto"
+
+
+def test_a_search_that_does_not_exist_is_none(store: Store) -> None:
+    assert store.read(uuid.uuid4().hex) is None
+
+
+def test_ids_are_uuids_of_version_7_that_sort_by_time(store: Store) -> None:
+    ids = [submitted(store).id for _ in range(10)]
+    assert ids == sorted(ids)
+    assert {uuid.UUID(search_id).version for search_id in ids} == {7}
+    assert {uuid.UUID(search_id).variant for search_id in ids} == {uuid.RFC_4122}
+    created = current(store, submitted(store))
+    milliseconds = int(created.id[:12], 16)
+    assert abs(milliseconds - created.created_at.timestamp() * 1000) < 2
+
+
+def test_the_same_key_and_request_give_the_same_search(store: Store, changed: list[str]) -> None:
+    first, new = store.submit("anna", "first", REQUEST, idempotency_key="k")
+    claimed = store.claim(["cpu"])
+    del changed[:]
+    again, new_again = store.submit("anna", "first", dict(reversed(REQUEST.items())), idempotency_key="k")
+    assert (new, new_again) == (True, False)
+    assert again == claimed
+    assert again.id == first.id
+    assert changed == []
+
+
+@pytest.mark.parametrize("other", [{"name": "second"}, {"priority": -1}, {"request": REQUEST | {"seed": 1}}])
+def test_a_key_with_another_request_is_refused(store: Store, other: dict[str, Any]) -> None:
+    first = {"name": "first", "request": REQUEST, "idempotency_key": "k"}
+    store.submit("anna", **first)
+    with pytest.raises(KeyReused, match="another request"):
+        store.submit("anna", **first | other)
+
+
+def test_keys_belong_to_their_owner_and_none_is_none(store: Store) -> None:
+    ids = {submitted(store, owner, idempotency_key=key).id for owner in ("anna", "ben") for key in ("k", None, None)}
+    assert len(ids) == 6
+
+
+def test_eight_threads_with_one_key_make_one_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
+    stores = [Store(engine), Store(open_engine())]
+    answers = at_once(8, lambda number: stores[number % 2].submit("anna", "first", REQUEST, idempotency_key="k"))
+    assert len({search.id for search, _ in answers}) == 1
+    assert sorted(new for _, new in answers) == [False] * 7 + [True]
+    assert len(stores[0].list()[0]) == 1
+
+
+def test_no_more_than_the_limits_are_queued_however_many_submit_at_once(store: Store) -> None:
+    def submit(number: int) -> bool:
+        try:
+            store.submit(f"user{number % 2}", "x", REQUEST, most_of_user=3, most=5)
+        except LimitReached:
+            return False
+        return True
+
+    assert sum(at_once(8, submit)) == 5
+
+
+def test_the_limits_count_what_is_queued_only(store: Store) -> None:
+    started(store)
+    ended(store)
+    for _ in range(2):
+        submitted(store, most_of_user=2)
+    with pytest.raises(LimitReached, match="anna has 2 searches in the queue"):
+        submitted(store, most_of_user=2)
+    submitted(store, "ben", most_of_user=2, most=3)
+    with pytest.raises(LimitReached, match="There are 3 searches in the queue"):
+        submitted(store, "ben", most_of_user=2, most=3)
+
+
+def test_a_replay_is_answered_though_the_queue_is_full(store: Store) -> None:
+    search = submitted(store, idempotency_key="k")
+    assert submitted(store, idempotency_key="k", most=1, most_of_user=1) == search
+
+
+def test_a_text_that_the_database_cannot_hold_is_refused_or_kept(store: Store, engine: Engine) -> None:
+    if engine.dialect.name == "postgresql":
+        with pytest.raises(InvalidRequest, match="cannot be stored"):
+            store.read("\0")
+    else:
+        assert store.read("\0") is None
+
+
+# Every acknowledged submit is there after SIGKILL -----------------------------------------------------------------
+
+SUBMITTER = """
+import itertools, sys
+from autotune.service.store import Store
+from autotune.service.tables import open_database
+store = Store(open_database(sys.argv[1]))
+for number in itertools.count():
+    search, _ = store.submit("anna", str(number), {"model": "bert-mini"}, most_of_user=10**9, most=10**9)
+    print(search.id, flush=True)
+"""
+
+
+def test_every_acknowledged_search_is_there_after_sigkill(database_url: str, open_engine: Callable[[], Engine]) -> None:
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", SUBMITTER, database_url],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[2])},
+        )
+        with child:
+            assert child.stdout is not None
+            acknowledged = [child.stdout.readline().strip() for _ in range(20)]
+            child.send_signal(signal.SIGKILL)
+            acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+        assert child.returncode == -signal.SIGKILL
+        store = Store(open_engine())
+        for search_id in acknowledged:
+            search = store.read(search_id)
+            assert search is not None
+            assert search.state == QUEUED
+            assert [event.key for event in store.events(search_id)] == ["state:0:queued"]
+
+
+def test_a_database_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
+    engine = tables.open_database(f"sqlite:///{tmp_path}/autotune.db")
+    store = Store(engine)
+    engine.dispose()
+    for path in tmp_path.glob("autotune.db*"):
+        path.unlink()
+    with pytest.raises(StorageFailed, match=r"cannot be used: no such table"):
+        store.count()
+    engine.dispose()
+
+
+# Lists ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_is_newest_first_and_without_what_is_long(store: Store) -> None:
+    first, second = submitted(store), submitted(store, "ben")
+    running = store.claim(["cpu"])
+    assert running is not None
+    store.end(first.id, 1, DONE, headline="1.5 times as fast", result={"best": 1})
+    page, cursor = store.list()
+    assert [search.id for search in page] == [second.id, first.id]
+    assert cursor is None
+    assert page[1].headline == "1.5 times as fast"
+    assert [(search.request, search.result) for search in page] == [({}, None)] * 2
+
+
+@pytest.mark.parametrize("number", [0, 1, 6, 7, 8, 14])
+def test_pages_hold_everything_once_whatever_is_submitted_meanwhile(store: Store, number: int) -> None:
+    before = {submitted(store, most_of_user=1000).id for _ in range(number)}
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page, cursor = store.list(limit=7, cursor=cursor)
+        seen += [search.id for search in page]
+        submitted(store, most_of_user=1000)
+        if cursor is None:
+            break
+    assert len(seen) == len({*seen}) == number
+    assert {*seen} == before
+
+
+def test_pages_that_threads_read_while_others_submit_lack_nothing_that_was_there(store: Store) -> None:
+    before = {submitted(store, most_of_user=1000).id for _ in range(30)}
+
+    def work(number: int) -> list[str]:
+        if number < 3:
+            return [submitted(store, f"user{number}").id for _ in range(15)]
+        seen, cursor = [], None
+        for _ in range(100):
+            page, cursor = store.list(limit=4, cursor=cursor)
+            seen += [search.id for search in page]
+            if cursor is None:
+                break
+        return seen
+
+    for seen in at_once(6, work)[3:]:
+        assert len(seen) == len({*seen})
+        assert before <= {*seen}
+
+
+def test_lists_are_filtered_by_state_owner_and_model(store: Store) -> None:
+    running, queued = started(store), submitted(store, "ben")
+    other, _ = store.submit("ben", "other", {"model": "gpt2-mini"})
+
+    def ids(**conditions: str) -> list[str]:
+        return [search.id for search in store.list(**conditions)[0]]
+
+    assert ids(state=RUNNING) == [running.id]
+    assert ids(owner="ben") == [other.id, queued.id]
+    assert ids(model="bert-mini") == [queued.id, running.id]
+    assert ids(owner="ben", model="bert-mini", state=QUEUED) == [queued.id]
+    assert ids(owner="carl") == []
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "\0" * 32, "A" * 32, "0" * 31, "ä"])
+def test_a_cursor_that_no_page_gave_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidRequest, match="cursor"):
+        store.list(cursor=cursor)
+
+
+def test_a_cursor_is_good_after_its_search_was_deleted(store: Store) -> None:
+    first, second = ended(store), ended(store)
+    _, cursor = store.list(limit=1)
+    store.delete(second.id)
+    assert [search.id for search in store.list(limit=1, cursor=cursor)[0]] == [first.id]
+
+
+@pytest.mark.parametrize("conditions", [{}, {"state": DONE}, {"owner": "user3"}, {"cursor": "0193585d1" + "0" * 23}])
+def test_a_page_of_ten_thousand_searches_is_one_query_of_an_index(
+    engine: Engine, store: Store, conditions: dict[str, Any]
+) -> None:
+    now = datetime.now(UTC)
+    common = {
+        "name": "x",
+        "model": "m",
+        "device": "auto",
+        "priority": 0,
+        "attempt": 0,
+        "interruptions": 0,
+        "version": 1,
+    }
+    common |= {"created_at": now, "request_sha256": "", "request": {"model": "m", "filler": "x" * 500}}
+    states = (QUEUED, RUNNING, *ENDED)
+    rows = [
+        common | {"id": f"0193585d{number:024x}", "owner": f"user{number % 7}", "state": states[number % 6]}
+        for number in range(10_000)
+    ]
+    with engine.begin() as connection:
+        connection.execute(tables.searches.insert(), rows)
+        connection.execute(text("ANALYZE"))
+    with statements(engine) as seen:
+        page, _ = store.list(**conditions)
+    assert page
+    (statement, values) = next(iter(seen[1:] if engine.dialect.name == "sqlite" else seen))
+    assert len([words for words, _ in seen if words.startswith("SELECT")]) == 1
+    assert "searches.request" not in statement
+    assert "searches.result" not in statement
+    with engine.connect() as connection:
+        explain = "EXPLAIN QUERY PLAN " if engine.dialect.name == "sqlite" else "EXPLAIN "
+        plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(explain + statement, values))
+    assert "USING INDEX" in plan or "Index Scan" in plan, plan
+    assert not [word for word in ("Seq Scan", "Sort", "TEMP B-TREE") if word in plan], plan
+
+
+def test_the_states_are_counted(store: Store) -> None:
+    assert store.count() == dict.fromkeys((QUEUED, RUNNING, *ENDED), 0)
+    ended(store)
+    ended(store, NOTHING_FITS)
+    started(store)
+    submitted(store)
+    submitted(store)
+    assert store.count() == {QUEUED: 2, RUNNING: 1, DONE: 1, NOTHING_FITS: 1, FAILED: 0, CANCELLED: 0}
+
+
+# The queue ------------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_is_by_priority_then_by_time_and_places_say_so(store: Store) -> None:
+    normal, low, urgent, second = (submitted(store, priority=priority) for priority in (0, -1, 5, 0))
+    order = [urgent, normal, second, low]
+    assert [store.place(search) for search in order] == [1, 2, 3, 4]
+    claimed = [store.claim(["cpu"], most_of_user=10) for _ in range(5)]
+    assert [search and search.id for search in claimed] == [*(search.id for search in order), None]
+    assert store.place(current(store, urgent)) is None
+
+
+def test_a_claimed_search_runs_its_next_attempt_on_the_device(store: Store, changed: list[str]) -> None:
+    search = submitted(store)
+    del changed[:]
+    claimed = store.claim(["cpu"])
+    assert claimed == current(store, search)
+    assert (claimed.state, claimed.attempt, claimed.lent, claimed.version) == (RUNNING, 1, "cpu", 2)
+    assert claimed.started_at is not None
+    assert store.running() == [claimed]
+    assert changed == [search.id]
+
+
+def test_an_empty_queue_announces_nothing(store: Store, changed: list[str]) -> None:
+    assert store.claim(["cpu"]) is None
+    assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "free", "lent"),
+    [
+        ("auto", ["cuda:0", "cpu"], "cuda:0"),
+        ("auto", ["cpu"], "cpu"),
+        ("auto", [], None),
+        ("cpu", ["cuda:0", "cpu"], "cpu"),
+        ("cpu", ["cuda:0"], None),
+        ("cuda", ["cpu", "cuda:3"], "cuda:3"),
+        ("cuda", ["cpu"], None),
+        ("cuda:1", ["cuda:0", "cuda:1"], "cuda:1"),
+        ("cuda:1", ["cuda:0", "cuda:11"], None),
+    ],
+)
+def test_a_search_gets_a_device_that_it_wants(store: Store, wish: str, free: list[str], lent: str | None) -> None:
+    submitted(store, device=wish)
+    claimed = store.claim(free)
+    assert (claimed and claimed.lent) == lent
+
+
+def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:
+    submitted(store, device="cuda", priority=5)
+    second = submitted(store, device="cpu")
+    claimed = store.claim(["cpu"])
+    assert claimed is not None
+    assert claimed.id == second.id
+
+
+def test_a_user_who_runs_enough_is_passed_by(store: Store) -> None:
+    for _ in range(3):
+        submitted(store, "anna")
+    ben = submitted(store, "ben")
+    claimed = [store.claim(["cpu"], most_of_user=2) for _ in range(4)]
+    assert [search and search.owner for search in claimed] == ["anna", "anna", "ben", None]
+    store.end(ben.id, 1, DONE)
+    assert store.claim(["cpu"], most_of_user=2) is None
+    first = claimed[0]
+    assert first is not None
+    store.end(first.id, 1, DONE)
+    assert store.claim(["cpu"], most_of_user=2) is not None
+
+
+def test_no_two_claims_give_the_same_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
+    stores = [Store(engine), Store(open_engine())]
+    ids = {submitted(stores[0], most_of_user=1000).id for _ in range(20)}
+
+    def claim(number: int) -> list[str]:
+        claimed: list[str] = []
+        while search := stores[number % 2].claim(["cpu"], most_of_user=1000):
+            claimed.append(search.id)
+        return claimed
+
+    claimed = [search_id for some in at_once(8, claim) for search_id in some]
+    assert len(claimed) == 20
+    assert {*claimed} == ids
+
+
+def test_claims_at_once_keep_to_what_a_user_may_run(store: Store) -> None:
+    for _ in range(10):
+        submitted(store)
+    claimed = at_once(8, lambda _: store.claim(["cpu"], most_of_user=2))
+    assert len([search for search in claimed if search]) == 2
+
+
+# Attempts -------------------------------------------------------------------------------------------------------
+
+
+def test_the_process_of_an_attempt_is_recorded_while_it_runs(store: Store) -> None:
+    search = started(store)
+    assert store.started(search.id, 1, 4711, 1763892000.25)
+    running = current(store, search)
+    assert (running.pid, running.pid_started) == (4711, 1763892000.25)
+    assert not store.started(search.id, 2, 1, 1.0)
+    assert store.end(search.id, 1, DONE)
+    assert not store.started(search.id, 1, 1, 1.0)
+    assert (current(store, search).pid, current(store, search).pid_started) == (None, None)
+
+
+def test_an_interrupted_search_is_the_next_again(store: Store, changed: list[str]) -> None:
+    first = started(store)
+    submitted(store)
+    del changed[:]
+    queued = store.requeue(first.id, 1, "the server ended")
+    assert (queued.state, queued.attempt, queued.interruptions, queued.lent, queued.pid) == (QUEUED, 1, 1, None, None)
+    assert changed == [first.id]
+    again = store.claim(["cpu"])
+    assert again is not None
+    assert (again.id, again.attempt, again.started_at) == (first.id, 2, first.started_at)
+    assert [event.key for event in store.events(first.id)] == [
+        "state:0:queued", "state:1:running", "state:1:queued", "state:2:running",
+    ]  # fmt: skip
+    assert store.events(first.id)[2].body == {"state": "queued", "attempt": 1, "reason": "the server ended"}
+
+
+def test_a_search_that_waits_is_claimed_after_its_time(store: Store, engine: Engine) -> None:
+    first = started(store)
+    store.requeue(first.id, 1, "it crashed", delay_s=3600)
+    assert store.claim(["cpu"]) is None
+    with engine.begin() as connection:
+        connection.execute(tables.searches.update().values(not_before=datetime.now(UTC)))
+    claimed = store.claim(["cpu"])
+    assert claimed is not None
+    assert claimed.not_before is None
+
+
+def test_a_search_that_is_interrupted_too_often_has_failed(store: Store) -> None:
+    search = submitted(store)
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        assert current(store, search).state == QUEUED
+        store.claim(["cpu"])
+        store.requeue(search.id, attempt, "it crashed")
+    failed = current(store, search)
+    assert (failed.state, failed.attempt) == (FAILED, MOST_ATTEMPTS)
+    assert failed.problem is not None
+    assert failed.problem["message"] == "The search was interrupted 5 times, at last: it crashed"
+    assert failed.ended_at is not None
+    assert store.events(search.id)[-1].body["reason"] == "it crashed"
+
+
+def test_a_search_that_was_cancelled_is_not_queued_again(store: Store) -> None:
+    search = started(store)
+    store.cancel(search.id, now=True)
+    assert store.requeue(search.id, 1, "it was killed").state == CANCELLED
+    assert store.claim(["cpu"]) is None
+
+
+def test_a_stale_attempt_changes_nothing(store: Store, changed: list[str]) -> None:
+    search = started(store)
+    store.requeue(search.id, 1, "it crashed")
+    second = store.claim(["cpu"])
+    assert second is not None
+    del changed[:]
+    assert not store.end(search.id, 1, DONE, headline="stale", artifacts={"summary.md": b"stale"})
+    assert store.requeue(search.id, 1, "stale") == second
+    assert store.add_events(search.id, 1, [trial(0)]) == 0
+    assert current(store, search) == second
+    assert store.artifacts(search.id) == []
+    assert changed == []
+
+
+def test_a_search_ends_once_with_its_result_and_files(store: Store, changed: list[str]) -> None:
+    search = started(store)
+    del changed[:]
+    report = {
+        "summary.md": b"# Best",
+        "report.html": b"<html>",
+        "trials.parquet": b"PAR1\0\xff",
+        "study.tar.gz": b"\x1f\x8b",
+    }
+    result = {"best": 3, "speedup": 1.5}
+    ends = at_once(
+        4,
+        lambda number: store.end(
+            search.id, 1, DONE, headline="1.5 times as fast", statement="stopped", result=result, artifacts=report
+        ),
+    )
+    assert sorted(ends) == [False, False, False, True]
+    over = current(store, search)
+    assert (over.state, over.headline, over.statement, over.result) == (DONE, "1.5 times as fast", "stopped", result)
+    assert over.ended_at is not None
+    assert over.lent == "cpu"
+    assert changed == [search.id]
+    files = store.artifacts(search.id)
+    assert [(file.name, file.media_type, file.size) for file in files] == [
+        ("report.html", "text/html", 6),
+        ("study.tar.gz", "application/gzip", 2),
+        ("summary.md", "text/markdown", 6),
+        ("trials.parquet", "application/vnd.apache.parquet", 6),
+    ]
+    for file in files:
+        assert file.sha256 == sha256(report[file.name]).hexdigest()
+        assert store.artifact(search.id, file.name) == (file, report[file.name])
+    assert store.artifact(search.id, "none.md") is None
+    last = store.events(search.id)[-1]
+    assert (last.key, last.kind) == ("state:1:done", "state")
+    assert last.body == {"state": "done", "attempt": 1, "headline": "1.5 times as fast"}
+
+
+def test_a_result_and_its_files_are_visible_together_or_not_at_all(store: Store) -> None:
+    search = started(store)
+    with pytest.raises((TypeError, StatementError), match="JSON serializable"):
+        store.end(search.id, 1, DONE, result={"best": object()}, artifacts={"summary.md": b"#"})
+    assert current(store, search) == search
+    assert store.artifacts(search.id) == []
+    assert store.events(search.id)[-1].key == "state:1:running"
+
+
+def test_a_failure_says_why(store: Store) -> None:
+    search = started(store)
+    problem = {"type": "SearchFailed", "message": "The baseline crashed.", "advice": "Read its log."}
+    store.end(search.id, 1, FAILED, problem=problem)
+    assert current(store, search).problem == problem
+    assert store.events(search.id)[-1].body["reason"] == "The baseline crashed."
+
+
+# Cancel, resume, delete -----------------------------------------------------------------------------------------
+
+
+def test_a_queued_search_is_cancelled_at_once(store: Store, changed: list[str]) -> None:
+    search = submitted(store)
+    del changed[:]
+    cancelled = store.cancel(search.id, now=False)
+    assert (cancelled.state, cancelled.attempt) == (CANCELLED, 0)
+    assert cancelled.ended_at is not None
+    assert store.claim(["cpu"]) is None
+    assert changed == [search.id]
+
+
+def test_the_wish_to_cancel_a_running_search_grows_only(store: Store, changed: list[str]) -> None:
+    search = started(store)
+    del changed[:]
+    wishes = [store.cancel(search.id, now).cancel for now in (False, False, True, False)]
+    assert wishes == ["patient", "patient", "now", "now"]
+    assert current(store, search).state == RUNNING
+    assert changed == [search.id] * 2
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_an_ended_search_is_not_cancelled(store: Store, state: str, changed: list[str]) -> None:
+    search = ended(store, state)
+    del changed[:]
+    assert store.cancel(search.id, now=True) == search
+    assert changed == []
+
+
+@pytest.mark.parametrize("state", [CANCELLED, FAILED])
+def test_a_resumed_search_is_queued_with_all_its_attempts_before_it(store: Store, state: str) -> None:
+    search = started(store)
+    store.cancel(search.id, now=False)
+    store.add_events(search.id, 1, [trial(0), trial(1)])
+    store.end(
+        search.id, 1, state, headline="so far", result={"best": 1}, problem={"message": "no"}, artifacts={"a.md": b"1"}
+    )
+    resumed = store.resume(search.id)
+    assert (resumed.state, resumed.cancel, resumed.ended_at, resumed.interruptions) == (QUEUED, None, None, 0)
+    assert resumed.headline is resumed.result is resumed.problem is None
+    claimed = store.claim(["cpu"])
+    assert claimed is not None
+    assert claimed.attempt == 2  # a runner that is still there cannot pass for the new one
+    assert store.add_events(search.id, 2, [trial(0), trial(1), trial(2)]) == 1
+    assert store.end(search.id, 2, DONE, artifacts={"a.md": b"2", "b.md": b"3"})
+    contents = [store.artifact(search.id, file.name) for file in store.artifacts(search.id)]
+    assert [content for _, content in filter(None, contents)] == [b"2", b"3"]
+
+
+def test_a_resumed_search_may_be_interrupted_as_often_as_a_new_one(store: Store) -> None:
+    search = started(store)
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        store.requeue(search.id, attempt, "it crashed")
+        store.claim(["cpu"])
+    store.resume(search.id)
+    assert store.claim(["cpu"]) is not None
+    assert store.requeue(search.id, MOST_ATTEMPTS + 1, "it crashed").state == QUEUED
+
+
+def test_a_state_that_repeats_has_events_of_its_own(store: Store) -> None:
+    search = submitted(store)
+    for _ in range(3):
+        store.cancel(search.id, now=False)
+        store.resume(search.id)
+    keys = [event.key for event in store.events(search.id)]
+    assert keys == [
+        "state:0:queued", "state:0:cancelled", "state:0:queued:2", "state:0:cancelled:2", "state:0:queued:3",
+        "state:0:cancelled:3", "state:0:queued:4",
+    ]  # fmt: skip
+
+
+def test_what_its_state_does_not_allow_is_a_conflict(store: Store) -> None:
+    queued, done = submitted(store, device="cuda"), ended(store)
+    running = started(store)
+    for search in (queued, running, done):
+        with pytest.raises(Conflict, match=f"The search is {search.state}"):
+            store.resume(search.id)
+    for search in (queued, running):
+        with pytest.raises(Conflict, match="Cancel it first"):
+            store.delete(search.id)
+
+
+def test_a_deleted_search_leaves_nothing(store: Store, engine: Engine, changed: list[str]) -> None:
+    search, other = started(store), submitted(store)
+    store.add_events(search.id, 1, [trial(0)])
+    store.end(search.id, 1, DONE, artifacts={"summary.md": b"#"})
+    del changed[:]
+    store.delete(search.id)
+    assert changed == [search.id]
+    assert store.read(search.id) is None
+    with engine.connect() as connection:
+        left = {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in ("events", "artifacts")}
+    assert left == {"events": 1, "artifacts": 0}
+    assert store.read(other.id) == other
+    for act in (store.delete, store.resume, lambda search_id: store.cancel(search_id, now=True)):
+        with pytest.raises(Conflict, match="does not exist"):
+            act(search.id)
+
+
+# Events ---------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_numbered_and_the_last_is_the_progress(store: Store, changed: list[str]) -> None:
+    search = started(store)
+    del changed[:]
+    assert store.add_events(search.id, 1, [trial(0), trial(1, best=1)]) == 2
+    assert changed == [search.id]
+    running = current(store, search)
+    assert running.progress == {"number": 1, "best": 1}
+    assert running.version == search.version + 1
+    assert [(event.seq, event.key) for event in store.events(search.id)] == [
+        (1, "state:0:queued"), (2, "state:1:running"), (3, "trial:0"), (4, "trial:1"),
+    ]  # fmt: skip
+    assert [event.seq for event in store.events(search.id, after=2)] == [3, 4]
+    assert [event.seq for event in store.events(search.id, after=1, limit=2)] == [2, 3]
+
+
+def test_an_event_that_comes_again_is_left_out(store: Store, changed: list[str]) -> None:
+    search = started(store)
+    assert store.add_events(search.id, 1, [trial(0), trial(0, late=True), trial(1)]) == 2
+    before = current(store, search)
+    del changed[:]
+    assert store.add_events(search.id, 1, [trial(1), trial(0)]) == 0
+    assert store.add_events(search.id, 1, []) == 0
+    assert current(store, search) == before
+    assert changed == []
+    assert [event.body for event in store.events(search.id, after=2)] == [{"number": 0}, {"number": 1}]
+
+
+def test_threads_that_send_the_same_events_add_each_once(store: Store) -> None:
+    search = started(store)
+    sent = [trial(number) for number in range(10)]
+    added = at_once(
+        8, lambda number: sum(store.add_events(search.id, 1, [one]) for one in sent[number:] + sent[:number])
+    )
+    assert sum(added) == 10
+    events = store.events(search.id, after=2)
+    assert [event.seq for event in events] == [*range(3, 13)]
+    assert sorted(event.key for event in events) == sorted(event["key"] for event in sent)
+
+
+def test_no_event_is_added_after_the_end(store: Store) -> None:
+    search = ended(store)
+    assert store.add_events(search.id, 1, [trial(0)]) == 0
+    assert store.events(search.id)[-1].key == "state:1:done"
+
+
+def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> None:
+    assert store.last_change() == 0
+    assert store.changes() == []
+    first, second = started(store), submitted(store)
+    seen = store.last_change()
+    store.add_events(first.id, 1, [trial(0)])
+    store.end(first.id, 1, DONE)
+    store.cancel(second.id, now=False)
+    assert [(event.search_id, event.body["state"]) for event in store.changes(after=seen)] == [
+        (first.id, DONE),
+        (second.id, CANCELLED),
+    ]
+    assert len(store.changes()) == 5
+    assert store.changes(limit=1)[0].search_id == first.id
+
+
+def test_whoever_reads_changes_while_threads_write_misses_none(store: Store) -> None:
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        if number < 6:
+            for _ in range(10):
+                submitted(store, f"user{number}")
+            return
+        while len(seen) < 60:
+            seen.extend(change.id for change in store.changes(after=seen[-1] if seen else 0))
+
+    at_once(7, work)
+    assert seen == [event.id for event in store.changes()]
+
+
+def test_an_id_of_a_deleted_event_is_not_given_again(store: Store) -> None:
+    search = ended(store)
+    last = store.last_change()
+    store.delete(search.id)
+    submitted(store)
+    assert [event.id > last for event in store.changes()] == [True]
+
+
+def test_old_searches_lose_their_events_and_keep_their_result(store: Store, engine: Engine) -> None:
+    old, recent, running = ended(store), ended(store), started(store)
+    with engine.begin() as connection:
+        of_old = tables.searches.c.id == old.id
+        connection.execute(tables.searches.update().where(of_old).values(ended_at=datetime.now(UTC) - LATER))
+    forgotten = current(store, old)
+    assert store.forget(datetime.now(UTC) - LATER / 2) == [old.id]
+    assert store.events(old.id) == []
+    assert current(store, old) == forgotten
+    assert len(store.events(recent.id)) == 3
+    assert len(store.events(running.id)) == 2
