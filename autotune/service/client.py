@@ -105,6 +105,7 @@ class Client:
             base_url=f"{url}{API}",
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(30.0, read=SILENCE_S),
+            limits=httpx2.Limits(max_keepalive_connections=0),  # nothing stays open that somebody would have to close
             event_hooks={"response": [self._check]},
         )
         self._lost = httpx2.TransportError
