@@ -1,7 +1,8 @@
 # docker build -t autotune .
 # docker run --rm --gpus all --shm-size 8g -v autotune-cache:/cache -v "$PWD:/work" autotune search MODEL --global-batch-size 64
+# docker build --target service -t autotune-service . is `autotune serve`: docs/service/compose.yaml.
 # Without --gpus all it searches on the CPU. --shm-size: data loader workers hand batches over in shared memory.
-FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04
+FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04 AS search
 
 ENV DEBIAN_FRONTEND=noninteractive \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -42,3 +43,17 @@ WORKDIR /work
 
 ENTRYPOINT ["autotune"]
 CMD ["--help"]
+
+# `autotune serve`. --database postgresql://..., or AUTOTUNE_DATABASE; else SQLite in the volume.
+FROM search AS service
+USER 0
+RUN pip install --constraint /source/constraints.txt "/source[service,postgres]" \
+    && install --directory --owner autotune --mode 0700 /state
+ENV XDG_STATE_HOME=/state
+VOLUME ["/state"]
+EXPOSE 8321
+USER 1001
+CMD ["serve"]
+
+# Without --target: the command line.
+FROM search

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from autotune.commands.search import search
     from autotune.commands.tune import tune
     from autotune.commands.verify.run import verify
+    from autotune.service.client import connect
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "compare", "estimate", "explain", "guide", "search", "tune", "verify"]
+__all__ = ["TuningResult", "compare", "connect", "estimate", "explain", "guide", "search", "tune", "verify"]
 
 _MODULES = {
     "search": "autotune.commands.search",
     "tune": "autotune.commands.tune",
     "compare": "autotune.commands.compare.run",
+    "connect": "autotune.service.client",
     "estimate": "autotune.commands.estimate.run",
     "explain": "autotune.commands.explain.run",
     "guide": "autotune.commands.guide.run",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -24,6 +25,7 @@ STEPS = [
 ]
 """(instruction, what it is given), continued lines joined."""
 
+EXTRAS = {extra for extras in re.findall(r"/source\[([\w,]+)\]", TEXT) for extra in extras.split(",")}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 COPIED = [
     source for word, given in STEPS if word == "COPY" for source in given.split()[:-1] if not source.startswith("--")
@@ -60,14 +62,12 @@ def test_whatever_the_build_reads_is_copied() -> None:
 def test_extras_and_constraints_are_this_project_s() -> None:
     installs = [step for step in given_to("RUN") if "pip install" in step]
     assert all("--constraint /source/constraints.txt" in step for step in installs)
-    (extras,) = re.findall(r"/source\[([\w,]+)\]", " ".join(installs))
-    assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+    assert set(PROJECT["project"]["optional-dependencies"]) >= EXTRAS
 
 
 def test_every_package_that_is_asked_for_is_constrained_to_one_version() -> None:
-    (extras,) = re.findall(r"/source\[([\w,]+)\]", TEXT)
     asked = [*PROJECT["project"]["dependencies"]]
-    asked += [item for extra in extras.split(",") for item in PROJECT["project"]["optional-dependencies"][extra]]
+    asked += [item for extra in EXTRAS for item in PROJECT["project"]["optional-dependencies"][extra]]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(item.name): item for item in map(Requirement, lines[1:])}
     for one in map(Requirement, asked):
@@ -93,6 +93,15 @@ def test_the_entry_point_is_the_console_script_run_by_nobody_special() -> None:
 
 def test_every_cache_lies_in_a_volume() -> None:
     said = dict(pair.split("=", 1) for step in given_to("ENV") for pair in step.split() if "=" in pair)
-    assert given_to("VOLUME") == ['["/cache"]']
+    assert given_to("VOLUME") == ['["/cache"]', '["/state"]']
     for name in ("HF_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert Path(said[name]).is_relative_to("/cache")
+    assert said["XDG_STATE_HOME"] == "/state"
+
+
+def test_without_a_target_it_is_the_command_line_and_the_service_has_its_own() -> None:
+    assert [given.partition(" AS ")[2] for given in given_to("FROM")] == ["search", "service", ""]
+    assert given_to("FROM")[2] == "search"
+    compose = yaml.safe_load((ROOT / "docs" / "service" / "compose.yaml").read_text(encoding="utf-8"))
+    assert compose["services"]["autotune"]["build"] == {"context": "../..", "target": "service"}
+    assert compose["services"]["autotune"]["volumes"][0].endswith(":/state")

@@ -15,6 +15,7 @@ from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
+from autotune.cli.serve import login, serve, token
 from autotune.core.errors import AutotuneError
 from autotune.study.store import study_folder
 
@@ -135,9 +136,14 @@ def verify(
 
 
 @app.command()
-def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
-    """Show device, driver, libraries, and which precisions and optimizers work here, or why they do not."""
+def doctor(device: o.Device = "auto", server: o.Server = None, as_json: o.AsJson = False) -> None:
+    """Show device, driver, libraries, and which precisions and optimizers work here, or why not; or how a server is."""
     with ErrorReporter(as_json) as command:
+        if server is not None:
+            from autotune.cli.remote import check_server
+
+            check_server(server, command, as_json)
+            return
         from autotune.commands.doctor import doctor_lines
         from autotune.probe.queries import read_device
 
@@ -148,7 +154,7 @@ def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
             print("\n".join(doctor_lines(environment)))
 
 
-for command in (studies, report, compare, guide):
+for command in (studies, report, compare, guide, serve, token, login):
     app.command()(command)
 
 

@@ -62,5 +62,6 @@ REPORT_TO = (
     "Default: none."
 )
 ReportTo = Annotated[Texts, Option(help=REPORT_TO, metavar="NAME")]
+Server = Annotated[Text, Option(help="URL of a server of `autotune serve`, as https://tune.example.org.")]
 AsJson = Annotated[bool, Option("--json", help="Print the result as one JSON object on standard output.")]
 Quiet = Annotated[bool, Option("--quiet", help="Print the result only, without progress.")]

@@ -65,14 +65,25 @@ def search(
     report_to: o.ReportTo = None,
     study_name: Annotated[o.Text, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
     fresh: Annotated[bool, Option("--fresh", help="Discard the existing study and start again.")] = False,
+    server: o.Server = None,
+    detach: Annotated[bool, Option("--detach", help="With --server: queue the search and end.")] = False,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Find the fastest configuration that fits, for MODEL at a global batch size."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
-        options = given_options(arguments) | {"started": context.obj or time.monotonic()}
-        result = _run_search(options, command, as_json, quiet)
+        options = given_options(arguments)
+        on_server = {"server": options.pop("server", None), "detach": options.pop("detach")}
+        if server or detach:
+            from autotune.cli.remote import search_on
+
+            result = search_on(**on_server, options=options, command=command, as_json=as_json, quiet=quiet)
+        else:
+            options |= {"started": context.obj or time.monotonic()}
+            result = _run_search(options, command, as_json, quiet)
+        if result is None:
+            return
         if as_json:
             command.json(result.to_dict())
         else:

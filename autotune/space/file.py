@@ -64,16 +64,24 @@ _Yaml12.add_implicit_resolver(
 )
 
 
-def read_yaml(text: str) -> Any:
-    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError."""
-    return _parsed(text)[0]
+class _NoAliases(_Yaml12):
+    """Without aliases, which make much of a few lines."""
+
+    def fetch_anchor(self) -> None:
+        """Refuses what an alias would repeat; an alias alone is an error anyway."""
+        raise yaml.YAMLError("anchors (&) are not taken")
 
 
-def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
+def read_yaml(text: str, aliases: bool = True) -> Any:
+    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError, and for anchors where there may be no aliases."""
+    return _parsed(text, _Yaml12 if aliases else _NoAliases)[0]
+
+
+def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | None]:
     """(plain data, the node that it was made of). Raises yaml.YAMLError, also where it is nested too deeply to be read, or
     where a value only looks like a date or a number."""
     try:
-        loader = _Yaml12(text)  # a SafeLoader
+        loader = kind(text)  # a SafeLoader
         node = loader.get_single_node()
         return (None if node is None else loader.construct_document(node)), node
     except RecursionError:

@@ -1,0 +1,170 @@
+"""`autotune serve`, `autotune token` and `autotune login`: searches for a team, and who may ask for them."""
+
+import sys
+from dataclasses import asdict
+from getpass import getpass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from autotune.cli import options as o
+from autotune.cli.common import ErrorReporter, given_options
+from autotune.core.errors import InvalidRequest, did_you_mean
+
+if TYPE_CHECKING:
+    from autotune.service.accounts import Token
+
+LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
+"""What the server needs beyond a search."""
+
+STATE = "Folder of the database and of running searches. Default: ~/.local/state/autotune."
+State = Annotated[o.Text, Option(help=STATE)]
+DATABASE = "URL of the database, as postgresql://user@host/autotune. Default: SQLite in the state folder."
+Database = Annotated[o.Text, Option(help=DATABASE, envvar="AUTOTUNE_DATABASE")]
+HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
+BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
+METRICS_PORT = "Port of the metrics on the loopback, without a token. Default: /metrics with a token only."
+
+
+def serve(
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen on; 0: a free one.")] = 8321,
+    state: State = None,
+    database: Database = None,
+    devices: Annotated[o.Text, Option(help="A,B: lend these only. Default: all GPUs, else the CPU.")] = None,
+    models: Annotated[o.Texts, Option(help="NAME=FOLDER: models as NAME:MODEL. Repeatable.")] = None,
+    data: Annotated[o.Texts, Option(help="NAME=FOLDER: data as NAME:FILE. Repeatable.")] = None,
+    hub: Annotated[str, Option(help=HUB)] = "off",
+    hub_pattern: Annotated[o.Texts, Option(help="Pattern of hub ids, as my-team/*. Repeatable.")] = None,
+    allowed_host: Annotated[o.Texts, Option(help="Name that the server is reached by. Repeatable.")] = None,
+    tls_cert: Annotated[o.Text, Option(help="File of the TLS certificate.")] = None,
+    tls_key: Annotated[o.Text, Option(help="File of its key.")] = None,
+    behind_proxy: Annotated[o.Texts, Option(help=BEHIND_PROXY)] = None,
+    keep_days: Annotated[
+        float | None, Option(help="Days to keep events and folders of ended searches. Default: always.")
+    ] = None,
+    log_format: Annotated[str, Option(help="Format of the log on standard error: json or text.")] = "json",
+    metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Serve searches to a team: a page, a REST API and a queue for the devices of this machine."""
+    options = given_options(locals())
+    with ErrorReporter(as_json) as command:
+        _check_installed()
+        from autotune.service.server import Settings, serve
+
+        _check_word("hub", hub, ("off", "cached", "online"))
+        _check_word("log format", log_format, ("json", "text"))
+        options |= {name: Path(options[name]) for name in ("state", "tls_cert", "tls_key") if name in options}
+        options |= {name: _folders(name, options.get(name, ())) for name in ("models", "data")}
+        options["hub_patterns"] = options.pop("hub_pattern", ())
+        options["allowed_hosts"] = options.pop("allowed_host", ())
+        options["keep"] = options.pop("keep_days", None)
+        if devices is not None:
+            options["devices"] = [name.strip() for name in devices.split(",")]
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+        }
+        serve(Settings(**frozen), command.json if as_json else _announce)
+
+
+def _announce(facts: dict[str, Any]) -> None:
+    print(f"Page: {facts['url']}/\nState: {facts['state']}")
+    if facts["token"]:
+        print(f"Sign in with this token of the user admin, which is shown only now: {facts['token']}")
+    print("Ctrl-C ends it; running searches go on at the next start.", flush=True)
+
+
+def _folders(option: str, given: list[str]) -> dict[str, Path]:
+    pairs = [text.partition("=") for text in given]
+    if wrong := [
+        text for text, (name, _, folder) in zip(given, pairs, strict=True) if not (name.isidentifier() and folder)
+    ]:
+        raise InvalidRequest(f"--{option} {wrong[0]!r} is no NAME=FOLDER.", f"Write --{option} team=/srv/{option}.")
+    return {name: Path(folder) for name, _, folder in pairs}
+
+
+def _check_word(what: str, word: str, words: tuple[str, ...]) -> None:
+    if word not in words:
+        raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))
+
+
+def _check_installed() -> None:
+    if missing := [name for name in LIBRARIES if find_spec(name) is None]:
+        raise InvalidRequest(
+            f"The service needs libraries that are not installed: {', '.join(missing)}.",
+            "pip install 'hf-autotune[service]'",
+        )
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+
+
+def token(
+    action: Annotated[str, Argument(help="Action: create, list or revoke.")],
+    name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.")] = None,
+    role: Annotated[str, Option(help="Role: viewer, submitter, admin or metrics.")] = "submitter",
+    days: Annotated[float | None, Option(help="Days until the token expires. Default: never.")] = None,
+    state: State = None,
+    database: Database = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Create, list or revoke tokens of a server, on its machine."""
+    with ErrorReporter(as_json) as command:
+        _check_installed()
+        _check_word("action", action, ("create", "list", "revoke"))
+        if name is None and action != "list":
+            raise InvalidRequest(f"token {action} needs a name.", f"Write autotune token {action} NAME.")
+        from autotune.service.accounts import Accounts
+        from autotune.service.server import Settings
+        from autotune.service.tables import open_database
+
+        place: dict[str, Any] = {"state": Path(state)} if state else {}
+        accounts = Accounts(open_database(Settings(**place, database=database).database_url))
+        if action == "create":
+            made, secret = accounts.create(name or "", role, days, "command line")
+            shown = _plain(made) | {"secret": secret}
+            lines = [f"{_line(made)}\nIts secret, shown only now: {secret}"]
+        elif action == "list":
+            tokens = accounts.tokens()
+            shown, lines = {"tokens": [_plain(token) for token in tokens]}, [_line(token) for token in tokens]
+        elif accounts.revoke(name or ""):
+            shown, lines = {"revoked": name}, [f"Revoked: {name}"]
+        else:
+            raise InvalidRequest(f"There is no token {name!r}.", "`autotune token list` shows their ids.")
+        if as_json:
+            command.json(shown)
+        else:
+            print("\n".join(lines or ["No tokens."]))
+
+
+def _plain(token: "Token") -> dict[str, Any]:
+    return {name: value and f"{value}" for name, value in asdict(token).items()}
+
+
+def _line(token: "Token") -> str:
+    end = f"revoked {token.revoked_at:%Y-%m-%d}" if token.revoked_at else "valid"
+    if token.expires_at and not token.revoked_at:
+        end = f"until {token.expires_at:%Y-%m-%d}"
+    used = f", last used {token.last_used_on}" if token.last_used_on else ""
+    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}"
+
+
+def login(
+    url: Annotated[str, Argument(help="URL of the server, as https://tune.example.org.")],
+    as_json: o.AsJson = False,
+) -> None:
+    """Keep a token for a server: it is asked for, or read from standard input, and tried."""
+    with ErrorReporter(as_json) as command:
+        from autotune.service.client import connect, save_token
+
+        secret = getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
+        client = connect(url, secret.strip())
+        user = client.me()
+        path = save_token(client.url, secret.strip())
+        if as_json:
+            command.json({"user": user["user"], "role": user["role"], "file": str(path)})
+        else:
+            print(f"Signed in at {client.url} as {user['user']} ({user['role']}); the token is kept in {path}.")

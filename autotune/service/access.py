@@ -1,0 +1,185 @@
+"""Who may call: tokens and sessions, roles, the server's own names, and limits of bodies and of wrong tokens."""
+
+import hmac
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import APIKeyCookie, HTTPBearer
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from autotune.service.accounts import Caller, Session
+from autotune.service.problems import SECURITY_HEADERS, Problem, respond
+
+COOKIE = "autotune_session"
+FORM_FIELD, FORM_HEADER = "form_secret", "X-Form-Secret"
+"""Where the secret of a session's forms is expected with every method that changes something."""
+SAFE = ("GET", "HEAD", "OPTIONS")
+MOST_BYTES = 64 * 1024
+"""Of a request's body."""
+MOST_FAILURES, WINDOW_S = 10, 60.0
+"""Wrong tokens of one address within these seconds, after which it gets no answer until the first is so old."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HEALTH = ("/livez", "/readyz")
+"""Paths that are asked for by address, whatever the server's name is."""
+
+_Bearer = Annotated[Any, Security(HTTPBearer(auto_error=False, description="A token of `autotune token create`."))]
+_Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, description="A session of the page."))]
+
+
+class Failures:
+    """Wrong tokens by address, of the last minute."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+
+    def check(self, address: str) -> None:
+        """Raise Problem 429 for an address with too many."""
+        times = self._times.get(address, deque())
+        if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - time.monotonic()) > 0:
+            retry = {"Retry-After": str(int(wait) + 1)}
+            raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
+
+    def add(self, address: str) -> None:
+        """Count one more; what is older than a minute is dropped with the first address that has it."""
+        now = time.monotonic()
+        self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
+        self._times.setdefault(address, deque(maxlen=MOST_FAILURES)).append(now)
+
+
+def address_of(request: Request) -> str:
+    """The caller's address, as the server or its proxy sees it."""
+    return request.client.host if request.client else ""
+
+
+def caller(request: Request) -> Caller:
+    """Who sends this request, by the token or the session that it carries; raises Problem 401 or 429.
+
+    A session that is to change something counts only from the page's own origin.
+    """
+    accounts, state = request.app.state.accounts, request.state
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    found, state.session = None, None
+    if scheme.lower() == "bearer":
+        failures, address = request.app.state.failures, address_of(request)
+        failures.check(address)
+        if (found := accounts.caller(secret.strip())) is None:
+            failures.add(address)
+            accounts.record(None, "token", "refused", remote=address)
+    elif cookie := request.cookies.get(COOKIE):
+        state.session = accounts.session(cookie)
+        found = state.session and state.session.caller
+        if found and request.method not in SAFE and not _is_same_origin(request):
+            raise Problem(403, "This request comes from another site.", kind="cross-site")
+    if found is None:
+        raise Problem(
+            401,
+            "A valid token is needed.",
+            "Send `Authorization: Bearer hfat_...`; `autotune token create` makes one.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    state.caller = found
+    return found
+
+
+def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
+    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one. Raises Problem 429."""
+    accounts, failures, address = request.app.state.accounts, request.app.state.failures, address_of(request)
+    failures.check(address)
+    if (signed := accounts.sign_in(secret.strip())) is None:
+        failures.add(address)
+    accounts.record(signed and signed[1].caller, "sign-in", "done" if signed else "refused", remote=address)
+    return signed
+
+
+def needs(role: str) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
+
+    async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> Caller:
+        found = await run_in_threadpool(caller, request)
+        session: Session | None = request.state.session
+        if session and request.method not in SAFE:
+            given = request.headers.get(FORM_HEADER) or (await _form(request)).get(FORM_FIELD)
+            if not isinstance(given, str) or not hmac.compare_digest(given.encode(), session.form_secret.encode()):
+                raise Problem(403, "The form is not of this session.", "Load the page again.", kind="wrong-form")
+        if not found.may(role):
+            raise Problem(403, f"This needs the role {role}; {found.user} has {found.role}.")
+        return found
+
+    return check
+
+
+async def _form(request: Request) -> Any:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return await request.form() if kind == "application/x-www-form-urlencoded" else {}
+
+
+def _is_same_origin(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    return request.headers.get("origin") == f"{request.url.scheme}://{request.headers.get('host')}"
+
+
+class Guard:
+    """Refuses other host names than the server's and long bodies, and adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request, total = Request(scope), 0
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["scheme"] == "https":
+                    headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+            await send(message)
+
+        async def receive_within_limit() -> Message:
+            nonlocal total
+            message = await receive()
+            total += len(message.get("body", b""))
+            if total > MOST_BYTES:
+                raise _too_large()
+            return message
+
+        if problem := _refusal(request):
+            await respond(request, problem)(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive_within_limit, send_with_headers)
+
+
+def _too_large() -> Problem:
+    return Problem(413, f"The body has more than {MOST_BYTES} bytes.", kind="content-too-large")
+
+
+def _refusal(request: Request) -> Problem | None:
+    settings = request.app.state.settings
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    except ValueError:
+        host = None
+    names = {name.lower() for name in (*LOOPBACK, settings.host, *settings.allowed_hosts)}
+    if host not in names and request.url.path not in HEALTH:
+        advice = "Start the server with --allowed-host NAME."
+        return Problem(421, "This server is not known by that name.", advice, kind="wrong-host")
+    length = request.headers.get("content-length", "0")
+    return _too_large() if not length.isdecimal() or int(length) > MOST_BYTES else None
+
+
+def install(app: FastAPI) -> None:
+    """Guard this application; `app.state` has its `settings` and `accounts` when it answers."""
+    app.state.failures = Failures()
+    app.add_middleware(Guard)

@@ -1,0 +1,353 @@
+"""The body of a request for a search: its fields and their limits, and the models and data that it may name."""
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.io import read_json
+from autotune.core.request import (
+    LARGEST_GLOBAL_BATCH,
+    LARGEST_SEED,
+    MOST_ROUNDS,
+    OBJECTIVES,
+    SAMPLERS,
+    TASKS,
+    tuning_request,
+)
+from autotune.service.accounts import Caller
+from autotune.service.problems import InvalidField
+from autotune.space.file import named_spaces, read_yaml
+from autotune.study.limits import check_request
+from autotune.workload.data.sources import READERS
+from autotune.workload.model.builtin import BUILT_IN
+
+MOST_DEPTH = 32
+MOST_SECONDS = 24 * 3600.0
+MOST_SPACE_BYTES = 16 * 1024
+MOST_CONFIG_BYTES = 2**20
+MOST_NAMES = 500
+"""Names below a root that are listed."""
+
+TRAINING_ARGS = frozenset(
+    {
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio", "weight_decay"),
+        *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+        *("label_smoothing_factor", "neftune_noise_alpha", "num_train_epochs", "max_steps", "seed", "data_seed"),
+        *("full_determinism", "per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size"),
+        *("average_tokens_across_devices", "bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "use_cache"),
+        *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
+        *("gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        *("use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps", "dataloader_num_workers"),
+        *(
+            "dataloader_pin_memory",
+            "dataloader_persistent_workers",
+            "dataloader_prefetch_factor",
+            "dataloader_drop_last",
+        ),
+        *("dataloader_in_order", "remove_unused_columns", "label_names", "train_sampling_strategy", "group_by_length"),
+        *("length_column_name", "ddp_backend", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+        *("ddp_find_unused_parameters", "ddp_timeout", "fsdp", "do_train", "do_eval", "do_predict", "disable_tqdm"),
+        *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "eval_strategy"),
+        *("eval_steps", "per_device_eval_batch_size", "prediction_loss_only", "save_strategy", "save_steps"),
+        *(
+            "save_total_limit",
+            "save_only_model",
+            "load_best_model_at_end",
+            "metric_for_best_model",
+            "greater_is_better",
+        ),
+    }
+)
+"""Fields of TrainingArguments that a request may state: none of them names a folder, a file, an address or code."""
+MOST_WORKERS = 64
+
+_PART = r"\w[\w.+=@ -]*"
+_ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
+_HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?(?::\w[\w.-]*)?", re.ASCII)
+_PICKLED = {"pytorch_model.bin": "model.safetensors", "adapter_model.bin": "adapter_model.safetensors"}
+"""File of weights that is read by unpickling -> the file that is read in its place where it is there."""
+
+_Name = Annotated[str, Field(min_length=1, max_length=300)]
+_Word = str | int | float | bool
+_Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
+
+
+class SearchBody(BaseModel):
+    """A search to be run: options of `autotune search`, under their names in Python."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: _Name = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id where allowed.")
+    global_batch_size: int = Field(ge=1, le=LARGEST_GLOBAL_BATCH)
+    task: Literal[TASKS] | None = None  # type: ignore[valid-type]
+    sequence_length: int | None = Field(None, ge=1, le=2**22)
+    dataset: _Name | None = Field(
+        None, description="Data below a root as team:corpus.jsonl, or a hub id where allowed."
+    )
+    dataset_split: _Name = "train"
+    text_column: _Name | None = None
+    label_column: _Name | None = None
+    tokenizer: _Name | None = None
+    space: str = Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")
+    fix: dict[_Name, _Word] = Field({}, max_length=100)
+    only: dict[_Name, _Word | list[_Word]] = Field({}, max_length=100)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
+    memory_limit: _Amount | None = None
+    headroom: _Amount = 0.05
+    n_trials: int = Field(20, ge=1, le=200)
+    timeout: _Amount = Field("24h", description="Of the whole search; at most 24h.")
+    probe_timeout: _Amount | None = None
+    confirmation_rounds: int = Field(3, ge=1, le=MOST_ROUNDS)
+    sampler: Literal[SAMPLERS] = "physics"  # type: ignore[valid-type]
+    margin: _Amount = 0.01
+    training_steps: int | None = Field(None, ge=1, le=10**12)
+    no_history: bool = False
+    no_risk: bool = False
+    keep_numerics: bool = False
+    objective: Literal[OBJECTIVES] = "samples_per_second"  # type: ignore[valid-type]
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
+    args: dict[_Name, _Word | list[str] | dict[_Name, _Word | None] | None] = Field(
+        {}, max_length=100, description="Fields of your own TrainingArguments."
+    )
+    require_parity: bool = False
+    allow_loss_difference: bool = False
+    name: str = Field("", max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$")
+    priority: int = Field(0, ge=-100, le=100, description="Above 0 for admins only.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, data: Any) -> Any:
+        """Raises InvalidField for a name that is none of a field, ValueError for what cannot be stored."""
+        _check_plain(data, MOST_DEPTH)
+        unknown = [str(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
+        if unknown:
+            raise InvalidField(
+                f"/{unknown[0]}", f"There is no field {unknown[0]!r}.", did_you_mean(unknown[0], cls.model_fields)
+            )
+        return data
+
+
+def parse_body(content: bytes) -> Any:
+    """Plain data of JSON; raises ValueError where it is none, too deep, or holds what cannot be stored or sent again."""
+    try:
+        data = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    _check_plain(data, MOST_DEPTH)
+    return data
+
+
+def _check_plain(data: Any, depth: int) -> None:
+    if isinstance(data, float) and not math.isfinite(data):
+        raise ValueError("a number is not finite")
+    if isinstance(data, str) and ("\0" in data or any("\ud800" <= letter <= "\udfff" for letter in data)):
+        raise ValueError("a text holds a character that is none")
+    if isinstance(data, (dict, list)):
+        if not depth:
+            raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
+        for part in (*data, *data.values()) if isinstance(data, dict) else data:
+            _check_plain(part, depth - 1)
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
+
+    hub: off, cached (no network) or online; hub_patterns: of the ids that may be named then, as `meta-llama/*`.
+    """
+
+    models: Mapping[str, Path] = field(default_factory=dict)
+    data: Mapping[str, Path] = field(default_factory=dict)
+    hub: str = "off"
+    hub_patterns: tuple[str, ...] = ()
+
+    def model(self, name: str) -> str:
+        """What `search` opens for this model: built in, a path without links, or a hub id. Raises InvalidRequest."""
+        if name in BUILT_IN:
+            return name
+        path = self._resolved(self.models, "model", name)
+        _check_model_files(path, name)
+        return path
+
+    def tokenizer(self, name: str) -> str:
+        """The same for a tokenizer, which is a folder of the models."""
+        path = self._resolved(self.models, "tokenizer", name)
+        _check_model_files(path, name)
+        return path
+
+    def dataset(self, name: str) -> str:
+        """The same for data."""
+        return self._resolved(self.data, "dataset", name)
+
+    def _resolved(self, roots: Mapping[str, Path], what: str, name: str) -> str:
+        rooted = _ROOTED.fullmatch(name)
+        if rooted and rooted["root"] in roots:
+            return _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
+        if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
+            if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
+                return name
+            raise InvalidRequest(
+                f"This server takes no {what} {name!r} from the hub.", f"It takes {self.hub_patterns}."
+            )
+        known = [*(BUILT_IN if what == "model" else ()), *(f"{root}:" for root in roots)]
+        raise InvalidRequest(f"There is no {what} {name!r} on this server.", did_you_mean(name, known))
+
+    def names(self, kind: Literal["models", "data"]) -> list[str]:
+        """What is below the roots and can be named, two folders deep, at most 500 of each root."""
+        roots = self.models if kind == "models" else self.data
+        return [name for root, folder in roots.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
+
+
+def _below(root: Path, rest: str, missing: str) -> str:
+    """The path without links; raises InvalidRequest where it, or what is in it, is outside of the root, or no file or folder."""
+    base = os.path.realpath(root)
+    path = os.path.realpath(os.path.join(base, rest))
+    links = [path]
+    if os.path.isdir(path):
+        entries = ((here, name) for here, folders, files in os.walk(path) for name in (*folders, *files))
+        links += [entry for entry in (os.path.join(*pair) for pair in entries) if os.path.islink(entry)]
+    elif not os.path.isfile(path):
+        raise InvalidRequest(missing, "GET /api/v1/models lists what there is.")
+    for link in links:
+        target = os.path.realpath(link)
+        if os.path.commonpath((base, target)) != base or (link != path and not os.path.isfile(target)):
+            raise InvalidRequest(missing, "GET /api/v1/models lists what there is. No link may lead out of a root.")
+    return path
+
+
+def _check_model_files(path: str, name: str) -> None:
+    """Raise InvalidRequest for a model or tokenizer with code of its own, or with weights that are read by unpickling."""
+    if not os.path.isabs(path):
+        return  # a hub id: it is opened without its code, too
+    folder = Path(path) if os.path.isdir(path) else None
+    for file in [folder / "config.json", folder / "tokenizer_config.json"] if folder else [Path(path)]:
+        if not file.is_file():
+            continue
+        if file.stat().st_size > MOST_CONFIG_BYTES:
+            raise InvalidRequest(f"{file.name} of {name!r} is no config: it has more than 1 MiB.")
+        try:
+            data = read_json(file)
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"{file.name} of {name!r} cannot be read as JSON.", "Name a model.") from error
+        if isinstance(data, dict) and data.get("auto_map"):
+            raise InvalidRequest(
+                f"{name!r} brings Python code of its own (auto_map in {file.name}), and this server runs none.",
+                "Take auto_map out of a copy, if transformers has this model itself.",
+            )
+    for pickled, safe in _PICKLED.items() if folder else ():
+        has = [any((folder / f"{stem}{end}").is_file() for end in ("", ".index.json")) for stem in (pickled, safe)]
+        if has == [True, False]:
+            raise InvalidRequest(f"The weights of {name!r} are pickled ({pickled}).", "Save them as safetensors.")
+
+
+def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
+    base = os.path.realpath(folder)
+    for here, folders, files in os.walk(base):
+        depth = len(Path(here).relative_to(base).parts)
+        whole = "config.json" in files if kind == "models" else depth == 1
+        folders[:] = sorted(folders) if depth < 2 and not (whole and kind == "models") else []
+        endings = {".json"} if kind == "models" else READERS
+        single = [] if whole and kind == "models" else [file for file in sorted(files) if Path(file).suffix in endings]
+        for path in ([here] if whole else []) + [os.path.join(here, file) for file in single]:
+            name = f"{root}:{os.path.relpath(path, base)}"
+            if _ROOTED.fullmatch(name) and os.path.realpath(path) == path:
+                yield name
+
+
+def checked(body: SearchBody, roots: Roots, caller: Caller, devices: Sequence[str] | None = None) -> dict[str, Any]:
+    """The request as it is stored: plain data with names, no paths. Raises InvalidRequest for what no search could be.
+
+    devices: that are lent. All is checked that can be without opening the model; nothing heavy is imported.
+    """
+    wishes = {"auto", *devices, *(device.partition(":")[0] for device in devices)} if devices is not None else ()
+    if wishes and body.device not in wishes:
+        raise InvalidField("/device", f"This server lends no {body.device}.", f"It lends {', '.join(devices or ())}.")
+    if body.priority > 0 and not caller.may("admin"):
+        raise InvalidField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
+    request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device, "timeout": body.timeout}
+    _check_args(body.args)
+    names: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            options = job_of(request, roots, Path(folder), body.device)
+            names = {options[name]: str(request[name]) for name in ("model", "dataset", "tokenizer") if name in options}
+            for name in ("study_name", "trust_remote_code"):
+                options.pop(name)
+            tuned = tuning_request(
+                **{("training_args" if name == "args" else name): value for name, value in options.items()}
+            )
+            for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
+                if seconds is not None and seconds > MOST_SECONDS:
+                    raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")
+            check_request(tuned)
+        except InvalidField:
+            raise
+        except InvalidRequest as error:
+            message = error.message
+            for path, name in {**names, os.path.join(folder, "space.yaml"): "space"}.items():
+                message = message.replace(path, name)
+            raise type(error)(message, error.advice) from error
+    return request
+
+
+def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) -> dict[str, Any]:
+    """Arguments of `autotune.commands.search.search` for a stored request, with the paths as they are now.
+
+    folder: of the search, into which an inline space is written. Raises InvalidRequest where a name is none any more.
+    """
+    options = {name: value for name, value in request.items() if name not in ("name", "priority")}
+    for name, resolve in (("model", roots.model), ("dataset", roots.dataset), ("tokenizer", roots.tokenizer)):
+        if name in options:
+            try:
+                options[name] = resolve(options[name])
+            except InvalidRequest as error:
+                raise InvalidField(f"/{name}", error.message, error.advice) from error
+    space = options.get("space", "default")
+    if space not in named_spaces():
+        file = folder / "space.yaml"
+        file.write_text(_checked_space(space), encoding="utf-8")
+        options["space"] = str(file)
+    return options | {
+        "device": device,
+        "output_dir": str(folder),
+        "study_name": "study",
+        "trust_remote_code": False,
+    }
+
+
+def _checked_space(text: str) -> str:
+    """The text of an inline space; raises InvalidField for one that is too long or repeats parts by aliases."""
+    if not re.search(r"[\n:]", text):
+        raise InvalidField("/space", f"There is no search space {text[:80]!r}.", did_you_mean(text, named_spaces()))
+    if len(text.encode()) > MOST_SPACE_BYTES:
+        raise InvalidField("/space", "space: more than 16 KiB.", "Name fewer values.")
+    try:
+        read_yaml(text, aliases=False)
+    except yaml.YAMLError as error:
+        raise InvalidField("/space", f"space: no valid YAML: {' '.join(str(error).split())}.") from error
+    return text
+
+
+def _check_args(args: Mapping[str, Any]) -> None:
+    """Raise InvalidField for a field that is not allowed, and for values that could be paths."""
+    for name, value in args.items():
+        if name not in TRAINING_ARGS:
+            advice = f"Leave it out. {did_you_mean(name, TRAINING_ARGS)}"
+            raise InvalidField(f"/args/{name}", f"args: a search of this server takes no field {name!r}.", advice)
+        if name == "dataloader_num_workers" and (not isinstance(value, int) or value > MOST_WORKERS):
+            raise InvalidField(f"/args/{name}", f"args: {name} is a whole number up to {MOST_WORKERS}.")
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and re.search(r"[/\\{~]", text) for text in values):
+            raise InvalidField(f"/args/{name}", f"args: {name} is no path, and no JSON within a text.")

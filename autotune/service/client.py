@@ -1,0 +1,269 @@
+"""The client of a server: a search there as `autotune.search` does it here."""
+
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from autotune.core import errors
+from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
+from autotune.core.io import read_json
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from autotune.commands.result import TuningResult
+    from autotune.study.plan import Watch
+
+API = "/api/v1"
+ARCHIVE = "study.tar.gz"
+"""The artifact with what `TuningResult.load` reads."""
+
+SILENCE_S = 45.0
+"""Seconds without a byte after which a stream is opened again; the server sends a comment every 15 s."""
+
+RETRIES_S = (0.5, 1.0, 2.0)
+"""Seconds to wait before each further attempt of a request whose answer was lost."""
+
+LOST = 20
+"""Times that the stream of a search may be lost without an event between: some minutes, which an upgrade takes."""
+
+STAY = {
+    "trust_remote_code": "A server runs no code that comes with a model.",
+    "study_name": "Name the search with name=, or leave it out.",
+    "fresh": "Every search on a server starts anew.",
+    "report_to": "Log the fetched study with `autotune report STUDY --report-to NAME`.",
+}
+"""Options that only a search here has -> advice."""
+
+
+def tokens_file() -> Path:
+    """`$XDG_CONFIG_HOME/autotune/tokens.json`, by default in ~/.config."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "autotune" / "tokens.json"
+
+
+def save_token(url: str, token: str) -> Path:
+    """Keep a token for this address in `tokens_file`, which only this user may read; returns its path."""
+    path = tokens_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    known = _saved_tokens(path)
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(known | {url: token}, file, indent=1)
+    return written.replace(path)
+
+
+def _saved_tokens(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    if path.stat().st_mode & 0o077:
+        raise InvalidRequest(f"Others may read the tokens in {path}.", f"Run: chmod 600 {path}")
+    try:
+        return dict(read_json(path))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"The tokens in {path} cannot be read: {error}.", "Delete it; `autotune login` writes it."
+        ) from error
+
+
+def connect(url: str, token: str | None = None) -> "Client":
+    """A client of the server of `autotune serve` at this address.
+
+    token: by default that of the environment variable AUTOTUNE_TOKEN, else the one that `autotune login` keeps. Nothing is
+    sent yet. Raises InvalidRequest where there is no token or the address cannot be one.
+    """
+    url = url.rstrip("/")
+    token = token or os.environ.get("AUTOTUNE_TOKEN") or _saved_tokens(tokens_file()).get(url)
+    if not url.startswith(("http://", "https://")):
+        raise InvalidRequest(f"{url!r} is no address of a server.", "Write it as https://tune.example.org.")
+    if not token:
+        raise InvalidRequest(f"There is no token for {url}.", f"Run: autotune login {url}")
+    return Client(url, token)
+
+
+class Client:
+    """Searches on one server. Every method raises InvalidRequest for what the server refuses, ServerFailed where it is out of
+    reach or cannot answer now."""
+
+    def __init__(self, url: str, token: str) -> None:
+        try:
+            import httpx2
+        except ImportError as error:
+            raise InvalidRequest(
+                "A client needs httpx2, which is not installed.", "pip install 'hf-autotune[service]'"
+            ) from error
+        self.url = url
+        self._http = httpx2.Client(
+            base_url=f"{url}{API}",
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            timeout=httpx2.Timeout(30.0, read=SILENCE_S),
+            limits=httpx2.Limits(max_keepalive_connections=0),  # nothing stays open that somebody would have to close
+            event_hooks={"response": [self._check]},
+        )
+        self._lost = httpx2.TransportError
+
+    def search(
+        self,
+        model: str | os.PathLike[str],
+        global_batch_size: int,
+        *,
+        watch: "Watch | bool | None" = None,
+        output_dir: str | os.PathLike[str] = "reports",
+        **options: Any,
+    ) -> "TuningResult":
+        """Search on the server, wait for the end, and fetch the report into `output_dir`.
+
+        Model and options as of `autotune.search`, models and data by the names that the server gives them (`team:llama`);
+        `name` and `priority` of the search in addition. watch: as there. KeyboardInterrupt leaves the search running.
+        Raises NothingFits and SearchFailed as `autotune.search` does.
+        """
+        from autotune.report.live.views import following
+
+        search_id = self.submit(model, global_batch_size, **options)["id"]
+        with following(watch) as show:
+            self.follow(search_id, show)
+        return self.result(search_id, output_dir)
+
+    def submit(self, model: str | os.PathLike[str], global_batch_size: int, **options: Any) -> dict[str, Any]:
+        """Queue a search; what the server says of it. Sent again where an answer is lost, and queued once."""
+        body = _body(options) | {"model": os.fspath(model), "global_batch_size": global_batch_size}
+        return self._ask("POST", "/searches", json=body, headers={"Idempotency-Key": str(uuid4())})
+
+    def read(self, search_id: str) -> dict[str, Any]:
+        """What the server says of a search: state, progress, headline, ..."""
+        return self._ask("GET", f"/searches/{search_id}")
+
+    def cancel(self, search_id: str, now: bool = False) -> dict[str, Any]:
+        """End a search after its running probe, or now; what the server says of it then."""
+        return self._ask("POST", f"/searches/{search_id}/cancel", json={"now": now})
+
+    def me(self) -> dict[str, Any]:
+        """User and role of the token."""
+        return self._ask("GET", "/me")
+
+    def readiness(self) -> dict[str, Any]:
+        """Whether the server can accept and run searches (`ready`), and what was checked (`checks`)."""
+        return self._ask("GET", f"{self.url}/readyz")
+
+    def follow(self, search_id: str, watch: "Watch") -> dict[str, Any]:
+        """Call `watch` for everything that happens in a search until it has ended; what the server says of it then.
+
+        A lost connection is opened again, and goes on after the last event.
+        """
+        from autotune.service.view import View
+
+        view, after, failures = View(), "0", 0
+        while True:
+            try:
+                with self._http.sse(f"/searches/{search_id}/events", headers={"Last-Event-ID": after}) as source:
+                    for event in source if source.response.status_code == 200 else ():
+                        after, failures = event.id or after, 0
+                        if event.data and (progress := view.progress(event.event, json.loads(event.data))):
+                            watch(progress)
+                if (search := self.read(search_id))["ended_at"]:
+                    return search
+                failures += 1  # a server that stops ends its streams
+            except self._lost as error:
+                failures += 1
+                if failures > LOST:
+                    raise self._out_of_reach(error) from error
+            sleep(min(failures, 15))
+
+    def result(self, search_id: str, output_dir: str | os.PathLike[str] = "reports") -> "TuningResult":
+        """The result of a search that has ended; its report is fetched into a folder of `output_dir`.
+
+        Raises NothingFits or SearchFailed where there is none.
+        """
+        from autotune.commands.result import TuningResult
+        from autotune.report import FILES
+
+        search, output_dir = self.read(search_id), Path(output_dir)
+        names = {file["name"] for file in self._sent("GET", f"/searches/{search_id}/files").json()}
+        folder = None
+        if ARCHIVE in names:
+            output_dir.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=output_dir) as scratch:
+                with tarfile.open(fileobj=BytesIO(self._file(search_id, ARCHIVE))) as archive:
+                    archive.extractall(scratch, filter="data")
+                for name in names.intersection(FILES):
+                    (Path(scratch) / name).write_bytes(self._file(search_id, name))
+                result = TuningResult.load(scratch)
+                request = replace(result.request, study_name=None)
+                study = request.name_of_study(result.workload.task, result.environment.device)
+                # Two searches of one study's name stay apart, also from one made here.
+                folder = output_dir / f"{study}-{search_id[-8:]}"
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(scratch, folder)
+        kept = f"Report so far: {folder}" if folder else ""
+        if problem := search.get("problem"):
+            kind = getattr(errors, problem["type"], SearchFailed)
+            raise kind(problem["message"], f"{problem['advice']} {kept}".strip())
+        if search["state"] != "done" or folder is None:
+            raise SearchFailed(f"The search {search_id} is {search['state']}.", kept or f"See {self.page(search_id)}")
+        return TuningResult.load(folder)
+
+    def page(self, search_id: str) -> str:
+        """Address of a search's page."""
+        return f"{self.url}/searches/{search_id}"
+
+    def _file(self, search_id: str, name: str) -> bytes:
+        return self._sent("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}).content
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._sent(method, path, **options).json()
+        return answer
+
+    def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
+        for wait in (*RETRIES_S, None):
+            try:
+                return self._http.request(method, path, **options)
+            except self._lost as error:
+                if wait is None:
+                    raise self._out_of_reach(error) from error
+                sleep(wait)
+        raise AssertionError("unreachable")
+
+    def _out_of_reach(self, error: Exception) -> ServerFailed:
+        return ServerFailed(
+            f"The server at {self.url} cannot be reached: {error}.", "Check the address and that it runs."
+        )
+
+    def _check(self, response: "httpx2.Response") -> None:
+        """Raise the error of an answer that is one."""
+        if not response.is_error or response.url.path.endswith("/readyz"):
+            return
+        response.read()
+        plain = response.headers.get("content-type", "").startswith("application/problem+json")
+        problem = response.json() if plain else {}
+        details = [f"{error['pointer']}: {error['detail']}" for error in problem.get("errors", ())]
+        message = "; ".join([problem.get("detail") or f"The server answers {response.status_code}.", *details])
+        if response.status_code in (502, 503, 504):  # it starts, stops, or waits for its database
+            raise self._lost(message.rstrip("."))
+        advice = problem.get("advice") or ""
+        if response.status_code == 401:
+            advice = f"Run: autotune login {self.url}"
+        of_request = response.status_code < 500 and response.status_code not in (409, 429)
+        raise (InvalidRequest if of_request else ServerFailed)(message, advice)
+
+
+def _body(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the server takes them: what is a file here, as its content. Raises InvalidRequest."""
+    for name in STAY:
+        if options.get(name):
+            raise InvalidRequest(f"--{name.replace('_', '-')} cannot be used with a server.", STAY[name])
+    body = {name: value for name, value in options.items() if name not in STAY and value is not None}
+    if body.get("args") is not None:
+        from autotune.space.user_arguments import read_user_arguments
+
+        body["args"] = read_user_arguments(args=body["args"]).fields
+    if os.path.isfile(space := body.get("space", "")):
+        body["space"] = Path(space).read_text(encoding="utf-8")
+    return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in body.items()}

@@ -1,0 +1,267 @@
+"""Operation of the service: logs with request ids, metrics, and whether it is alive and ready."""
+
+import contextlib
+import logging
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from autotune.core.errors import AutotuneError, StorageFailed
+from autotune.core.units import format_bytes
+from autotune.service.access import caller, needs
+from autotune.service.store import ENDED, RUNNING
+from autotune.service.tables import events, reading, tokens, writing
+
+STUCK_S = 15.0
+"""Seconds without a turn of the dispatcher from which on the service is not ready; it makes one every 5 s."""
+
+LEAST_FREE_BYTES = 2**30
+"""Bytes that must be free in the state folder for the service to be ready."""
+
+OFTEN = ("/livez", "/readyz", "/metrics")
+"""Paths that other programs ask for every few seconds: logged only where they fail."""
+
+METHODS = ("GET", "HEAD", "POST", "DELETE")
+SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+"""Buckets of waits and searches, in seconds."""
+
+log = structlog.get_logger("autotune")
+router = APIRouter()
+
+
+def log_to_stderr(log_format: str) -> None:
+    """Log of this process on standard error, a JSON object a line or as text; what libraries log too, from INFO on."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    # Tracebacks as text: the other forms hold local variables, and so bodies and tokens.
+    ends: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    if log_format == "text":
+        plain = structlog.dev.plain_traceback
+        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends]
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Count and log what this application answers; `app.state` has store, devices, dispatcher and engine already."""
+    app.state.metrics = Metrics(app.state)
+    app.state.revision = _revision(app.state.engine)
+    app.add_middleware(RequestLog, metrics=app.state.metrics)
+
+
+class RequestLog:
+    """Gives each request an id (its own `X-Request-ID`, or a new one), sends it back, and logs and times the request."""
+
+    def __init__(self, app: ASGIApp, metrics: "Metrics") -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if re.fullmatch(r"[\w.-]{1,64}", given, re.ASCII) else uuid4().hex
+        request = Request(scope)
+        request.state.request_id = request_id
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # of this request alone: it is a task of its own
+        status, streams, started = 500, False, time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, streams
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                status, streams = message["status"], headers.get("content-type", "").startswith("text/event-stream")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - started
+            if not streams:
+                route = getattr(scope.get("route"), "path", "none")
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                self._metrics.http.labels(route, method, status).observe(seconds)
+            self._metrics.refused.inc(status == 401)
+            if status >= 400 or scope["path"] not in OFTEN:
+                caller = getattr(request.state, "caller", None)
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"][:200],
+                    status=status,
+                    seconds=round(seconds, 4),
+                    remote=scope["client"] and scope["client"][0],
+                    user=caller and caller.user,
+                )
+
+
+class Metrics:
+    """Numbers of one service in a registry of their own: read when they are asked for, counted since its start.
+
+    No label names a search, a user or a model.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state, self._lock = state, threading.Lock()
+        self._last = state.store.last_change()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)  # first: it counts what those below show
+        known: dict[str, Any] = {"registry": self.registry}
+        ProcessCollector(**known)
+        Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
+        self.http = Histogram(
+            "autotune_http_seconds", "Answers, without streams", ["route", "method", "status"], **known
+        )
+        self.refused = Counter("autotune_auth_failures", "Requests without a valid token", **known)
+        self._ended = Counter("autotune_searches_ended", "Searches that ended", ["end"], **known)
+        self._probes = Counter("autotune_probes", "Probes that ended", ["outcome"], **known)
+        self._restarts = Counter("autotune_runner_restarts", "Runs of a search that were interrupted", **known)
+        self._waits = Histogram(
+            "autotune_queue_wait_seconds", "From submission to first start", buckets=SECONDS, **known
+        )
+        self._durations = Histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS, **known)
+        errors = Counter("autotune_database_errors", "Statements that the database refused", **known)
+        sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The numbers of this moment, those of the database only while it answers."""
+        state, running = self._state, 0
+        plain = {
+            "streams": state.hub.streams,
+            "state_free_bytes": shutil.disk_usage(state.settings.state).free,
+            "dispatcher_turn_age_seconds": time.monotonic() - state.dispatcher.ticked_at,
+        }
+        with contextlib.suppress(StorageFailed), self._lock:
+            self._count_events()
+            searches = GaugeMetricFamily("autotune_searches", "Searches by state", labels=["state"])
+            for name, number in state.store.count().items():
+                searches.add_metric([name], number)
+                running += number if name == RUNNING else 0
+            plain |= {"devices_lent": running, "devices": len(state.devices.names)}
+            yield searches
+        for name, number in plain.items():
+            yield GaugeMetricFamily(f"autotune_{name}", name.replace("_", " ").capitalize(), number)
+
+    def _count_events(self) -> None:
+        """Count what happened since the last time; the table of events is the only source."""
+        wanted = (events.c.id > self._last) & events.c.kind.in_(("state", "trial"))
+        query = (
+            sa.select(events.c.id, events.c.search_id, events.c.kind, events.c.body).where(wanted).order_by(events.c.id)
+        )
+        with reading(self._state.engine) as connection:
+            rows = connection.execute(query).all()
+        for number, search_id, kind, body in rows:
+            self._last = number
+            if kind == "trial":
+                self._probes.labels(body["outcome"]).inc()
+                continue
+            state, search = body["state"], self._state.store.read(search_id)
+            if state in ENDED:
+                self._ended.labels(state).inc()
+                if search and search.started_at and search.ended_at:
+                    self._durations.observe((search.ended_at - search.started_at).total_seconds())
+            elif state == RUNNING and body["attempt"] == 1 and search and search.started_at:
+                self._waits.observe((search.started_at - search.created_at).total_seconds())
+            elif body.get("reason"):
+                self._restarts.inc()
+
+
+@router.get("/metrics", dependencies=[Depends(needs("metrics"))])
+def metrics(request: Request) -> Response:
+    """Numbers for Prometheus."""
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/livez")
+async def livez() -> dict[str, str]:
+    """Whether requests are answered."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+def readyz(request: Request) -> JSONResponse:
+    """Whether searches can be accepted and run; what was checked only for who has a token."""
+    checks = {name: check(request.app.state) for name, check in CHECKS.items()}
+    ready = not any(checks.values())
+    with contextlib.suppress(AutotuneError, HTTPException):
+        caller(request)
+        details = {"checks": {name: problem or "ok" for name, problem in checks.items()}}
+        return JSONResponse({"ready": ready} | details, 200 if ready else 503)
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+
+def _revision(engine: sa.Engine) -> Any:
+    with writing(engine) as connection:
+        connection.execute(sa.delete(tokens).where(sa.false()))  # needs the right to write, and writes nothing
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+
+def _database(state: Any) -> str:
+    try:
+        revision = _revision(state.engine)
+    except AutotuneError as error:
+        return error.message
+    return "" if revision == state.revision else f"was migrated to {revision} by another version of autotune"
+
+
+def _dispatcher(state: Any) -> str:
+    seconds = time.monotonic() - state.dispatcher.ticked_at
+    return "" if seconds < STUCK_S else f"made no turn for {seconds:.0f} s"
+
+
+def _state_folder(state: Any) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=state.settings.state) as file:
+            file.write(b"ready")
+        free = shutil.disk_usage(state.settings.state).free
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    return "" if free > LEAST_FREE_BYTES else f"has {format_bytes(free)} left"
+
+
+def _devices(state: Any) -> str:
+    return "" if state.devices.names else "none"
+
+
+CHECKS = {"database": _database, "dispatcher": _dispatcher, "state folder": _state_folder, "devices": _devices}
+"""Name of a check -> what is wrong; empty where nothing is."""

@@ -1,0 +1,218 @@
+"""Child process of the service that runs one search, as the command line would.
+
+stdin   {"run": "7", "options": {...}}, later the line `patient` or `now` to cancel it; closed: the server is gone
+stdout  {"event": {"key", "kind", "body"}} ..., at last {"end": {...}}; no end where it was interrupted
+stderr  a log
+"""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import tarfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from autotune.core import Outcome, Trial, read_json
+from autotune.core.errors import AutotuneError, NothingFits, ProbeHostFailed, StudyInUse
+from autotune.core.interrupt import ENDING, ending_on_signals
+from autotune.core.paths import scrubbed
+
+if TYPE_CHECKING:
+    from autotune.study.plan import Progress
+
+STUDY = "study"
+"""Name of the study in the search's folder."""
+
+INTERRUPTED = "interrupted"
+"""End of a search that failed for no reason of its own: it is worth another attempt."""
+
+SIGNALS = {b"patient": signal.SIGINT, b"now": signal.SIGTERM}
+"""How a search is cancelled -> the signal that does so on the command line."""
+
+ARCHIVED = (
+    *("request.json", "result.json", "environment.json"),
+    *("order.json", "measurement.json", "prospect.json", "estimated_peak.json"),
+)
+"""Files of a study and of its trials that `TuningResult.load` reads."""
+
+LOG_BYTES = 2**20
+"""Of a failed trial's log, at most."""
+
+
+def main() -> None:
+    """Run the search that standard input orders; exit code 1 where it was interrupted."""
+    started, commands = time.monotonic(), open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
+    events = Events(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)  # what libraries print belongs to the log
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+    if not (line := commands.readline()):
+        sys.exit(1)
+    order, cancelled = json.loads(line), threading.Event()
+    events.run, folder = order["run"], Path(order["options"]["output_dir"])
+    threading.Thread(target=_listen, args=(commands, cancelled), daemon=True).start()
+    with ending_on_signals():
+        end = _search({**order["options"], "study_name": STUDY, "started": started}, events, cancelled)
+        if end is None:
+            sys.exit(1)
+        for number in (signal.SIGINT, *ENDING):
+            signal.signal(number, signal.SIG_IGN)
+        left = {} if end["state"] == INTERRUPTED else _left(folder, events)
+        end = left | end
+        texts = {name: text.replace("\0", "") for name, text in end.items() if isinstance(text, str)}
+        events.send({"end": end | texts})  # PostgreSQL holds no NUL, which the last line of a crash may have
+
+
+def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
+    """Turn lines into signals to this process; their end means that the server is gone."""
+    for line in commands:
+        cancelled.set()
+        os.kill(os.getpid(), SIGNALS[line.strip()])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
+    """Run it: how it ended; None where something else than its owner interrupted it."""
+    try:
+        from autotune.commands.search import search
+
+        search(**options, watch=events.watch)
+    except KeyboardInterrupt:
+        return {"state": "cancelled"} if cancelled.is_set() else None
+    except Exception as error:
+        kinds: dict[type, str] = {NothingFits: "nothing_fits", ProbeHostFailed: INTERRUPTED, StudyInUse: INTERRUPTED}
+        if (state := kinds.get(type(error), "failed")) == "failed":
+            traceback.print_exc()
+        return {"state": state, "headline": problem(error)["message"], "problem": problem(error)}
+    return {"state": "done"}
+
+
+def problem(error: Exception) -> dict[str, str]:
+    """An error as plain data: its type, message and advice, options as on the command line."""
+    written = (str(error) or "No further details.", "See the traceback in the search's log.")
+    message, advice = error.written if isinstance(error, AutotuneError) else written
+    return {"type": type(error).__name__, "message": scrubbed(message), "advice": scrubbed(advice)}
+
+
+class Events:
+    """What happens in a search as JSON lines; each trial and each round once, also those of earlier runs."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self.run = ""
+        self._out = out
+        self._sent: set[str] = set()
+        self._count = 0
+
+    def watch(self, progress: "Progress") -> None:
+        """Send what happened."""
+        self.catch_up(progress)
+        if progress.kind in ("trial", "confirmed", "stopping"):  # a signal's handler may call for the last one
+            return
+        self._count += 1
+        kind = "preparing" if progress.kind == "preparing" else "progress"
+        self._event(f"{kind}:{self.run}:{self._count}", kind, body(progress))
+
+    def catch_up(self, progress: "Progress") -> None:
+        """Send the trials and rounds that were not sent yet."""
+        for trial in progress.trials:
+            self._once(f"trial:{trial.number}", "trial", progress, trial)
+            for number in trial.rounds:
+                self._once(f"round:{trial.number}:{number}", "confirmed", progress, trial)
+
+    def _once(self, key: str, kind: str, progress: "Progress", trial: Trial) -> None:
+        if key not in self._sent:
+            self._event(key, kind, body(progress, trial))
+            self._sent.add(key)
+
+    def _event(self, key: str, kind: str, content: dict[str, Any]) -> None:
+        self.send({"event": {"key": key, "kind": kind, "body": content}})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write a line; nothing where nobody reads any more. A signal may have cut the line before it off."""
+        with contextlib.suppress(OSError):
+            self._out.write(f"\n{json.dumps(message)}\n")
+            self._out.flush()
+
+
+def body(progress: "Progress", trial: Trial | None = None) -> dict[str, Any]:
+    """A progress as plain data without paths. trial: the one that it is of, if that has ended."""
+    from autotune.core.units import finite
+    from autotune.report.live.text import baseline_of, doing_text
+    from autotune.report.trial_text import outcome_text
+
+    def speed(of: Trial | None) -> list[float | None] | None:
+        rate = of.samples_per_second if of else None
+        return None if rate is None else [finite(rate), finite(rate.low), finite(rate.high)]
+
+    first, best = (progress.trials[0] if progress.trials else None), progress.best
+    shown = trial.configuration if trial else progress.configuration
+    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    return {
+        "number": trial.number if trial else progress.number,
+        "configuration": shown and shown.unlike(baseline_of(progress, trial)),
+        "values": shown and {name: getattr(shown, name) for name in sizes} | dict(shown.settings),
+        "outcome": trial and trial.final.outcome.value,
+        "reason": "" if trial is None or trial.feasible else scrubbed(outcome_text(trial)),
+        "samples_per_second": speed(trial),
+        "peak_bytes": trial and trial.peak_bytes,
+        "warnings": [scrubbed(text) for text in trial.final.warnings] if trial else [],
+        "best": best and best.number,
+        "best_samples_per_second": speed(best),
+        "best_configuration": best and best.configuration.unlike(first.configuration if first else None),
+        "speedup": finite(progress.speedup),
+        "baseline_samples_per_second": speed(first),
+        "probes_left": progress.probes_left,
+        "seconds_left": progress.seconds_left,
+        "could_win": finite(progress.max_gain),
+        "doing": "" if trial else scrubbed(doing_text(progress)),
+        "message": scrubbed(progress.message),
+    }
+
+
+def _left(folder: Path, events: Events) -> dict[str, Any]:
+    """What the study left: headline, statement, result, and files relative to this folder; {} where it had not begun."""
+    from autotune.commands.result import TuningResult
+    from autotune.report import FILES
+    from autotune.study.plan import Progress
+
+    study = folder / STUDY
+    try:
+        result = TuningResult.load(study)
+    except AutotuneError:
+        return {}
+    answer = {name: value for name, value in result.to_dict().items() if name != "folder"}
+    events.catch_up(Progress("done", tuple(result.trials), best=result.best_trial, speedup=result.measured_speedup))
+    files = [f"{STUDY}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
+    files += _packed(folder, study, result.trials)
+    return {"headline": answer["headline"], "statement": answer["statement"], "result": answer, "files": files}
+
+
+def _packed(folder: Path, study: Path, trials: Sequence[Trial]) -> list[str]:
+    """Write the logs of failed trials, and the measurements as an archive that `TuningResult.load` reads; their names."""
+    place = folder / "artifacts"
+    place.mkdir(exist_ok=True)
+    for trial in trials:
+        log = study / "probes" / f"{trial.number:04d}" / "log.txt"
+        if trial.measurement.outcome is not Outcome.COMPLETED and log.exists():
+            end = log.read_bytes()[-LOG_BYTES:].decode(errors="replace")
+            (place / f"trial-{trial.number}.log").write_text(scrubbed(end), encoding="utf-8")
+    with tarfile.open(place / "study.tar.gz", "w:gz") as archive:
+        for path in sorted(path for name in ARCHIVED for path in study.rglob(name)):
+            data = read_json(path)
+            if path.name == "order.json":  # all else of it belongs to this machine
+                data = {"configuration": data["configuration"]}
+            content = json.dumps({name: value for name, value in data.items() if name != "log_tail"}).encode()
+            entry = tarfile.TarInfo(str(path.relative_to(study)))
+            entry.size, entry.mtime = len(content), path.stat().st_mtime
+            archive.addfile(entry, io.BytesIO(content))
+    return [str(path.relative_to(folder)) for path in sorted(place.iterdir())]
+
+
+if __name__ == "__main__":
+    main()

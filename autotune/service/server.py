@@ -1,0 +1,221 @@
+"""The server of `autotune serve`: its settings, the application made of its parts, its start and its end."""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import start_http_server
+
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.service import access, api, operation, pages, problems
+from autotune.service.accounts import Accounts
+from autotune.service.body import Roots
+from autotune.service.devices import Devices
+from autotune.service.dispatcher import Dispatcher
+from autotune.service.store import Store
+from autotune.service.stream import Hub
+from autotune.service.tables import hold_database, open_database
+
+CONNECTIONS_S = 3
+"""Seconds that answers may take to end once the server stops; what is left of the 30 is for the running searches."""
+
+log = structlog.get_logger("autotune")
+
+
+def default_state() -> Path:
+    """`$XDG_STATE_HOME/autotune`, by default ~/.local/state/autotune (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "autotune"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a server is run. Raises InvalidRequest where it would be open to a network without encryption."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321  #: 0: a free one
+    state: Path = field(default_factory=default_state)  #: folder of the database and of the running searches
+    database: str | None = None  #: URL; None: SQLite in the state folder
+    devices: tuple[str, ...] | None = None  #: that are lent, as cpu or cuda:0; None: all GPUs, else the CPU
+    models: Mapping[str, Path] = field(default_factory=dict)  #: name of a root -> its folder
+    data: Mapping[str, Path] = field(default_factory=dict)
+    hub: str = "off"  #: off, cached or online
+    hub_patterns: tuple[str, ...] = ()  #: of hub ids that requests may name
+    allowed_hosts: tuple[str, ...] = ()  #: names by which the server may be addressed, besides `host`
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: tuple[str, ...] = ()  #: addresses or networks of the proxies whose forwarded headers count
+    keep: float | None = None  #: days after which events and folders of ended searches go; None: never
+    log_format: str = "json"  #: or text
+    metrics_port: int | None = None  #: on the loopback, without a token
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequest("TLS needs a certificate and its key.", "Pass --tls-cert and --tls-key.")
+        if not (_is_loopback(self.host) or self.tls_cert or self.behind_proxy):
+            raise InvalidRequest(
+                f"{self.host} can be reached from other machines, and tokens would be sent to it unencrypted.",
+                "Pass --tls-cert and --tls-key, or --behind-proxy ADDRESS of a proxy that encrypts.",
+            )
+        for name, folder in [*self.models.items(), *self.data.items()]:
+            if not folder.is_dir():
+                raise InvalidRequest(f"The folder {folder} of {name!r} is not there.", "Write NAME=FOLDER.")
+
+    @property
+    def database_url(self) -> str:
+        """The database as SQLAlchemy names it; may hold a password."""
+        return self.database or f"sqlite:///{self.state / 'service.db'}"
+
+    def url(self, port: int) -> str:
+        """Address of the page on this port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application, with its database open and held until it has stopped.
+
+    Raises StorageFailed for a state folder or database that cannot be used, or that another server uses; InvalidRequest
+    for devices that are not there.
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan)
+    state = app.state
+    with contextlib.ExitStack() as stack:
+        _make_private(settings.state)
+        engine = open_database(settings.database_url)
+        stack.callback(engine.dispose)
+        stack.enter_context(hold_database(engine, settings.state))
+
+        def changed(search_id: str) -> None:
+            state.hub.wake(search_id)
+            state.dispatcher.wake()
+
+        state.settings, state.engine, state.hub = settings, engine, Hub()
+        state.store, state.accounts = Store(engine, changed), Accounts(engine)
+        state.devices = Devices(settings.devices)
+        state.roots = Roots(dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns)
+        keep = None if settings.keep is None else timedelta(days=settings.keep)
+        state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)
+        problems.install(app)
+        access.install(app)
+        operation.install(app)
+        for router in (api.router, pages.router, operation.router):
+            app.include_router(router)
+        state.closing = stack.pop_all()
+    return app
+
+
+def _make_private(state: Path) -> None:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        state.chmod(0o700)
+    except OSError as error:
+        raise StorageFailed(
+            f"The state folder {state} cannot be used: {error.strerror}.", "Name another one with --state."
+        ) from error
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The dispatcher runs as long as requests are answered; the database is let go once it has ended."""
+    dispatching = asyncio.create_task(app.state.dispatcher.run())
+    dispatching.add_done_callback(_log_failure)
+    try:
+        with app.state.closing:
+            yield
+            dispatching.cancel()
+            await asyncio.wait([dispatching])
+    finally:
+        dispatching.cancel()
+
+
+def _log_failure(dispatching: "asyncio.Task[None]") -> None:
+    if not dispatching.cancelled() and (error := dispatching.exception()):
+        log.critical("dispatcher_ended", exc_info=error)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, whose streams of events end when it stops, and which a second Ctrl-C ends wherever it is."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+            raise KeyboardInterrupt
+        super().handle_exit(sig, frame)
+        self.config.app.state.hub.close()  # type: ignore[union-attr]
+
+
+def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> None:
+    """Answer requests and run searches until SIGTERM or Ctrl-C; running searches go on at the next start.
+
+    announce: gets the address, the state folder, and the secret of the first admin token where there was none, once
+    requests are accepted. Raises as `create_app`, and InvalidRequest for an address or a certificate that cannot be used.
+    """
+    operation.log_to_stderr(settings.log_format)
+    with _listening(settings) as listener:
+        app = create_app(settings)
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(settings.behind_proxy),
+            forwarded_allow_ips=list(settings.behind_proxy),
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=CONNECTIONS_S,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidRequest(
+                f"The TLS certificate cannot be used: {error}.", "Check --tls-cert and --tls-key."
+            ) from error
+        if settings.metrics_port is not None:
+            try:
+                start_http_server(settings.metrics_port, "127.0.0.1", app.state.metrics.registry)
+            except OSError as error:
+                raise InvalidRequest(
+                    f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
+                ) from error
+        url = settings.url(listener.getsockname()[1])
+        announce({"url": url, "state": str(settings.state), "token": app.state.accounts.first_admin()})
+        server = _Server(config)
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn raises the signal again after the end
+            if server.force_exit:
+                raise
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """The socket of the server. Raises InvalidRequest for an address that is in use or not this machine's."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = "is in use" if getattr(error, "errno", 0) == errno.EADDRINUSE else f"cannot be used: {error}"
+        raise InvalidRequest(
+            f"Port {settings.port} of {settings.host} {reason}.", "Pass another --port, or end what uses it."
+        ) from error

@@ -1,0 +1,140 @@
+"""A dispatcher in a thread of a test, or as a process of its own that a test kills.
+
+python -m tests.service.dispatching URL STATE REPLAYING: dispatches the searches of this database until SIGTERM.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from autotune.commands.result import TuningResult
+from autotune.service.body import Roots
+from autotune.service.devices import Devices
+from autotune.service.dispatcher import Dispatcher, runner_environment
+from autotune.service.store import ENDED, Search, Store
+from autotune.service.tables import hold_database, open_database
+from autotune.study.store import locked
+from tests.service.searches import Replaying
+
+
+def dispatcher_of(store: Store, state: Path, replaying: Replaying, *devices: str, **options: Any) -> Dispatcher:
+    """A dispatcher whose searches are replayed, and carry the state folder as a mark; by default of the CPU."""
+    environment = runner_environment(state, given=replaying.environment) | {"AUTOTUNE_TEST": str(state)}
+    options = {"backoff_s": 0.01, "environment": environment, **options}
+    return Dispatcher(store, Devices(devices or ["cpu"]), Roots(), state, **options)
+
+
+@contextlib.contextmanager
+def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
+    """Within, it runs in a thread."""
+    loop = asyncio.new_event_loop()
+    running = loop.create_task(dispatcher.run())
+
+    def turn() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(running)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(running.cancel)
+        thread.join()
+
+
+def when(store: Store, search_id: str, holds: Callable[[Search], object], seconds: float = 90.0) -> Search:
+    """The search, once this holds of it."""
+    until = time.monotonic() + seconds
+    while True:
+        search = store.read(search_id)
+        assert search is not None
+        if holds(search):
+            return search
+        assert time.monotonic() < until, search
+        time.sleep(0.02)
+
+
+def ended(store: Store, search_id: str) -> Search:
+    """The search, once it has ended."""
+    return when(store, search_id, lambda search: search.state in ENDED)
+
+
+def states(store: Store, search_id: str) -> list[str]:
+    return [event.body["state"] for event in store.events(search_id) if event.kind == "state"]
+
+
+def trials_of(store: Store, search_id: str) -> list[int]:
+    """Numbers of the trials that were sent, in order."""
+    return [event.body["number"] for event in store.events(search_id, limit=5000) if event.kind == "trial"]
+
+
+def faults(store: Store, state: Path, search: Search) -> list[str]:
+    """What is wrong with a search that has ended `done` or `cancelled`; empty where it has one end, each trial and round of
+    its folder as one event, its result and its files, and nobody holds its folder."""
+    events = store.events(search.id, limit=5000)
+    keys = [event.key for event in events]
+    ends = [event.body["state"] for event in events if event.kind == "state"]
+    study = state / "searches" / search.id / "study"
+    result = TuningResult.load(study)
+    wanted = [f"trial:{trial.number}" for trial in result.trials]
+    wanted += [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
+    sent = [key for key in keys if key.startswith(("trial:", "round:"))]
+    kept = {
+        artifact.name: (store.artifact(search.id, artifact.name) or (None, b""))[1]
+        for artifact in store.artifacts(search.id)
+    }
+    checks = {
+        "lost: events have gaps": [event.seq for event in events] == list(range(1, len(events) + 1)),
+        "lost: its end": bool(ends) and ends[-1] == search.state and keys[-1].startswith("state:"),
+        "lost: trials have gaps": [trial.number for trial in result.trials] == list(range(len(result.trials))),
+        f"lost: events {sorted({*wanted} - {*sent})}": {*wanted} <= {*sent},
+        f"lost: measurements {sorted({*sent} - {*wanted})}": {*sent} <= {*wanted},
+        "lost: its result": (search.result or {}) | {"folder": None} == result.to_dict() | {"folder": None},
+        "lost: its files": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept}
+        and all(kept[name] == (study / name).read_bytes() for name in ("report.html", "result.json")),
+        "doubled: events": len({*keys}) == len(keys),
+        "doubled: ends": ends.count(search.state) == 1,
+    }
+    with locked(study):
+        return [fault for fault, is_right in checks.items() if not is_right]
+
+
+def check_ended_once(store: Store, state: Path, search: Search) -> None:
+    """It has no faults."""
+    assert faults(store, state, search) == []
+
+
+def serve(url: str, state: Path, replaying: Replaying) -> subprocess.Popen[bytes]:
+    """The process of below."""
+    words = [sys.executable, "-m", "tests.service.dispatching", url, str(state), str(replaying.folder)]
+    with (state / "serve.log").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | {"AUTOTUNE_TEST": str(state)})
+
+
+async def _dispatch(dispatcher: Dispatcher) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await dispatcher.run()
+
+
+def main() -> None:
+    url, state, replaying = sys.argv[1], Path(sys.argv[2]), Replaying(Path(sys.argv[3]))
+    engine = open_database(url)
+    with hold_database(engine, state), contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_dispatch(dispatcher_of(Store(engine), state, replaying)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+"""The dispatcher: searches run, end once, are cancelled, recovered and given up; with real processes and a real database."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.service import devices
+from autotune.service.body import Roots
+from autotune.service.devices import Devices
+from autotune.service.dispatcher import Dispatcher, runner_environment
+from autotune.service.store import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Store
+from tests.hurry import ROOT
+from tests.probe.processes import becomes_true, started_in
+from tests.service.dispatching import check_ended_once, dispatcher_of, dispatching, ended, states, trials_of, when
+from tests.service.searches import REQUEST, Replaying
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite alone: `test_kills.py` has both databases."""
+    return f"sqlite:///{tmp_path / 'state' / 'autotune.db'}"
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Names of two devices, where searches take both for the CPU."""
+    monkeypatch.setattr(devices, "choose_device", lambda name: None)
+    return ("cpu", "cuda:0")
+
+
+@pytest.fixture
+def store(engine: Any) -> Store:
+    return Store(engine)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a service, below which nothing runs in the end."""
+    (tmp_path / "state").mkdir(exist_ok=True)
+    yield tmp_path / "state"
+    assert becomes_true(lambda: not started_in(tmp_path / "state"), 20)
+
+
+@pytest.fixture
+def replaying(tmp_path: Path) -> Replaying:
+    return Replaying(tmp_path / "replaying")
+
+
+@pytest.fixture
+def submit(store: Store) -> Callable[..., str]:
+    """Submits a search with this change of the usual request: its id."""
+
+    def submit(owner: str = "anna", priority: int = 0, **request: Any) -> str:
+        return store.submit(owner, "a search", {**REQUEST, **request}, priority=priority)[0].id
+
+    return submit
+
+
+def test_a_search_ends_done_with_its_files_and_each_event_once(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        search = ended(store, search_id)
+    assert (search.state, search.attempt, search.lent, search.problem) == (DONE, 1, "cpu", None)
+    assert states(store, search_id) == [QUEUED, RUNNING, DONE]
+    assert trials_of(store, search_id) == [0, 1, 2, 3]
+    assert search.headline == (search.result or {})["headline"]
+    check_ended_once(store, state, search)
+    assert len(replaying.executed) == len(set(replaying.executed))
+
+
+def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    replaying.hold()
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        for number in range(2):
+            assert becomes_true(lambda number=number: len(replaying.executed) > number, 60)
+            running = when(store, search_id, lambda search, number=number: search.pid and search.attempt == number + 1)
+            os.kill(running.pid or 0, signal.SIGKILL)
+            when(store, search_id, lambda search, pid=running.pid: search.pid != pid)
+        replaying.release()
+        search = ended(store, search_id)
+    assert (search.state, search.attempt, search.interruptions) == (DONE, 3, 2)
+    assert states(store, search_id) == [QUEUED, RUNNING, QUEUED, RUNNING, QUEUED, RUNNING, DONE]
+    reasons = [
+        event.body["reason"] for event in store.events(search_id) if "reason" in event.body and event.kind == "state"
+    ]
+    assert all(reason.startswith("The search's process was killed by SIGKILL") for reason in reasons)
+    check_ended_once(store, state, search)
+
+
+def test_a_search_that_is_interrupted_five_times_has_failed_and_can_be_resumed(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        for attempt in range(1, 6):
+            running = when(store, search_id, lambda search, attempt=attempt: search.attempt == attempt and search.pid)
+            os.kill(running.pid or 0, signal.SIGKILL)
+        search = ended(store, search_id)
+        assert (search.state, search.attempt) == (FAILED, 5)
+        assert "SIGKILL" in (search.problem or {})["message"]
+        store.resume(search_id)
+        search = ended(store, search_id)
+    assert search.state == DONE
+    check_ended_once(store, state, search)
+
+
+@pytest.mark.parametrize("how", ["patient", "now"])
+def test_a_running_search_is_cancelled_with_what_it_measured(
+    how: str, store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    dispatcher = dispatcher_of(store, state, replaying)
+    with dispatching(dispatcher):
+        when(store, search_id, lambda search: trials_of(store, search_id))
+        replaying.hold()
+        store.cancel(search_id, now=how == "now")
+        dispatcher.wake()
+        if how == "patient":
+            time.sleep(0.3)
+            assert store.read(search_id).state == RUNNING
+            replaying.release()
+        search = ended(store, search_id)
+    assert search.state == CANCELLED
+    assert (search.result or {})["best"] is not None
+    check_ended_once(store, state, search)
+
+
+def test_a_queued_search_is_cancelled_without_being_started(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    replaying.hold()
+    first, second = submit(), submit()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        when(store, first, lambda search: search.pid)
+        store.cancel(second, now=False)
+        replaying.release()
+        ended(store, first)
+    assert states(store, second) == [QUEUED, CANCELLED]
+    assert not (state / "searches" / second).exists()
+
+
+def test_a_runner_that_ignores_its_cancellation_is_killed_after_the_grace(
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str]
+) -> None:
+    replaying = Replaying(tmp_path / "replaying", deaf=True)
+    replaying.hold()
+    search_id = submit()
+    dispatcher = dispatcher_of(store, state, replaying, grace_s=0.5)
+    with dispatching(dispatcher):
+        assert becomes_true(lambda: bool(replaying.executed), 60)
+        running = when(store, search_id, lambda search: search.pid)
+        store.cancel(search_id, now=False)
+        dispatcher.wake()
+        time.sleep(1.0)
+        assert psutil.Process(running.pid).status() != psutil.STATUS_ZOMBIE  # patience has no end
+        store.cancel(search_id, now=True)
+        dispatcher.wake()
+        search = ended(store, search_id)
+    assert states(store, search_id) == [QUEUED, RUNNING, CANCELLED]
+    assert search.result is None
+
+
+def test_a_search_in_which_nothing_fits_and_one_that_fails_keep_message_and_advice(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    searches = [submit(memory_limit="60MiB"), submit(fix={"precision": "fp17"}), submit(model="team:gone")]
+    with dispatching(dispatcher_of(store, state, replaying)):
+        nothing, failed, gone = (ended(store, search_id) for search_id in searches)
+    assert (nothing.state, failed.state, gone.state) == (NOTHING_FITS, FAILED, FAILED)
+    for search, kind in ((nothing, "NothingFits"), (failed, "InvalidRequest"), (gone, "InvalidRequest")):
+        assert search.problem is not None
+        assert search.problem["type"] == kind
+        assert search.problem["advice"]
+    assert nothing.headline == (nothing.problem or {})["message"]
+
+
+def test_one_device_runs_one_search_at_a_time_by_priority_and_two_run_two(
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
+) -> None:
+    replaying = Replaying(tmp_path / "replaying", cards=True)
+    replaying.hold()
+    first = submit("anna")
+    with dispatching(dispatcher_of(store, state, replaying)):
+        when(store, first, lambda search: search.pid)
+        later, sooner, other = submit("bert"), submit("carl", priority=5), submit("dora", device="cuda")
+        time.sleep(0.3)
+        assert [search.id for search in store.running()] == [first]
+        replaying.release()
+        assert ended(store, first).lent == "cpu"
+        began = [when(store, search_id, lambda search: search.started_at).started_at for search_id in (sooner, later)]
+        assert began[0] < began[1]
+        assert ended(store, sooner).ended_at <= began[1]
+        ended(store, later)
+        assert store.read(other).state == QUEUED  # there is no such device
+    replaying.hold()
+    another = submit("anna", device="cpu")
+    with dispatching(dispatcher_of(store, state, replaying, *two)):
+        assert becomes_true(lambda: len(store.running()) == 2, 30)
+        assert {search.id: search.lent for search in store.running()} == {other: "cuda:0", another: "cpu"}
+        replaying.release()
+        assert [ended(store, search_id).state for search_id in (other, another)] == [DONE, DONE]
+
+
+def test_a_user_runs_no_more_searches_than_the_limit(
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
+) -> None:
+    replaying = Replaying(tmp_path / "replaying", cards=True)
+    replaying.hold()
+    first, second, other = submit("anna"), submit("anna"), submit("bert")
+    with dispatching(dispatcher_of(store, state, replaying, *two, most_of_user=1)):
+        assert becomes_true(lambda: len(store.running()) == 2, 30)
+        assert {search.id for search in store.running()} == {first, other}
+        replaying.release()
+        assert [ended(store, search_id).state for search_id in (first, other, second)] == [DONE] * 3
+
+
+def test_a_stopped_server_leaves_its_search_running_and_the_next_one_ends_it(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        when(store, search_id, lambda search: trials_of(store, search_id))
+        replaying.hold()
+    assert store.read(search_id).state == RUNNING
+    assert not started_in(state)
+    replaying.release()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        search = ended(store, search_id)
+    assert (search.state, search.attempt) == (DONE, 2)
+    check_ended_once(store, state, search)
+
+
+def test_what_an_earlier_server_left_running_is_killed_after_the_grace(
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str]
+) -> None:
+    """A runner of a killed server that does not end, as one that hangs in the kernel."""
+    replaying = Replaying(tmp_path / "replaying")
+    search_id = submit()
+    claimed = store.claim(["cpu"])
+    assert claimed is not None
+    study = state / "searches" / search_id / "study"
+    hanging = subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(study)], env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True
+    )
+    assert becomes_true(lambda: (study / ".lock").exists(), 20)
+    store.started(search_id, 1, hanging.pid, psutil.Process(hanging.pid).create_time())
+    with dispatching(dispatcher_of(store, state, replaying, grace_s=1.0)):
+        assert hanging.wait(30) == -signal.SIGKILL
+        search = ended(store, search_id)
+    assert (search.state, search.attempt) == (DONE, 2)
+
+
+HANGING = """
+import sys, time
+from pathlib import Path
+from autotune.study.store import locked
+with locked(Path(sys.argv[1])):
+    time.sleep(1000)
+"""
+
+
+def test_a_process_that_has_the_number_of_a_dead_runner_is_left_alone(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    assert store.claim(["cpu"]) is not None
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as other:
+        store.started(search_id, 1, other.pid, psutil.Process(other.pid).create_time() - 100)
+        with dispatching(dispatcher_of(store, state, replaying, grace_s=0.1)):
+            assert ended(store, search_id).state == DONE
+        assert other.poll() is None
+        other.kill()
+
+
+def test_the_database_may_go_away_for_a_while(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call fails at first, as with a database that is started again."""
+    from autotune.core.errors import StorageFailed
+
+    failing = {"add_events", "started", "end", "running", "claim"}
+
+    def failing_once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name in failing:
+                failing.discard(name)
+                raise StorageFailed("The database cannot be used.", "Wait.")
+            return real(*arguments, **options)
+
+        return call
+
+    for name in list(failing):
+        monkeypatch.setattr(store, name, failing_once(name, getattr(store, name)))
+    search_id = submit()
+    dispatcher = dispatcher_of(store, state, replaying)
+    with dispatching(dispatcher):
+        while "claim" in failing:
+            dispatcher.wake()
+            time.sleep(0.05)
+        dispatcher.wake()
+        search = ended(store, search_id)
+    assert not failing
+    assert (search.state, search.attempt) == (DONE, 1)
+    check_ended_once(store, state, search)
+
+
+def test_old_searches_lose_their_events_and_their_folder_and_keep_their_result(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying, keep=timedelta(days=1))):
+        assert ended(store, search_id).state == DONE
+    assert (state / "searches" / search_id).exists()
+    with dispatching(dispatcher_of(store, state, replaying, keep=timedelta(0))):
+        assert becomes_true(lambda: not (state / "searches" / search_id).exists(), 20)
+    assert not store.events(search_id)
+    assert store.read(search_id).result is not None
+    assert store.artifact(search_id, "report.html") is not None
+
+
+SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "https_proxy", "AUTOTUNE_TOKEN", "PGPASSWORD", "SSH_AUTH_SOCK")
+
+
+@pytest.mark.parametrize(("hub", "offline"), [("off", "1"), ("cached", "1"), ("online", None)])
+def test_a_search_gets_none_of_the_servers_secrets(hub: str, offline: str | None, tmp_path: Path) -> None:
+    given = dict.fromkeys(SECRETS, "secret") | {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "HF_HOME": "/srv/hub",
+        "PYTHONPATH": "/srv/more",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    environment = runner_environment(tmp_path, hub, given)
+    assert environment.pop("HF_HUB_OFFLINE", None) == offline
+    assert environment.pop("HF_HUB_CACHE", None) == (None if hub == "off" else "/srv/hub/hub")
+    assert environment == {
+        "PATH": "/bin",
+        "HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HF_HOME": str(tmp_path / "huggingface"),
+        "PYTHONPATH": f"/srv/more{os.pathsep}{ROOT}",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def test_no_process_of_a_search_has_a_secret_in_its_environment(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "a-secret-of-the-server")
+    monkeypatch.setenv("PYTHONPATH", replaying.environment["PYTHONPATH"])
+    replaying.hold()
+    search_id = submit()
+    with dispatching(Dispatcher(store, Devices(["cpu"]), Roots(), state)):
+        assert becomes_true(lambda: bool(replaying.executed), 60)
+        running = when(store, search_id, lambda search: search.pid)
+        family = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
+        assert len(family) == 4  # search, supervisor, host, child
+        environments = [Path(f"/proc/{process.pid}/environ").read_bytes() for process in family]
+        replaying.release()
+        assert ended(store, search_id).state == DONE
+    assert not [environment for environment in environments if b"a-secret-of-the-server" in environment]
+
+
+def test_the_dispatcher_turns_while_searches_run(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    replaying.hold()
+    search_id = submit()
+    dispatcher = dispatcher_of(store, state, replaying)
+    with dispatching(dispatcher):
+        when(store, search_id, lambda search: search.pid)
+        before = dispatcher.ticked_at
+        dispatcher.wake()
+        assert becomes_true(lambda: dispatcher.ticked_at > before, 4)
+        replaying.release()
+
+
+def test_the_server_loads_nothing_heavy() -> None:
+    program = "import autotune.service.dispatcher, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ).stdout.split()
+    assert "autotune" in loaded
+    assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy"} & set(loaded)

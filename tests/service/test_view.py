@@ -1,0 +1,105 @@
+"""A search on a server is shown as one of this machine: the same lines and the same table."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from autotune.core import Outcome, Trial
+from autotune.report.live.terminal import trials_table
+from autotune.report.live.text import best_text, bound_text, left_text
+from autotune.report.live.views import print_line
+from autotune.service.runner import Events
+from autotune.service.view import View
+from autotune.study.plan import Progress
+from tests.makers import completed, configuration, ended, out_of_memory, trial
+
+TRIALS = (
+    trial(0, 40.0),
+    Trial(1, configuration(48), out_of_memory(configuration(48))),
+    Trial(2, configuration(16), ended(Outcome.CRASHED, reason="it fell: hard, twice")),
+    trial(3, 80.0, of=configuration(16, precision="bf16"), observed_warnings=("another process",)),
+)
+
+
+def progress(kind: str, number: int, trials: tuple[Trial, ...] = TRIALS, message: str = "") -> Progress:
+    trial = trials[number]
+    return Progress(
+        kind=kind,
+        trials=trials[: number + (kind == "trial")] if kind in ("probing", "trial") else trials,
+        number=number,
+        configuration=trial.configuration,
+        trial=trial if kind in ("trial", "confirmed") else None,
+        best=trials[3]
+        if number == 3 and kind != "probing"
+        else trials[0]
+        if (kind, number) != ("probing", 0)
+        else None,
+        probes_left=5,
+        seconds_left=61.0,
+        speedup=2.0 if number == 3 else 1.0,
+        max_gain=0.25,
+        message=message,
+    )
+
+
+def with_round(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """The same trials after a confirmation round of the last."""
+    measured = completed(trials[3].configuration, 81.0, round=1)
+    return (*trials[:3], Trial(3, trials[3].configuration, trials[3].measurement, (measured,)))
+
+
+SEARCH = (
+    Progress("preparing", (), message="estimating memory"),
+    *(progress(kind, number) for number in range(4) for kind in ("probing", "trial")),
+    progress("confirming", 3, message="round 1 of 3"),
+    progress("confirmed", 3, with_round(TRIALS)),
+    Progress("finishing", with_round(TRIALS), message="comparing losses"),
+)
+
+
+def remote(search: tuple[Progress, ...]) -> list[Progress]:
+    """The same, as it comes from a runner through a server to a client."""
+    lines, view = io.StringIO(), View()
+    events = Events(lines)
+    for progress in search:
+        events.watch(progress)
+    sent = [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
+    return [shown for event in sent if (shown := view.progress(event["kind"], event["body"]))]
+
+
+def printed(search: list[Progress]) -> list[str]:
+    console = Console(file=io.StringIO(), width=400)
+    for progress in search:
+        print_line(console, progress)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_lines_of_a_log_are_the_same() -> None:
+    lines = printed(remote(SEARCH))
+    assert lines == printed([*SEARCH])
+    assert len(lines) == 7
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_table_and_the_lines_below_are_the_same(width: int) -> None:
+    def drawn(progress: Progress) -> str:
+        console = Console(file=io.StringIO(), width=width)
+        console.print(trials_table(progress, width, 12, whole=True))
+        below = [best_text(progress), left_text(progress), bound_text(progress)]
+        return console.file.getvalue() + "\n".join(below)  # type: ignore[attr-defined]
+
+    shown = remote(SEARCH)
+    assert [progress.kind for progress in shown] == [progress.kind for progress in SEARCH]
+    for ours, theirs in zip(SEARCH, shown, strict=True):
+        if ours.trials:
+            assert drawn(theirs) == drawn(ours)
+
+
+def test_waiting_in_the_queue_is_a_line_and_the_end_is_none() -> None:
+    view = View()
+    waiting = view.progress("state", {"state": "queued", "attempt": 1, "reason": "the server was started again"})
+    assert waiting is not None
+    assert printed([waiting]) == ["queued: the server was started again"]
+    assert view.progress("state", {"state": "done", "attempt": 1}) is None
