@@ -23,6 +23,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.columns import AFTER, BEFORE, Column, setting_column
+from autotune.service.client import Client
 from autotune.space.file import describe_space, named_spaces, read_space
 from autotune.space.search_space import RuledOut
 from autotune.space.settings import SETTINGS, Setting
@@ -205,6 +206,7 @@ def api() -> str:
             *("## Functions", "", _rst(functions)),
             *("## The result", "", _rst(map(_class, classes))),
             *("## What a result is made of", "", _rst(map(_class, NOUNS))),
+            *("## A server's client", "", _rst([_class(Client)])),
             *("## Errors", "", _rst(map(_class, ERRORS))),
             *("## Warnings", "", _rst(map(_class, WARNINGS))),
         )

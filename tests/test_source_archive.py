@@ -40,3 +40,9 @@ def test_what_a_study_leaves_for_itself_is_not_in_it() -> None:
     finally:
         for path in made:
             path.unlink()
+
+
+def test_the_wheel_holds_every_file_of_the_package() -> None:
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed (of the extra dev)")
+    files = {file.distribution_path for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {name for name in tracked() if name.startswith("autotune/")} <= files

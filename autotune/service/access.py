@@ -4,16 +4,16 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from autotune.service.accounts import Caller, Session
 from fastapi import FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import APIKeyCookie, HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from autotune.service.accounts import Caller, Session
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
@@ -28,8 +28,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEALTH = ("/livez", "/readyz")
 """Paths that are asked for by address, whatever the server's name is."""
 
-_BEARER = HTTPBearer(auto_error=False, description="A token of `autotune token create`.")
-_COOKIE = APIKeyCookie(name=COOKIE, auto_error=False, description="A session of the page.")
+_Bearer = Annotated[Any, Security(HTTPBearer(auto_error=False, description="A token of `autotune token create`."))]
+_Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, description="A session of the page."))]
 
 
 class Failures:
@@ -100,7 +100,7 @@ def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
 def needs(role: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
 
-    async def check(request: Request, _bearer: Any = Security(_BEARER), _cookie: Any = Security(_COOKIE)) -> Caller:
+    async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> Caller:
         found = await run_in_threadpool(caller, request)
         session: Session | None = request.state.session
         if session and request.method not in SAFE:

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from anyio import CapacityLimiter, to_thread
-from autotune.service.accounts import Caller, Token
-from autotune.service.store import ENDED, QUEUED, RUNNING, Artifact, Event, Search, Store
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, create_model
 
 from autotune.service.access import address_of, needs
+from autotune.service.accounts import Caller, Token
 from autotune.service.body import SearchBody, checked, parse_body
 from autotune.service.problems import MEDIA_TYPE, SCHEMA, Problem
+from autotune.service.store import ENDED, QUEUED, RUNNING, Artifact, Event, Search, Store
 from autotune.service.stream import EVERY, Hub, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
 from autotune.space.file import describe_space, named_spaces

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from autotune.service.accounts import Caller
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune.core.errors import InvalidRequest, did_you_mean
@@ -27,6 +26,7 @@ from autotune.core.request import (
     TASKS,
     tuning_request,
 )
+from autotune.service.accounts import Caller
 from autotune.service.problems import InvalidField
 from autotune.space.file import named_spaces, read_yaml
 from autotune.study.limits import check_request
@@ -192,12 +192,9 @@ class Roots:
         return self._resolved(self.data, "dataset", name)
 
     def _resolved(self, roots: Mapping[str, Path], what: str, name: str) -> str:
-        if rooted := _ROOTED.fullmatch(name):
-            if rooted["root"] in roots:
-                return _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
-            raise InvalidRequest(
-                f"There is no root {rooted['root']!r} of {what}s.", did_you_mean(rooted["root"], roots)
-            )
+        rooted = _ROOTED.fullmatch(name)
+        if rooted and rooted["root"] in roots:
+            return _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
         if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
             if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
                 return name

@@ -185,7 +185,7 @@ class Client:
         from autotune.report import FILES
 
         search, output_dir = self.read(search_id), Path(output_dir)
-        names = {file["name"] for file in self._ask("GET", f"/searches/{search_id}/files")["files"]}
+        names = {file["name"] for file in self._ask("GET", f"/searches/{search_id}/files")}
         folder = None
         if ARCHIVE in names:
             output_dir.mkdir(parents=True, exist_ok=True)

@@ -155,7 +155,7 @@ class Metrics:
         self._durations = Histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS, **known)
         errors = Counter("autotune_database_errors", "Statements that the database refused", **known)
         sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
-        self._last = self._newest()
+        self._last = state.store.last_change()
         self.registry.register(self)  # type: ignore[arg-type]
 
     def describe(self) -> list[Any]:
@@ -185,10 +185,6 @@ class Metrics:
         with self._lock:
             self._count_events()
             return generate_latest(self.registry)
-
-    def _newest(self) -> int:
-        with reading(self._state.engine) as connection:
-            return connection.scalar(sa.select(sa.func.max(events.c.id))) or 0
 
     def _count_events(self) -> None:
         """Count what happened since the last time; the table of events is the only source."""

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from autotune.service.store import Conflict, LimitReached
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -15,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.paths import scrubbed
+from autotune.service.store import Conflict, KeyReused, LimitReached
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[Exception], int] = {
@@ -22,6 +22,7 @@ STATUS: Mapping[type[Exception], int] = {
     StudyInUse: 409,
     Conflict: 409,
     LimitReached: 429,
+    KeyReused: 422,
     StorageFailed: 503,
     InvalidRequest: 422,
 }

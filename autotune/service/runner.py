@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 STUDY = "study"
 """Name of the study in the search's folder."""
 
+INTERRUPTED = "interrupted"
+"""End of a search that failed for no reason of its own: it is worth another attempt."""
+
 SIGNALS = {b"patient": signal.SIGINT, b"now": signal.SIGTERM}
 """How a search is cancelled -> the signal that does so on the command line."""
 
-MEASURED = ("order.json", "measurement.json", "prospect.json", "estimated_peak.json")
-"""Files of a trial that its result is read from."""
+ARCHIVED = (
+    *("request.json", "result.json", "environment.json"),
+    *("order.json", "measurement.json", "prospect.json", "estimated_peak.json"),
+)
+"""Files of a study and of its trials that `TuningResult.load` reads."""
 
 LOG_BYTES = 2**20
 """Of a failed trial's log, at most."""
@@ -57,8 +63,10 @@ def main() -> None:
             sys.exit(1)
         for number in (signal.SIGINT, *ENDING):
             signal.signal(number, signal.SIG_IGN)
-        left = {} if end["state"] == "interrupted" else _left(folder, events)
-        events.send({"end": left | {name: value for name, value in end.items() if value is not None}})
+        left = {} if end["state"] == INTERRUPTED else _left(folder, events)
+        end = left | end
+        texts = {name: text.replace("\0", "") for name, text in end.items() if isinstance(text, str)}
+        events.send({"end": end | texts})  # PostgreSQL holds no NUL, which the last line of a crash may have
 
 
 def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
@@ -71,30 +79,24 @@ def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
 
 def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
     """Run it: how it ended; None where something else than its owner interrupted it."""
-    state, error = "done", None
     try:
         from autotune.commands.search import search
 
         search(**options, watch=events.watch)
     except KeyboardInterrupt:
-        if not cancelled.is_set():
-            return None
-        state = "cancelled"
-    except NothingFits as nothing:
-        state, error = "nothing_fits", problem(nothing)
-    except (ProbeHostFailed, StudyInUse) as broken:  # says nothing of the request: it is worth another attempt
-        state, error = "interrupted", problem(broken)
-    except Exception as failure:
-        traceback.print_exc()
-        state, error = "failed", problem(failure)
-    return {"state": state, "headline": error and error["message"], "problem": error}
+        return {"state": "cancelled"} if cancelled.is_set() else None
+    except Exception as error:
+        kinds: dict[type, str] = {NothingFits: "nothing_fits", ProbeHostFailed: INTERRUPTED, StudyInUse: INTERRUPTED}
+        if (state := kinds.get(type(error), "failed")) == "failed":
+            traceback.print_exc()
+        return {"state": state, "headline": problem(error)["message"], "problem": problem(error)}
+    return {"state": "done"}
 
 
 def problem(error: Exception) -> dict[str, str]:
     """An error as plain data: its type, message and advice, options as on the command line."""
-    message, advice = f"{error}" or "No further details.", "The end of the search's log shows more."
-    if isinstance(error, AutotuneError):
-        message, advice = error.written
+    written = (str(error) or "No further details.", "See the traceback in the search's log.")
+    message, advice = error.written if isinstance(error, AutotuneError) else written
     return {"type": type(error).__name__, "message": scrubbed(message), "advice": scrubbed(advice)}
 
 
@@ -162,7 +164,7 @@ def body(progress: "Progress", trial: Trial | None = None) -> dict[str, Any]:
         "warnings": [scrubbed(text) for text in trial.final.warnings] if trial else [],
         "best": best and best.number,
         "best_samples_per_second": speed(best),
-        "best_configuration": best and best.configuration.unlike(first and first.configuration),
+        "best_configuration": best and best.configuration.unlike(first.configuration if first else None),
         "speedup": finite(progress.speedup),
         "baseline_samples_per_second": speed(first),
         "probes_left": progress.probes_left,
@@ -200,11 +202,8 @@ def _packed(folder: Path, study: Path, trials: Sequence[Trial]) -> list[str]:
         if trial.measurement.outcome is not Outcome.COMPLETED and log.exists():
             end = log.read_bytes()[-LOG_BYTES:].decode(errors="replace")
             (place / f"trial-{trial.number}.log").write_text(scrubbed(end), encoding="utf-8")
-    reports = [study / name for name in ("request.json", "result.json", "environment.json")]
     with tarfile.open(place / "study.tar.gz", "w:gz") as archive:
-        for path in (*filter(Path.exists, reports), *sorted((study / "probes").rglob("*.json"))):
-            if path not in reports and path.name not in MEASURED:
-                continue
+        for path in sorted(path for name in ARCHIVED for path in study.rglob(name)):
             data = read_json(path)
             if path.name == "order.json":  # all else of it belongs to this machine
                 data = {"configuration": data["configuration"]}

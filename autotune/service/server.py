@@ -119,7 +119,7 @@ def create_app(settings: Settings) -> FastAPI:
 
         state.settings, state.engine, state.hub = settings, engine, Hub()
         state.store, state.accounts = Store(engine, changed), Accounts(engine)
-        state.devices = Devices(settings.devices)
+        state.devices = Devices.named(settings.devices)
         state.roots = Roots(dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns)
         keep = None if settings.keep is None else timedelta(days=settings.keep)
         state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)

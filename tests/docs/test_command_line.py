@@ -14,8 +14,8 @@ from tests.docs.pages import PAGES, generator
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
-COMMANDS_ALONE = {"doctor", "search-spaces", "studies"}
-OPTIONS_ALONE = {"as_json", "quiet"}
+COMMANDS_ALONE = {"doctor", "search-spaces", "studies", "serve", "token", "login"}
+OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
 FORMER = {"training_args", "base_arguments"}
 """Former names of `args`."""

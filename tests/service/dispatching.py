@@ -15,22 +15,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from autotune.commands.result import TuningResult
 from autotune.service.body import Roots
-from autotune.service.devices import Device, Devices
+from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
 from autotune.service.store import ENDED, Search, Store
 from autotune.service.tables import hold_database, open_database
+from autotune.study.store import locked
 from tests.service.searches import Replaying
 
-CPU = Devices((Device("cpu", "a CPU"),))
 
-
-def dispatcher_of(
-    store: Store, state: Path, replaying: Replaying, devices: Devices = CPU, **options: Any
-) -> Dispatcher:
-    """A dispatcher whose searches are replayed, and carry the state folder as a mark."""
+def dispatcher_of(store: Store, state: Path, replaying: Replaying, *devices: str, **options: Any) -> Dispatcher:
+    """A dispatcher whose searches are replayed, and carry the state folder as a mark; by default of the CPU."""
     environment = runner_environment(state, given=replaying.environment) | {"AUTOTUNE_TEST": str(state)}
-    return Dispatcher(store, devices, Roots(), state, environment=environment, **{"backoff_s": 0.01, **options})
+    options = {"backoff_s": 0.01, "environment": environment, **options}
+    return Dispatcher(store, Devices(devices or ["cpu"]), Roots(), state, **options)
 
 
 @contextlib.contextmanager
@@ -69,6 +68,39 @@ def when(store: Store, search_id: str, holds: Callable[[Search], object], second
 def ended(store: Store, search_id: str) -> Search:
     """The search, once it has ended."""
     return when(store, search_id, lambda search: search.state in ENDED)
+
+
+def states(store: Store, search_id: str) -> list[str]:
+    return [event.body["state"] for event in store.events(search_id) if event.kind == "state"]
+
+
+def trials_of(store: Store, search_id: str) -> list[int]:
+    """Numbers of the trials that were sent, in order."""
+    return [event.body["number"] for event in store.events(search_id, limit=5000) if event.kind == "trial"]
+
+
+def check_ended_once(store: Store, state: Path, search: Search) -> None:
+    """It has one end, each trial and round of its folder as one event, its files, and nobody holds its folder."""
+    events = store.events(search.id, limit=5000)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [event.body["state"] for event in events if event.kind == "state"].count(search.state) == 1
+    assert (events[-1].kind, events[-1].body["state"]) == ("state", search.state)
+    assert len({event.key for event in events}) == len(events)
+    folder = state / "searches" / search.id / "study"
+    result = TuningResult.load(folder)
+    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
+    assert sorted(trials_of(store, search.id)) == list(range(len(result.trials)))
+    rounds = [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
+    assert sorted(event.key for event in events if event.kind == "confirmed") == sorted(rounds)
+    assert search.result == {name: value for name, value in result.to_dict().items() if name != "folder"}
+    names = {artifact.name for artifact in store.artifacts(search.id)}
+    assert names >= {"report.html", "result.json", "request.json", "study.tar.gz"}
+    for name in ("report.html", "result.json"):
+        kept = store.artifact(search.id, name)
+        assert kept is not None
+        assert kept[1] == (folder / name).read_bytes()
+    with locked(folder):
+        pass
 
 
 def serve(url: str, state: Path, replaying: Replaying) -> subprocess.Popen[bytes]:

@@ -7,23 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from tests.conftest import RECORDED
 from tests.hurry import ROOT
 
-SITE = """
-import os, runpy, sys
+HURRIED = f"""
+import runpy, sys
 if "autotune.service.runner" in sys.orig_argv:
-    os.environ |= {variables!r}
-    runpy.run_path({hurried!r})
+    runpy.run_path({str(ROOT / "tests" / "hurried" / "sitecustomize.py")!r})
 """
-"""A `sitecustomize` that hurries runners as `tests.hurry` has it: they do not get the variables of the server."""
+"""A `sitecustomize` that hurries runners as `tests.hurry` has it, and leaves the server light."""
 
 
 @dataclass
@@ -47,13 +45,21 @@ class Server:
         """The entries of its log."""
         return [json.loads(line) for line in self.stderr.read_text().splitlines()]
 
-    def ended(self, search_id: str, seconds: float = 240.0) -> dict[str, Any]:
-        """The search once it has ended; fails where it has not by then."""
+    def submit(self, request: Mapping[str, Any]) -> str:
+        """The id of a new search."""
+        answer = self.http.post("/searches", json=dict(request))
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def when(self, search_id: str, seconds: float = 240.0, **facts: Any) -> dict[str, Any]:
+        """The search once these facts hold of it, by default that it has ended."""
         until = time.monotonic() + seconds
-        while not (search := self.http.get(f"/searches/{search_id}").json())["ended_at"]:
+        while True:
+            search = self.http.get(f"/searches/{search_id}").json()
+            if facts.items() <= search.items() if facts else search["ended_at"]:
+                return search  # type: ignore[no-any-return]
             assert time.monotonic() < until, search
-            time.sleep(0.2)
-        return search
+            time.sleep(0.1)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send it this signal; its exit code."""
@@ -61,28 +67,30 @@ class Server:
         return self.process.wait(90)
 
 
-def environment(folder: Path, recorded: bool = True) -> dict[str, str]:
-    """Variables of a server whose searches hurry. recorded: they are answered from a recording, without processes."""
-    site = folder / "site"
-    site.mkdir(exist_ok=True)
-    variables = {"AUTOTUNE_RECORDED": str(RECORDED)} if recorded else {}
-    hurried = str(ROOT / "tests" / "hurried" / "sitecustomize.py")
-    (site / "sitecustomize.py").write_text(SITE.format(variables=variables, hurried=hurried))
-    own = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "XDG_STATE_HOME": str(folder / "state")}
-    return {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNE_")} | own
+def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables of a server with its state below this folder. variables: its others, by default those of real, hurried
+    searches."""
+    if variables is None:
+        (site := folder / "site").mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(HURRIED)
+        variables = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    inherited = {name: value for name, value in variables.items() if not name.startswith("AUTOTUNE_")}
+    return inherited | {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *words: str, recorded: bool = True, token: str = "") -> Iterator[Server]:
-    """A server with its state below this folder, on a free port, lending the CPU. token: of one that was there before."""
+def serving(folder: Path, *words: str, variables: Mapping[str, str] | None = None, token: str = "") -> Iterator[Server]:
+    """A server on a free port that lends the CPU. variables: as of `environment`; token: where it was made before."""
     command = [sys.executable, "-m", "autotune", "serve", "--port", "0", "--devices", "cpu", "--json", *words]
     path = folder / "stderr"
     with path.open("a") as stderr:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment(folder, recorded), stdout=subprocess.PIPE, stderr=stderr, text=True
+            command, cwd=folder, env=environment(folder, variables), stdout=subprocess.PIPE, stderr=stderr, text=True
         )
-    try:
-        assert process.stdout is not None
+    assert process.stdout is not None
+    with process, contextlib.ExitStack() as ending:
+        ending.callback(process.kill)
+        ending.callback(process.terminate)
         text = ""
         while not text.endswith("}\n"):
             line = process.stdout.readline()
@@ -90,10 +98,6 @@ def serving(folder: Path, *words: str, recorded: bool = True, token: str = "") -
             text += line
         facts = json.loads(text)
         yield Server(process, facts["url"], facts["token"] or token, Path(facts["state"]), path)
-    finally:
-        process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.terminate()
             process.wait(90)
-        finally:
-            process.kill()
-            process.stdout.close()

@@ -7,33 +7,34 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from inspect import signature
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import psutil
 import pytest
 
-from autotune.commands.result import TuningResult
+from autotune.service import devices
 from autotune.service.body import Roots
-from autotune.service.devices import Device, Devices
+from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
-from autotune.service.store import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Search, Store
-from autotune.study.store import locked
+from autotune.service.store import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Store
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, started_in
-from tests.service.dispatching import dispatcher_of, dispatching, ended, serve, when
+from tests.service.dispatching import check_ended_once, dispatcher_of, dispatching, ended, states, trials_of, when
 from tests.service.searches import REQUEST, Replaying
 
-TWO = Devices((Device("cpu", "a CPU"), Device("cuda:0", "a card")))
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite alone: `test_kills.py` has both databases."""
+    return f"sqlite:///{tmp_path / 'state' / 'autotune.db'}"
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that name `database_url` run on PostgreSQL too."""
-    if "database_url" in metafunc.fixturenames:
-        kinds = ["sqlite", "postgresql"] if "database_url" in signature(metafunc.function).parameters else ["sqlite"]
-        metafunc.parametrize("database_url", kinds, indirect=True)
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Names of two devices, where searches take both for the CPU."""
+    monkeypatch.setattr(devices, "choose_device", lambda name: None)
+    return ("cpu", "cuda:0")
 
 
 @pytest.fixture
@@ -64,41 +65,8 @@ def submit(store: Store) -> Callable[..., str]:
     return submit
 
 
-def states(store: Store, search_id: str) -> list[str]:
-    return [event.body["state"] for event in store.events(search_id) if event.kind == "state"]
-
-
-def trials_of(store: Store, search_id: str) -> list[int]:
-    """Numbers of the trials that were sent, in order."""
-    return [event.body["number"] for event in store.events(search_id, limit=5000) if event.kind == "trial"]
-
-
-def check_ended_once(store: Store, state: Path, search: Search) -> None:
-    """It has one end, each trial and round of its folder as one event, its files, and nobody holds its folder."""
-    events = store.events(search.id, limit=5000)
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert [event.body["state"] for event in events if event.kind == "state"].count(search.state) == 1
-    assert (events[-1].kind, events[-1].body["state"]) == ("state", search.state)
-    assert len({event.key for event in events}) == len(events)
-    folder = state / "searches" / search.id / "study"
-    result = TuningResult.load(folder)
-    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
-    assert sorted(trials_of(store, search.id)) == list(range(len(result.trials)))
-    rounds = [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
-    assert sorted(event.key for event in events if event.kind == "confirmed") == sorted(rounds)
-    assert search.result == {name: value for name, value in result.to_dict().items() if name != "folder"}
-    names = {artifact.name for artifact in store.artifacts(search.id)}
-    assert names >= {"report.html", "result.json", "request.json", "study.tar.gz"}
-    for name in ("report.html", "result.json"):
-        kept = store.artifact(search.id, name)
-        assert kept is not None
-        assert kept[1] == (folder / name).read_bytes()
-    with locked(folder):
-        pass
-
-
 def test_a_search_ends_done_with_its_files_and_each_event_once(
-    store: Store, database_url: str, state: Path, replaying: Replaying, submit: Callable[..., str]
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:
     search_id = submit()
     with dispatching(dispatcher_of(store, state, replaying)):
@@ -221,7 +189,7 @@ def test_a_search_in_which_nothing_fits_and_one_that_fails_keep_message_and_advi
 
 
 def test_one_device_runs_one_search_at_a_time_by_priority_and_two_run_two(
-    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str]
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
 ) -> None:
     replaying = Replaying(tmp_path / "replaying", cards=True)
     replaying.hold()
@@ -240,7 +208,7 @@ def test_one_device_runs_one_search_at_a_time_by_priority_and_two_run_two(
         assert store.read(other).state == QUEUED  # there is no such device
     replaying.hold()
     another = submit("anna", device="cpu")
-    with dispatching(dispatcher_of(store, state, replaying, TWO)):
+    with dispatching(dispatcher_of(store, state, replaying, *two)):
         assert becomes_true(lambda: len(store.running()) == 2, 30)
         assert {search.id: search.lent for search in store.running()} == {other: "cuda:0", another: "cpu"}
         replaying.release()
@@ -248,12 +216,12 @@ def test_one_device_runs_one_search_at_a_time_by_priority_and_two_run_two(
 
 
 def test_a_user_runs_no_more_searches_than_the_limit(
-    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str]
+    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
 ) -> None:
     replaying = Replaying(tmp_path / "replaying", cards=True)
     replaying.hold()
     first, second, other = submit("anna"), submit("anna"), submit("bert")
-    with dispatching(dispatcher_of(store, state, replaying, TWO, most_of_user=1)):
+    with dispatching(dispatcher_of(store, state, replaying, *two, most_of_user=1)):
         assert becomes_true(lambda: len(store.running()) == 2, 30)
         assert {search.id for search in store.running()} == {first, other}
         replaying.release()
@@ -318,26 +286,6 @@ def test_a_process_that_has_the_number_of_a_dead_runner_is_left_alone(
         other.kill()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
-def test_a_server_that_is_killed_at_any_moment_ends_everything_once(
-    seed: int, store: Store, database_url: str, state: Path, tmp_path: Path, submit: Callable[..., str]
-) -> None:
-    replaying, chance = Replaying(tmp_path / "replaying", probe_s=0.1), Random(seed)
-    searches = [submit(owner) for owner in ("anna", "bert")]
-    for _ in range(4):
-        server = serve(database_url, state, replaying)
-        time.sleep(chance.uniform(0.5, 4.0))
-        server.kill()
-        server.wait()
-    server = serve(database_url, state, replaying)
-    found = [ended(store, search_id) for search_id in searches]
-    server.terminate()
-    assert server.wait(60) == 0
-    for search in found:
-        assert search.state == DONE
-        check_ended_once(store, state, search)
-
-
 def test_the_database_may_go_away_for_a_while(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,15 +293,18 @@ def test_the_database_may_go_away_for_a_while(
     from autotune.core.errors import StorageFailed
 
     failing = {"add_events", "started", "end", "running", "claim"}
-    for name in list(failing):
 
-        def call(*arguments: Any, name: str = name, real: Any = getattr(store, name), **options: Any) -> Any:
+    def failing_once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             if name in failing:
                 failing.discard(name)
                 raise StorageFailed("The database cannot be used.", "Wait.")
             return real(*arguments, **options)
 
-        monkeypatch.setattr(store, name, call)
+        return call
+
+    for name in list(failing):
+        monkeypatch.setattr(store, name, failing_once(name, getattr(store, name)))
     search_id = submit()
     dispatcher = dispatcher_of(store, state, replaying)
     with dispatching(dispatcher):
@@ -416,7 +367,7 @@ def test_no_process_of_a_search_has_a_secret_in_its_environment(
     monkeypatch.setenv("PYTHONPATH", replaying.environment["PYTHONPATH"])
     replaying.hold()
     search_id = submit()
-    with dispatching(Dispatcher(store, TWO, Roots(), state)):
+    with dispatching(Dispatcher(store, Devices(["cpu"]), Roots(), state)):
         assert becomes_true(lambda: bool(replaying.executed), 60)
         running = when(store, search_id, lambda search: search.pid)
         family = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]

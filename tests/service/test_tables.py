@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,6 +62,12 @@ def test_a_database_of_the_first_release_is_migrated_with_what_it_holds(database
 def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     search, _ = Store(engine).submit("anna", "first", {"model": "bert-mini"})
     assert Store(open_engine()).read(search.id) == search
+
+
+def test_a_new_database_may_be_opened_by_several_at_once(open_engine: Callable[[], Engine]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        engines = list(pool.map(lambda _: open_engine(), range(8)))
+    assert differences(engines[0]) == []
 
 
 def test_a_database_of_a_newer_version_is_refused(engine: Engine, open_engine: Callable[[], Engine]) -> None:

@@ -1,0 +1,469 @@
+"""What a request may say: fields and limits, names of models and data, spaces, training arguments."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pydantic import ValidationError
+
+from autotune.core.errors import InvalidRequest, InvalidSpace
+from autotune.core.request import OPTIONS
+from autotune.service.accounts import Caller
+from autotune.service.body import (
+    MOST_DEPTH,
+    TRAINING_ARGS,
+    InvalidField,
+    Roots,
+    SearchBody,
+    checked,
+    job_of,
+    parse_body,
+)
+from autotune.space.setup import PRIVATE
+from tests.service.application import SMALL, touched
+
+ANNA, ADMIN = Caller("anna", "submitter", "1"), Caller("root", "admin", "2")
+CANARY = "canary-5f2d"
+CONFIG = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    """Two roots with a model and data, and files beside them that nobody may read."""
+    model = tmp_path / "models" / "bert"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / "small.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / ".hidden").mkdir()
+    (tmp_path / "models" / ".hidden" / "config.json").write_text(json.dumps(CONFIG))
+    data = tmp_path / "data" / "texts"
+    data.mkdir(parents=True)
+    (data / "corpus.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "canary.json").write_text(json.dumps(CONFIG | {"name": CANARY}))
+    (tmp_path / "canary.jsonl").write_text(json.dumps({"text": CANARY}))
+    (tmp_path / "canary").mkdir()
+    (tmp_path / "canary" / "config.json").write_text(json.dumps(CONFIG | {"name": CANARY}))
+    return Roots({"team": tmp_path / "models"}, {"team": tmp_path / "data"})
+
+
+def body(**fields: Any) -> SearchBody:
+    return SearchBody.model_validate(SMALL | fields)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def test_json_is_read_to_its_greatest_depth() -> None:
+    assert parse_body(nested(MOST_DEPTH)) is not None
+    with pytest.raises(ValueError, match="32 levels"):
+        parse_body(nested(MOST_DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "nul", "{'a': 1}", "[1,]"),
+        *("NaN", "[Infinity]", '{"a": -Infinity}', "1e999", '"\\u0000"', '{"\\u0000": 1}', '"\\ud800"', '["\\udfff"]'),
+        "1" * 5000,
+        nested(100_000).decode(),
+    ],
+)
+def test_what_is_no_json_or_cannot_be_stored_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_body(text.encode())
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(ValueError, match="decode"):
+        parse_body(b'"\xff"')
+
+
+# Fields ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust_code() -> None:
+    of_the_server = {"name", "priority", "args", "model", "global_batch_size"}
+    without = {"trust_remote_code", "output_dir", "study_name", "report_to"}
+    assert set(SearchBody.model_fields) == {*OPTIONS} - without | of_the_server
+
+
+@pytest.mark.parametrize(
+    "name", ["trust_remote_code", "output_dir", "study_name", "report_to", "fresh", "watch", "model_init"]
+)
+def test_other_fields_are_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidField, match=name) as error:
+        body(**{name: True})
+    assert error.value.pointer == f"/{name}"
+
+
+def test_a_misspelt_field_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidField, match="'n_trials'"):
+        body(n_trails=3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n_trials": 201},
+        {"n_trials": "20"},
+        {"n_trials": True},
+        {"global_batch_size": 0},
+        {"global_batch_size": 2**20 + 1},
+        {"global_batch_size": 8.0},
+        {"task": "speech"},
+        {"sampler": "magic"},
+        {"objective": "money"},
+        {"device": "tpu"},
+        {"device": "cuda:1; rm"},
+        {"headroom": float("nan")},
+        {"fix": {"precision": None}},
+        {"fix": {"precision": float("inf")}},
+        {"fix": ["precision=bf16"]},
+        {"only": {"precision": {"a": 1}}},
+        {"args": {"optim": [1]}},
+        {"args": {"lr_scheduler_kwargs": {"a": {"b": 1}}}},
+        {"name": "a" * 121},
+        {"name": "two\nlines"},
+        {"priority": 101},
+        {"model": ""},
+        {"model": "\0"},
+        {"seed": -1},
+        {"seed": 2**31},
+    ],
+)
+def test_values_out_of_their_limits_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        body(**fields)
+
+
+def test_values_at_their_limits_are_taken() -> None:
+    assert body(n_trials=200, global_batch_size=2**20, name="ä" * 120, priority=-100, seed=2**31 - 1, device="cuda:12")
+
+
+def test_a_checked_request_has_what_was_given_and_what_limits_it(roots: Roots) -> None:
+    request = checked(body(fix={"precision": "bf16"}, name="mine", priority=-3), roots, ANNA)
+    assert request == SMALL | {"timeout": "24h", "fix": {"precision": "bf16"}, "name": "mine", "priority": -3}
+    assert json.loads(json.dumps(request)) == request
+
+
+def test_a_request_that_was_checked_is_checked_again_to_the_same(roots: Roots) -> None:
+    request = checked(body(model="team:bert", args={"learning_rate": 1e-4}, only={"workers": [0, 2]}), roots, ANNA)
+    assert checked(SearchBody.model_validate(request), roots, ANNA) == request
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"timeout": "25h"}, "/timeout"),
+        ({"timeout": 86_401}, "/timeout"),
+        ({"probe_timeout": "2d"}, "/probe_timeout"),
+        ({"priority": 1}, "/priority"),
+        ({"device": "cuda"}, "/device"),
+        ({"device": "cuda:1"}, "/device"),
+        ({"args": {"output_dir": "x"}}, "/args/output_dir"),
+        ({"args": {"dataloader_num_workers": 65}}, "/args/dataloader_num_workers"),
+        ({"args": {"dataloader_num_workers": "many"}}, "/args/dataloader_num_workers"),
+        ({"args": {"optim_args": "/etc/passwd"}}, "/args/optim_args"),
+        ({"args": {"lr_scheduler_kwargs": '{"a": 1}'}}, "/args/lr_scheduler_kwargs"),
+        ({"args": {"lr_scheduler_kwargs": {"a": "~/x"}}}, "/args/lr_scheduler_kwargs"),
+        ({"args": {"label_names": ["..\\x"]}}, "/args/label_names"),
+        ({"model": "nothing"}, "/model"),
+        ({"dataset": "nothing"}, "/dataset"),
+        ({"tokenizer": "nothing", "dataset": "team:texts"}, "/tokenizer"),
+        ({"space": "defualt"}, "/space"),
+        ({"space": "/etc/passwd"}, "/space"),
+        ({"space": "a: &a [1]\nparameters: {workers: [*a]}"}, "/space"),
+        ({"space": "parameters: {workers: ["}, "/space"),
+        ({"space": "# " + "ä" * 8192}, "/space"),
+        ({"space": "parameters:\n" + "[" * 10_000}, "/space"),
+        ({"space": "parameters: !!python/object/apply:os.system [ls]"}, "/space"),
+    ],
+)
+def test_a_field_that_no_search_could_have_is_pointed_at(fields: dict[str, Any], pointer: str, roots: Roots) -> None:
+    with pytest.raises(InvalidField) as error:
+        checked(body(**fields), roots, ANNA, ("cpu",))
+    assert error.value.pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"fix": {"presicion": "bf16"}}, "presicion"),
+        ({"fix": {"precision": "bf17"}}, "bf17"),
+        ({"fix": {"workers": 0}, "only": {"workers": [0]}}, "workers"),
+        ({"memory_limit": "much"}, "much"),
+        ({"timeout": "soon"}, "soon"),
+        ({"tokenizer": "team:bert"}, "dataset"),
+        ({"args": {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}}, "3 x 3"),
+        ({"require_parity": True, "allow_loss_difference": True}, "opposites"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused(fields: dict[str, Any], word: str, roots: Roots) -> None:
+    with pytest.raises(InvalidRequest, match=word):
+        checked(body(**fields), roots, ANNA)
+
+
+def test_admins_may_go_first(roots: Roots) -> None:
+    assert checked(body(priority=100), roots, ADMIN)["priority"] == 100
+
+
+def test_no_training_argument_is_allowed_that_stays_private_or_names_a_place() -> None:
+    assert not TRAINING_ARGS & {*PRIVATE, "deepspeed", "fsdp_config", "accelerator_config", "report_to", "debug"}
+    assert not [name for name in TRAINING_ARGS if name.startswith(("hub_", "push_to", "trackio", "logging_dir"))]
+
+
+# Spaces -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_inline_space_is_written_into_the_folder_of_the_search(roots: Roots, tmp_path: Path) -> None:
+    text = "parameters:\n  precision: [fp32, bf16]\n"
+    request = checked(body(space=text), roots, ANNA)
+    assert request["space"] == text
+    options = job_of(request, roots, tmp_path, "cpu")
+    assert options["space"] == str(tmp_path / "space.yaml")
+    assert Path(options["space"]).read_text() == text
+
+
+def test_a_wrong_setting_in_an_inline_space_is_named_with_its_line(roots: Roots) -> None:
+    with pytest.raises(InvalidSpace, match=r"^space:2: .*presicion"):
+        checked(body(space="parameters:\n  presicion: [fp32]\n"), roots, ANNA)
+
+
+def test_a_shipped_space_is_taken_by_its_name(roots: Roots, tmp_path: Path) -> None:
+    assert job_of(checked(body(space="quick"), roots, ANNA), roots, tmp_path, "cpu")["space"] == "quick"
+
+
+# Names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_below_the_roots_become_paths_when_the_search_starts(roots: Roots, tmp_path: Path) -> None:
+    request = checked(body(model="team:bert", dataset="team:texts/corpus.jsonl", tokenizer="team:bert"), roots, ANNA)
+    assert str(tmp_path) not in json.dumps(request)
+    options = job_of(request | {"name": "n", "priority": 1}, roots, tmp_path / "here", "cuda:1")
+    assert options == SMALL | {
+        "model": str(tmp_path / "models" / "bert"),
+        "dataset": str(tmp_path / "data" / "texts" / "corpus.jsonl"),
+        "tokenizer": str(tmp_path / "models" / "bert"),
+        "timeout": "24h",
+        "device": "cuda:1",
+        "output_dir": str(tmp_path / "here"),
+        "study_name": "study",
+        "trust_remote_code": False,
+    }
+
+
+def test_config_files_and_folders_of_data_can_be_named(roots: Roots) -> None:
+    assert checked(body(model="team:small.json", dataset="team:texts"), roots, ANNA)
+
+
+def test_what_is_below_the_roots_is_listed_by_the_names_that_are_taken(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "models" / "out").symlink_to(tmp_path / "canary")
+    (tmp_path / "models" / "no name.txt").touch()
+    assert roots.names("models") == ["team:small.json", "team:bert"]
+    assert roots.names("data") == ["team:texts", "team:texts/corpus.jsonl"]
+
+
+def test_messages_have_the_names_and_not_the_paths(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "models" / "bert" / "config.json").write_text("{}")
+    (tmp_path / "data" / "texts" / "corpus.jsonl").write_text("")
+    for fields, message in [
+        ({"model": "team:bert"}, "team:bert"),
+        ({"dataset": "team:texts/corpus.jsonl"}, "corpus.jsonl"),
+    ]:
+        with pytest.raises(InvalidRequest, match=message) as error:
+            checked(body(**fields), roots, ANNA)
+        assert str(tmp_path) not in str(error.value)
+
+
+def spellings(outside: Path) -> list[str]:
+    """Names that lead, or could be read to lead, to these files outside of the root."""
+    up, file = "..", outside.name
+    paths = [
+        *(
+            f"{up}/{file}",
+            f"{up}/{up}/{file}",
+            f"bert/{up}/{up}/{file}",
+            f"./{up}/{file}",
+            f"{up}//{file}",
+            f"bert/./{up}/{up}/{file}",
+        ),
+        *(
+            str(outside),
+            f"/{outside}",
+            f"//{outside}",
+            f"~/{file}",
+            f"~root/{file}",
+            f"{up}\\{file}",
+            f"bert\\{up}\\{up}\\{file}",
+        ),
+        *("/etc/passwd", "../../../../../../etc/passwd", "/proc/self/environ", "/proc/self/fd/0", "/dev/stdin", "."),
+        *(f".hidden/{up}/{up}/{file}", ".hidden", "bert/", "/bert", "bert//config.json", "bert/.", "bert/.."),
+        *(
+            f"C:\\{file}",
+            f"\\\\host\\{file}",
+            f"{up}/{file}#",
+            f"{up}/{file}?x",
+            f"#/{up}/{file}",
+            f"bert#/{up}/{up}/{file}",
+        ),
+        *(
+            f"file:{outside}",
+            f"file://{outside}",
+            f"file://localhost{outside}",
+            f"http://127.0.0.1/{file}",
+            f"hf://{file}",
+            "s3://b/k",
+        ),
+    ]
+    unicode = {
+        "two dot leader": "\u2025",
+        "fullwidth": "\uff0e\uff0e",
+        "small": "\ufe52\ufe52",
+        "leader": "\u2024\u2024",
+    }
+    paths += [f"{dots}/{file}" for dots in unicode.values()]
+    paths += [
+        f"{up}{slash}{file}"
+        for slash in ("\u2215", "\u2044", "\uff0f", "\u29f8", "%c0%af", "%5c", "%255c", "\t/", "\n/", "\0/")
+    ]
+    encoded = [quote(path, safe="") for path in paths[:13]]
+    paths += encoded + [quote(path, safe="") for path in encoded] + [path.replace("..", "%2e%2e") for path in paths[:6]]
+    paths += [f"{path}{end}" for path in paths[:6] for end in ("\0", "\0.json", "%00", "%00.json", " ", ".", "/", ";x")]
+    return [name for path in paths for name in (f"team:{path}", path)]
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset", "tokenizer"])
+def test_no_spelling_of_a_path_leads_out_of_a_root(kind: str, roots: Roots, tmp_path: Path) -> None:
+    outside = tmp_path / ("canary.jsonl" if kind == "dataset" else "canary.json")
+    names = spellings(outside) + (spellings(tmp_path / "canary") if kind != "dataset" else [])
+    assert len(set(names)) >= 200
+    resolve: Callable[[str], str] = getattr(roots, kind)
+    for name in names:
+        with pytest.raises(InvalidRequest) as error:
+            resolve(name)
+        assert CANARY not in str(error.value)
+
+
+def test_no_name_has_a_file_outside_of_the_roots_opened(roots: Roots, tmp_path: Path) -> None:
+    with touched() as events:
+        for name in [*spellings(tmp_path / "canary.json"), *spellings(tmp_path / "canary")]:
+            for fields in ({"model": name}, {"model": "team:bert", "dataset": name}):
+                with pytest.raises((InvalidRequest, ValidationError)):
+                    checked(body(**fields), roots, ANNA)
+    assert [event for event in events if str(tmp_path / "canary") in event or "passwd" in event] == []
+    assert [event for event in events if str(tmp_path / "models") in event], "the check sees what is opened"
+
+
+@pytest.mark.parametrize("place", ["bert2", "bert/config.json", "bert/vocab.txt", "bert/more"])
+def test_a_link_out_of_the_root_is_not_followed(place: str, roots: Roots, tmp_path: Path) -> None:
+    link = tmp_path / "models" / place
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / ("canary" if "." not in place else "canary.json"))
+    with pytest.raises(InvalidRequest, match="on this server"):
+        roots.model(f"team:{place.partition('/')[0]}")
+
+
+def test_a_link_within_the_root_is_followed(roots: Roots, tmp_path: Path) -> None:
+    """As the hub's cache has its files."""
+    (tmp_path / "models" / "blob").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / "bert" / "config.json").unlink()
+    (tmp_path / "models" / "bert" / "config.json").symlink_to("../blob")
+    (tmp_path / "models" / "same").symlink_to("bert")
+    assert roots.model("team:same") == str(tmp_path / "models" / "bert")
+
+
+def test_a_folder_that_became_a_link_since_it_was_checked_is_refused_at_the_start(roots: Roots, tmp_path: Path) -> None:
+    request = checked(body(model="team:bert"), roots, ANNA)
+    (tmp_path / "models" / "bert").rename(tmp_path / "models" / "old")
+    (tmp_path / "models" / "bert").symlink_to(tmp_path / "canary")
+    with pytest.raises(InvalidField, match="no model 'team:bert'"):
+        job_of(request, roots, tmp_path, "cpu")
+
+
+def test_what_is_no_file_is_not_opened(roots: Roots, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "models" / "pipe")
+    os.mkfifo(tmp_path / "data" / "pipe.jsonl")
+    for resolve, name in ((roots.model, "team:pipe"), (roots.dataset, "team:pipe.jsonl")):
+        with pytest.raises(InvalidRequest, match="on this server"):
+            resolve(name)
+
+
+def test_a_file_that_is_too_long_for_a_config_is_not_read(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "models" / "long.json").write_text(" " * (2**20 + 1))
+    with pytest.raises(InvalidRequest, match="1 MiB"):
+        roots.model("team:long.json")
+
+
+# Code -------------------------------------------------------------------------------------------------------------
+
+
+class Canary:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("unpickled",)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_with_code_of_its_own_is_refused(file: str, roots: Roots, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "bert"
+    (folder / file).write_text(json.dumps(CONFIG | {"auto_map": {"AutoConfig": "code.Config"}}))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(InvalidField, match="Python code of its own"):
+        checked(body(model="team:bert"), roots, ANNA)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"])
+def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
+    file: str, roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "models" / "bert"
+    (folder / file).write_bytes(pickle.dumps(Canary()))
+    with pytest.raises(InvalidField, match="pickled"):
+        checked(body(model="team:bert"), roots, ANNA)
+    (folder / f"{file.partition('_')[0].replace('pytorch', '')}").parent.mkdir(exist_ok=True)
+    (folder / ("adapter_model.safetensors" if "adapter" in file else "model.safetensors")).touch()
+    assert checked(body(model="team:bert"), roots, ANNA)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize("name", ["data.pkl", "data.pt", "data.bin", "data.npy", "data.py"])
+def test_data_of_other_kinds_are_refused(name: str, roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "data" / name).write_bytes(pickle.dumps(Canary()))
+    with pytest.raises(InvalidRequest, match="ending"):
+        checked(body(dataset=f"team:{name}"), roots, ANNA)
+
+
+# The hub ----------------------------------------------------------------------------------------------------------
+
+
+def with_hub(roots: Roots, *patterns: str, hub: str = "cached") -> Roots:
+    return Roots(roots.models, roots.data, hub, patterns)
+
+
+def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> None:
+    some = with_hub(roots, "google/*", "gpt2", "squad*")
+    assert some.model("google/bert-x") == "google/bert-x"
+    assert some.model("gpt2") == "gpt2"
+    assert some.dataset("squad:plain-text") == "squad:plain-text"
+    for other in ("meta/x", "google", "gpt2x"):
+        with pytest.raises(InvalidRequest, match="hub"):
+            some.model(other)
+    with pytest.raises(InvalidRequest, match="on this server"):
+        with_hub(roots, "*", hub="off").model("google/bert-x")
+
+
+def test_no_path_is_a_hub_id(roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the canary is a folder of that name
+    for name in ["canary", *spellings(tmp_path / "canary")]:
+        with pytest.raises(InvalidRequest):
+            with_hub(roots, "*").model(name)

@@ -1,0 +1,171 @@
+"""The server's start and end: what is refused, what it prints, and that nothing is lost when it stops."""
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.core.errors import InvalidRequest
+from autotune.service.server import Settings
+from tests.service.searches import REQUEST, Replaying
+from tests.service.servers import environment, serving
+from tests.test_architecture import HEAVY, loaded_by
+
+REPLAYED = dict(REQUEST)
+
+
+def refused(folder: Path, *words: str) -> str:
+    """What `autotune serve` says that does not start, with exit code 1 or 2."""
+    command = [sys.executable, "-m", "autotune", "serve", "--devices", "cpu", *words]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2)
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    return line
+
+
+# Settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "gpu-machine"])
+def test_an_address_that_others_reach_wants_encryption(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="unencrypted"):
+        Settings(host=host)
+    Settings(host=host, behind_proxy=("10.0.0.1",))
+    Settings(host=host, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_the_loopback_wants_nothing(host: str) -> None:
+    assert Settings(host=host).url(80) == f"http://{f'[{host}]' if ':' in host else host}:80"
+
+
+def test_half_of_a_certificate_and_a_root_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="needs a certificate and its key"):
+        Settings(tls_cert=tmp_path / "cert")
+    with pytest.raises(InvalidRequest, match="models-of-mine"):
+        Settings(models={"team": tmp_path / "models-of-mine"})
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    words = ["--port", "0", "--tls-cert", "none.pem", "--tls-key", "none.key"]
+    assert "The TLS certificate cannot be used" in refused(tmp_path, *words)
+
+
+def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"Port {port} of 127.0.0.1 is in use" in refused(tmp_path, "--port", f"{port}")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be used" in refused(tmp_path, "--port", "0", "--state", str(tmp_path / "file" / "state"))
+
+
+# Start ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_is_light(tmp_path: Path) -> None:
+    assert not loaded_by("import autotune.service.server") & {*HEAVY, "optuna", "pandas", "matplotlib", "scipy"}
+    with serving(tmp_path) as server:
+        assert server.http.get("/me").status_code == 200
+        assert psutil.Process(server.process.pid).memory_info().rss < 150e6
+
+
+def test_a_first_start_makes_a_private_folder_and_the_only_admin(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        assert stat.S_IMODE(server.state.stat().st_mode) == 0o700
+        assert server.http.get("/me").json()["role"] == "admin"
+        first = server.token
+        assert "Another autotune serve uses" in refused(tmp_path, "--port", "0")
+    assert first not in (tmp_path / "stderr").read_text()
+    with serving(tmp_path, token=first) as again:
+        assert again.token == first
+        assert again.http.get("/me").status_code == 200
+
+
+# End ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replaying(tmp_path: Path) -> Replaying:
+    return Replaying(tmp_path / "replaying")
+
+
+def has_begun(search: dict[str, Any]) -> bool:
+    return "probing" in ((search["progress"] or {}).get("doing") or "")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
+    number: signal.Signals, tmp_path: Path, replaying: Replaying
+) -> None:
+    replaying.hold()
+    streamed: list[str] = []
+    with serving(tmp_path, variables=replaying.environment) as server:
+        search_id, token = server.submit(REPLAYED), server.token
+        http = server.http
+
+        def listen() -> None:
+            with http.sse(f"/searches/{search_id}/events") as source:
+                streamed.extend(event.data for event in source)
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        until(lambda: has_begun(http.get(f"/searches/{search_id}").json()))
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        assert processes
+        assert server.stop(number) == 0
+        listening.join(10)
+        assert not listening.is_alive()
+        assert not psutil.wait_procs(processes, 30)[1]
+    assert streamed
+    replaying.release()
+    with serving(tmp_path, variables=replaying.environment, token=token) as server:
+        search = server.when(search_id)
+    assert (search["state"], search["attempt"]) == ("done", 2)
+    assert len(replaying.executed) == search["result"]["trials"] + confirmations(replaying) + 1
+
+
+def confirmations(replaying: Replaying) -> int:
+    return len([folder for folder in replaying.executed if "round" in str(folder)])
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    """Its search ignores the first one: the server would wait for it for 30 s."""
+    replaying = Replaying(tmp_path / "replaying", deaf=True)
+    replaying.hold()
+    with serving(tmp_path, variables=replaying.environment) as server:
+        search_id = server.submit(REPLAYED)
+        until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGINT)
+        until(lambda: "Waiting for application shutdown." in [entry["event"] for entry in server.log])
+        assert server.process.poll() is None
+        assert server.stop(signal.SIGINT) == 130
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, 30)
+
+
+def test_its_log_is_json_to_the_last_line(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.stop()
+    assert {"uvicorn.error"} <= {entry["logger"] for entry in server.log}
+    assert json.dumps(server.log)
