@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from autotune.core import errors
-from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
+from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def connect(url: str, token: str | None = None) -> "Client":
 
 
 class Client:
-    """Searches on one server. Every method raises InvalidRequest for what the server refuses, AutotuneError where it is out of
-    reach."""
+    """Searches on one server. Every method raises InvalidRequest for what the server refuses, ServerFailed where it is out of
+    reach or cannot answer now."""
 
     def __init__(self, url: str, token: str) -> None:
         try:
@@ -105,6 +105,7 @@ class Client:
             base_url=f"{url}{API}",
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(30.0, read=SILENCE_S),
+            limits=httpx2.Limits(max_keepalive_connections=0),  # nothing stays open that somebody would have to close
             event_hooks={"response": [self._check]},
         )
         self._lost = httpx2.TransportError
@@ -229,8 +230,8 @@ class Client:
                 sleep(wait)
         raise AssertionError("unreachable")
 
-    def _out_of_reach(self, error: Exception) -> AutotuneError:
-        return AutotuneError(
+    def _out_of_reach(self, error: Exception) -> ServerFailed:
+        return ServerFailed(
             f"The server at {self.url} cannot be reached: {error}.", "Check the address and that it runs."
         )
 
@@ -249,7 +250,7 @@ class Client:
         if response.status_code == 401:
             advice = f"Run: autotune login {self.url}"
         of_request = response.status_code < 500 and response.status_code not in (409, 429)
-        raise (InvalidRequest if of_request else AutotuneError)(message, advice)
+        raise (InvalidRequest if of_request else ServerFailed)(message, advice)
 
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:

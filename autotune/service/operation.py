@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -27,9 +27,9 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import autotune
 from autotune.core.errors import AutotuneError
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
@@ -60,9 +60,11 @@ def log_to_stderr(log_format: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    ends: list[Any] = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    # Tracebacks as text: the other forms hold local variables, and so bodies and tokens.
+    ends: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     if log_format == "text":
-        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        plain = structlog.dev.plain_traceback
+        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -70,6 +72,7 @@ def log_to_stderr(log_format: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -138,10 +141,12 @@ class Metrics:
 
     def __init__(self, state: Any) -> None:
         self._state, self._lock = state, threading.Lock()
+        self._last = state.store.last_change()
         self.registry = CollectorRegistry()
+        self.registry.register(self)  # type: ignore[arg-type]  # first: it counts what those below show
         known: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**known)
-        Gauge("autotune_build_info", "Version", ["version"], **known).labels(autotune.__version__).set(1)
+        Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
         self.http = Histogram(
             "autotune_http_seconds", "Answers, without streams", ["route", "method", "status"], **known
         )
@@ -155,8 +160,6 @@ class Metrics:
         self._durations = Histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS, **known)
         errors = Counter("autotune_database_errors", "Statements that the database refused", **known)
         sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
-        self._last = state.store.last_change()
-        self.registry.register(self)  # type: ignore[arg-type]
 
     def describe(self) -> list[Any]:
         """Nothing: what `collect` names changes with the searches."""
@@ -164,6 +167,8 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """The numbers of this moment."""
+        with self._lock:
+            self._count_events()
         state = self._state
         searches = GaugeMetricFamily("autotune_searches", "Searches by state", labels=["state"])
         for name, number in state.store.count().items():
@@ -179,12 +184,6 @@ class Metrics:
         yield GaugeMetricFamily("autotune_state_free_bytes", "Free bytes of the state folder", free)
         turn = time.monotonic() - state.dispatcher.ticked_at
         yield GaugeMetricFamily("autotune_dispatcher_turn_age_seconds", "Seconds since its last turn", turn)
-
-    def text(self) -> bytes:
-        """All of them as Prometheus reads it."""
-        with self._lock:
-            self._count_events()
-            return generate_latest(self.registry)
 
     def _count_events(self) -> None:
         """Count what happened since the last time; the table of events is the only source."""
@@ -214,7 +213,7 @@ class Metrics:
 @router.get("/metrics", dependencies=[Depends(needs("metrics"))])
 def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/livez")

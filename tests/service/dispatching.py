@@ -79,28 +79,40 @@ def trials_of(store: Store, search_id: str) -> list[int]:
     return [event.body["number"] for event in store.events(search_id, limit=5000) if event.kind == "trial"]
 
 
-def check_ended_once(store: Store, state: Path, search: Search) -> None:
-    """It has one end, each trial and round of its folder as one event, its files, and nobody holds its folder."""
+def faults(store: Store, state: Path, search: Search) -> list[str]:
+    """What is wrong with a search that has ended `done` or `cancelled`; empty where it has one end, each trial and round of
+    its folder as one event, its result and its files, and nobody holds its folder."""
     events = store.events(search.id, limit=5000)
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert [event.body["state"] for event in events if event.kind == "state"].count(search.state) == 1
-    assert (events[-1].kind, events[-1].body["state"]) == ("state", search.state)
-    assert len({event.key for event in events}) == len(events)
-    folder = state / "searches" / search.id / "study"
-    result = TuningResult.load(folder)
-    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
-    assert sorted(trials_of(store, search.id)) == list(range(len(result.trials)))
-    rounds = [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
-    assert sorted(event.key for event in events if event.kind == "confirmed") == sorted(rounds)
-    assert search.result == {name: value for name, value in result.to_dict().items() if name != "folder"}
-    names = {artifact.name for artifact in store.artifacts(search.id)}
-    assert names >= {"report.html", "result.json", "request.json", "study.tar.gz"}
-    for name in ("report.html", "result.json"):
-        kept = store.artifact(search.id, name)
-        assert kept is not None
-        assert kept[1] == (folder / name).read_bytes()
-    with locked(folder):
-        pass
+    keys = [event.key for event in events]
+    ends = [event.body["state"] for event in events if event.kind == "state"]
+    study = state / "searches" / search.id / "study"
+    result = TuningResult.load(study)
+    wanted = [f"trial:{trial.number}" for trial in result.trials]
+    wanted += [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
+    sent = [key for key in keys if key.startswith(("trial:", "round:"))]
+    kept = {
+        artifact.name: (store.artifact(search.id, artifact.name) or (None, b""))[1]
+        for artifact in store.artifacts(search.id)
+    }
+    checks = {
+        "lost: events have gaps": [event.seq for event in events] == list(range(1, len(events) + 1)),
+        "lost: its end": bool(ends) and ends[-1] == search.state and keys[-1].startswith("state:"),
+        "lost: trials have gaps": [trial.number for trial in result.trials] == list(range(len(result.trials))),
+        f"lost: events {sorted({*wanted} - {*sent})}": {*wanted} <= {*sent},
+        f"lost: measurements {sorted({*sent} - {*wanted})}": {*sent} <= {*wanted},
+        "lost: its result": (search.result or {}) | {"folder": None} == result.to_dict() | {"folder": None},
+        "lost: its files": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept}
+        and all(kept[name] == (study / name).read_bytes() for name in ("report.html", "result.json")),
+        "doubled: events": len({*keys}) == len(keys),
+        "doubled: ends": ends.count(search.state) == 1,
+    }
+    with locked(study):
+        return [fault for fault, is_right in checks.items() if not is_right]
+
+
+def check_ended_once(store: Store, state: Path, search: Search) -> None:
+    """It has no faults."""
+    assert faults(store, state, search) == []
 
 
 def serve(url: str, state: Path, replaying: Replaying) -> subprocess.Popen[bytes]:
