@@ -101,11 +101,12 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
         f"lost: events {sorted({*wanted} - {*sent})}": {*wanted} <= {*sent},
         f"lost: measurements {sorted({*sent} - {*wanted})}": {*sent} <= {*wanted},
         "lost: its result": (search.result or {}) | {"folder": None} == result.to_dict() | {"folder": None},
-        "lost: its files": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept}
-        and all(kept[name] == (study / name).read_bytes() for name in ("report.html", "result.json")),
+        f"lost: files of {sorted(kept)}": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept},
         "doubled: events": len({*keys}) == len(keys),
         "doubled: ends": ends.count(search.state) == 1,
     }
+    changed = [name for name in kept if (study / name).exists() and kept[name] != (study / name).read_bytes()]
+    checks[f"lost: content of {changed}"] = not changed
     with locked(study):
         return [fault for fault, is_right in checks.items() if not is_right]
 
