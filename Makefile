@@ -54,6 +54,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/decision_time.py
 	$(BIN)/python benchmarks/page.py
+	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/memory_limits.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
 	$(BIN)/python benchmarks/peers.py reports/peers
