@@ -149,9 +149,8 @@ class Metrics:
         known: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**known)
         Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
-        self.http = Histogram(
-            "autotune_http_seconds", "Answers, without streams", ["route", "method", "status"], **known
-        )
+        labels, buckets = ["route", "method", "status"], (0.005, 0.02, 0.1, 0.5, 2, 10)
+        self.http = Histogram("autotune_http_seconds", "Answers, without streams", labels, buckets=buckets, **known)
         self.refused = Counter("autotune_auth_failures", "Requests without a valid token", **known)
         self._ended = Counter("autotune_searches_ended", "Searches that ended", ["end"], **known)
         self._probes = Counter("autotune_probes", "Probes that ended", ["outcome"], **known)
