@@ -9,10 +9,12 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
+from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, given_options, json_error, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
+from autotune.cli.help import START, Command, WithPanels, epilog
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.core.errors import AutotuneError
@@ -22,7 +24,7 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
 
 
-class Commands(TyperGroup):
+class Commands(WithPanels, TyperGroup):
     """The commands, also by their former names; a usage error is one line, with `--json` a JSON object too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -47,20 +49,35 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="autotune",
     cls=Commands,
-    help="Find the fastest Hugging Face training configuration that fits your device, by measurement.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-app.command()(search)
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"autotune {__version__}")
+        raise typer.Exit
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
+    if context.invoked_subcommand is None:
+        print(START)
+
+
 def estimate(
     model: o.Model,
     global_batch_size: o.GlobalBatchSize,
-    memory_limit: Annotated[str | None, Option(help="Memory of the device to estimate for, as 24GiB.")] = None,
+    memory_limit: Annotated[
+        o.Text, Option(help="Memory of the device to estimate for, as 24GiB.", metavar="SIZE")
+    ] = None,
     gpu: o.Gpu = None,
     task: o.Task = None,
     sequence_length: o.SequenceLength = None,
@@ -68,14 +85,14 @@ def estimate(
     fix: o.Fix = None,
     only: o.Only = None,
     device: Annotated[
-        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
+        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.", metavar="NAME")
     ] = "cuda",
     headroom: o.Headroom = "5%",
     args: o.Args = None,
     trust_remote_code: o.TrustRemoteCode = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Estimate the memory that training MODEL needs and what fits, from its config alone: no device, no weights."""
+    """Estimate what fits a GPU, from the config of MODEL alone."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
         from autotune.commands.estimate.run import estimate
@@ -89,9 +106,8 @@ def estimate(
         forecast.check()
 
 
-@app.command()
 def search_spaces(as_json: o.AsJson = False) -> None:
-    """List the shipped search spaces with their settings."""
+    """List the search spaces and their settings."""
     with ErrorReporter(as_json) as command:
         from autotune.space.file import describe_space, named_spaces, read_space
         from autotune.space.settings import SETTINGS
@@ -111,14 +127,13 @@ def search_spaces(as_json: o.AsJson = False) -> None:
         print("\n* changes what is learned, not only the speed: --keep-numerics keeps your value")
 
 
-@app.command()
 def verify(
     study: o.Study,
     steps: Annotated[int, Option(help="Timed steps; up to 10 untimed ones precede them.")] = 500,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
-    """Train with a study's result in a plain Trainer, and compare its speed and memory with the study's."""
+    """Train with a study's result and compare with its promise."""
     when_interrupted = "The study is kept as it was; run the same command again to train from the start."
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.verify.result import verification_lines
@@ -134,9 +149,8 @@ def verify(
             raise typer.Exit(AutotuneError.exit_code)
 
 
-@app.command()
 def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
-    """Show device, driver, libraries, and which precisions and optimizers work here, or why they do not."""
+    """Check this machine: device, precisions, optimizers."""
     with ErrorReporter(as_json) as command:
         from autotune.commands.doctor import doctor_lines
         from autotune.probe.queries import read_device
@@ -148,11 +162,6 @@ def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
             print("\n".join(doctor_lines(environment)))
 
 
-for command in (studies, report, compare, guide):
-    app.command()(command)
-
-
-@app.command()
 def explain(
     study: o.Study,
     rounds: Annotated[
@@ -166,7 +175,7 @@ def explain(
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Explain a study's speed-up setting by setting, by measuring the steps from your settings to the result."""
+    """Measure how much each setting adds to the speed-up."""
     with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as command:
         from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
@@ -176,3 +185,17 @@ def explain(
             command.json(explanation.to_dict())
         else:
             print("\n".join(explanation_lines(explanation)))
+
+
+COMMANDS = {
+    "Tune": (search, estimate, doctor),
+    "Results": (report, explain, verify, compare, studies),
+    "Reference": (search_spaces, guide),
+}
+"""Panel of the help -> commands, in the order shown."""
+
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        name = command.__name__.replace("_", "-")
+        usage = "-b INT [OPTIONS]" if name in ("search", "estimate") else "[OPTIONS]"
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=epilog(name), options_metavar=usage)(command)

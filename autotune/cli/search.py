@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from autotune.study.plan import Progress
 
 
-TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h. What does not fit is skipped and named."
-CONFIRMATION_ROUNDS = (
-    "Rounds of measuring the best trials and the baseline again; up to twice as many while it is open."
-)
-MARGIN = "Stop when the expected remaining speed-up is below this share (sampler physics)."
-TRAINING_STEPS = "Steps of the planned training: stop when the search cannot save its own time."
+N_TRIALS = "Configurations to try at most, yours included."
+TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
+CONFIRMATION_ROUNDS = "Rounds that measure the best trials again; up to twice as many if needed."
+MARGIN = "Stop when no more than this share is left to gain (sampler physics)."
+TRAINING_STEPS = "Steps of your real run: stop when more searching no longer pays off."
 NO_HISTORY = "Do not use results of past searches on this device."
-NO_RISK = "Do not try configurations that may run out of memory once something fits."
-KEEP_NUMERICS = "Keep your precision, optimizer and all else that changes what is learned."
-REQUIRE_PARITY = "What the rounds do not show to learn as fp32 does cannot win."
-ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses in the rounds differ from fp32's. Default: they cannot win."
+NO_RISK = "Do not try what may run out of memory once something fits."
+KEEP_NUMERICS = "Do not change what the model learns (precision, optimizer, ...)."
+REQUIRE_PARITY = "Accept only configurations whose losses are shown to match fp32's."
+ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses differ from fp32's."
 
 
 def search(
@@ -45,12 +44,12 @@ def search(
     device: o.Device = "auto",
     memory_limit: o.MemoryLimit = None,
     headroom: o.Headroom = "5%",
-    n_trials: Annotated[int, Option(help="Number of probes, including the baseline, without confirmations.")] = 20,
-    timeout: Annotated[o.Text, Option(help=TIMEOUT)] = None,
+    n_trials: Annotated[int, Option(help=N_TRIALS)] = 20,
+    timeout: Annotated[o.Text, Option(help=TIMEOUT, metavar="DURATION")] = None,
     probe_timeout: o.ProbeTimeout = None,
     confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 3,
     sampler: o.Sampler = "physics",
-    margin: Annotated[str, Option(help=MARGIN)] = "1%",
+    margin: Annotated[str, Option(help=MARGIN, metavar="PERCENT")] = "1%",
     training_steps: Annotated[int | None, Option(help=TRAINING_STEPS)] = None,
     no_history: Annotated[bool, Option("--no-history", help=NO_HISTORY)] = False,
     no_risk: Annotated[bool, Option("--no-risk", help=NO_RISK)] = False,
@@ -63,12 +62,14 @@ def search(
     trust_remote_code: o.TrustRemoteCode = False,
     output_dir: o.OutputDir = "reports",
     report_to: o.ReportTo = None,
-    study_name: Annotated[o.Text, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
+    study_name: Annotated[
+        o.Text, Option(help="Name of the study.", metavar="NAME", show_default="MODEL-TASK-gbN-DEVICE")
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Discard the existing study and start again.")] = False,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Find the fastest configuration that fits, for MODEL at a global batch size."""
+    """Find the fastest settings for MODEL that fit this device."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
         options = given_options(arguments) | {"started": context.obj or time.monotonic()}
