@@ -63,7 +63,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
@@ -149,17 +149,23 @@ def verify(
             raise typer.Exit(AutotuneError.exit_code)
 
 
-def doctor(device: o.Device = "auto", as_json: o.AsJson = False) -> None:
+def doctor(
+    device: o.Device = "auto",
+    everything: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
+    as_json: o.AsJson = False,
+) -> None:
     """Check this machine: device, precisions, optimizers."""
     with ErrorReporter(as_json) as command:
         from autotune.commands.doctor import doctor_lines
         from autotune.probe.queries import read_device
 
+        if sys.stderr.isatty():
+            print("Trying precisions, optimizers and compilers, for up to a minute ...", file=sys.stderr)
         environment = read_device(device, anew=True)
         if as_json:
             command.json(environment.to_dict())
         else:
-            print("\n".join(doctor_lines(environment)))
+            print("\n".join(doctor_lines(environment, everything)))
 
 
 def explain(

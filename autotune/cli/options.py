@@ -37,7 +37,9 @@ SequenceLength = Annotated[int | None, Option(help=SEQUENCE_LENGTH, show_default
 DATASET = "File or folder (txt, csv, jsonl, parquet), or a hub id."
 Dataset = Annotated[Text, Option(help=DATASET, metavar="PATH|HUB_ID", show_default="random tokens")]
 DatasetSplit = Annotated[str, Option(help="Split of the dataset.", metavar="NAME")]
-TextColumn = Annotated[Text, Option(help="Column with the text.", metavar="NAME", show_default="the only text, or by name")]
+TextColumn = Annotated[
+    Text, Option(help="Column with the text.", metavar="NAME", show_default="the only text, or by name")
+]
 LabelColumn = Annotated[Text, Option(help="Column with the label.", metavar="NAME", show_default="by name")]
 OWN_TOKENIZER = "the model's, else trained on the dataset"
 Tokenizer = Annotated[Text, Option(help="Name or folder.", metavar="PATH|HUB_ID", show_default=OWN_TOKENIZER)]

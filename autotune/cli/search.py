@@ -104,7 +104,7 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
     console = Console(file=sys.stderr if as_json else sys.stdout)
     latest: list[Progress] = []
     try:
-        with watcher(console, quiet) as watch:
+        with watcher(console, quiet, stays=False) as watch:
 
             def both(progress: "Progress") -> None:
                 latest[:] = [progress]
