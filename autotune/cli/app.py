@@ -151,7 +151,7 @@ def verify(
 
 def doctor(
     device: o.Device = "auto",
-    everything: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
+    all: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Check this machine: device, precisions, optimizers."""
@@ -165,7 +165,7 @@ def doctor(
         if as_json:
             command.json(environment.to_dict())
         else:
-            print("\n".join(doctor_lines(environment, everything)))
+            print("\n".join(doctor_lines(environment, all)))
 
 
 def explain(

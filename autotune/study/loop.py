@@ -183,7 +183,7 @@ def _probe_on(study: Study, probe: Probe, watch: Watch, warm_up: Callable[[], No
         if proposal is None:
             return stop_reason
         number, running, configuration = proposal
-        message = "" if study.risk is None else f"may not fit: {study.risk:.0%} likely to"
+        message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
         watch(progress(study, "probing", number=number, configuration=configuration, message=message))
         try:
             measurement = _measure(study, probe, configuration, number)

@@ -41,7 +41,7 @@ OTHER_LINES = 10
 WIDEST = 100
 """Columns at most: further apart the cells are hard to read as a row."""
 
-WIDTHS = (4, 16, 11, 12)
+WIDTHS = (5, 16, 11, 12)
 """Columns of HEADER's cells but the configuration's, which has the rest."""
 
 WITH_PEAK, WITH_RATIO = 64, 48
@@ -129,7 +129,7 @@ def table(progress: Progress, width: int, rows: int) -> list[Text]:
         elif not speed.endswith(" ?"):
             speed = f"{speed}  "
         shown = "".join(text.rjust(size) for text, size in zip((speed, *numbers), widths[1:], strict=False))
-        return _line(f"  {mark:<2}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
+        return _line(f"  {mark:<3}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
 
     lines = [line(HEADER, "bold")]
     for trial in ranked(progress.trials, rows):

@@ -1,15 +1,13 @@
 """What every display of a running search shows: how far it is, its trials by speed, and what runs now."""
 
 import math
-import textwrap
 import time
 from collections.abc import Sequence
 
 from autotune.core import Configuration, Outcome, Trial
-from autotune.core.configuration import RANKS, word
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
-from autotune.report.trial_text import is_same, speed_text
+from autotune.report.trial_text import is_same, short_words, speed_text
 from autotune.study.objective import speed_up
 from autotune.study.plan import Progress
 
@@ -74,25 +72,9 @@ def cells(trial: Trial, best: Trial | None, baseline: Trial) -> tuple[str, str, 
 
 def short(configuration: Configuration, baseline: Trial | None) -> str:
     """`8x1 bf16 2 workers`: sizes, precision, and what else differs from the baseline, which is `8x1 fp32 (yours)`."""
-    sizes = (
-        configuration.micro_batch_size,
-        configuration.gradient_accumulation_steps,
-        configuration.data_parallel_size,
-    )
-    words = ["x".join(map(str, sizes if sizes[-1] > 1 else sizes[:2]))]
-    before = baseline.configuration if baseline else configuration
-    for name, value in configuration.settings:
-        if name == "precision" or (name != RANKS and before.values.get(name) != value):
-            words.append(_setting(name, value))
-    return " ".join([*words, *(["(yours)"] if configuration == before else [])])
-
-
-def _setting(name: str, value: str | int | float | bool) -> str:
-    if isinstance(value, bool):
-        return name if value else f"no {name}"
-    if name == "workers":
-        return f"{value} worker{'s' * (value != 1)}"
-    return str(value) if name in ("precision", "optimizer") else f"{name}={word(value)}"
+    before = baseline.configuration if baseline else None
+    words = short_words(configuration, before)
+    return " ".join([*words, *(["(yours)"] if configuration == (before or configuration) else [])])
 
 
 def failure(trial: Trial) -> str:
@@ -103,7 +85,7 @@ def failure(trial: Trial) -> str:
 
 def fitted(text: str, width: int) -> str:
     """As many words of the text as so many characters hold."""
-    return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …", break_on_hyphens=False)
+    return text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
 
 
 # Progress -----------------------------------------------------------------------------------------------------------
@@ -148,18 +130,22 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 
 
 def now_text(progress: Progress, seconds: float | None = None) -> str:
-    """What runs now and for how long: `4x2 bf16 adafactor, 6 s`; empty where nothing does."""
+    """What runs now and for how long: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor, 6 s`; empty where nothing does."""
     if progress.kind not in ("preparing", "probing", "confirming", "finishing"):
         return ""
     baseline = progress.trials[0] if progress.trials else None
-    what = short(progress.configuration, baseline) if progress.configuration else ""
-    since = "" if seconds is None else format_seconds(seconds)
-    return one_line(", ".join(filter(None, (what, progress.message, since))))
+    parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
+    what = ": ".join(filter(None, parts))
+    return one_line(what if seconds is None else f"{what}, {format_seconds(seconds)}")
 
 
 def gain_text(progress: Progress) -> str:
-    """By how much the best may still be beaten, as far as the sampler knows; else empty."""
-    return "" if progress.max_gain is None else f"at most {max(0.0, progress.max_gain):.0%} more to gain"
+    """By how much the best may still be beaten, as far as the sampler knows; empty where the search is over."""
+    return (
+        ""
+        if progress.max_gain is None or phase_of(progress) > 1
+        else f"at most {max(0.0, progress.max_gain):.0%} more to gain"
+    )
 
 
 def best_text(progress: Progress) -> str:
