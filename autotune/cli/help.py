@@ -32,7 +32,7 @@ EXAMPLES = {
     ),
     "estimate": (
         "autotune estimate gpt2-large -b 32 --gpu 4090",
-        "autotune estimate org/model -b 16 --memory-limit 24GiB --only optimizer=adafactor",
+        "autotune estimate org/model -b 16 --memory-limit 24GiB",
     ),
     "doctor": ("autotune doctor --all",),
     "report": (

@@ -19,6 +19,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.text import Text
 
+from autotune.core.units import format_seconds
 from autotune.report.live.text import (
     HEADER,
     ROWS,
@@ -81,7 +82,7 @@ class LiveTable(LiveView):
             _line(_apart(phases_text(last, min(16, max(4, width - 60))), to_go_text(last, since), width)),
             *([_line(""), *table(last, width, rows)] if last.trials else []),
             _line(""),
-            _line(_apart(f"now  {now_text(last, since)}", gain_text(last), width)),
+            _line(_apart(f"now  {now_text(last)}", gain_text(last), width, f", {format_seconds(since)}")),
             _line(f"  {self._notice}", "bold yellow") if self._notice else _legend(last),
             _line(""),  # where the terminal writes ^C: at the end of a full line it would push all up
         )
@@ -97,10 +98,10 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, overflow="ellipsis", no_wrap=True)
 
 
-def _apart(left: str, right: str, width: int) -> str:
-    """Two texts at both ends of an indented line; the left one is cut at a word where they do not fit."""
+def _apart(left: str, right: str, width: int, end: str = "") -> str:
+    """Two texts at both ends of an indented line; the left one, but for its end, is cut at a word where they do not fit."""
     right = f"   {right}" if right else ""
-    left = fitted(left, max(8, width - 2 - len(right)))
+    left = fitted(left, max(8, width - 2 - len(right) - len(end))) + end
     return f"  {left}{right.rjust(width - 2 - len(left))}".rstrip()
 
 

@@ -73,7 +73,7 @@ def cells(trial: Trial, best: Trial | None, baseline: Trial) -> tuple[str, str, 
 def short(configuration: Configuration, baseline: Trial | None) -> str:
     """`8x1 bf16 2 workers`: sizes, precision, and what else differs from the baseline, which is `8x1 fp32 (yours)`."""
     before = baseline.configuration if baseline else None
-    words = short_words(configuration, before)
+    words = [words.replace(" ", "\xa0") for words in short_words(configuration, before)]  # kept together by `fitted`
     return " ".join([*words, *(["(yours)"] if configuration == (before or configuration) else [])])
 
 
@@ -85,7 +85,8 @@ def failure(trial: Trial) -> str:
 
 def fitted(text: str, width: int) -> str:
     """As many words of the text as so many characters hold."""
-    return text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
+    shown = text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
+    return shown.replace("\xa0", " ")
 
 
 # Progress -----------------------------------------------------------------------------------------------------------
@@ -129,14 +130,13 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
     return f"{'up to' if phase_of(progress) < 2 else 'about'} {rough} to go"
 
 
-def now_text(progress: Progress, seconds: float | None = None) -> str:
-    """What runs now and for how long: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor, 6 s`; empty where nothing does."""
+def now_text(progress: Progress) -> str:
+    """What runs now: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor`; empty where nothing does."""
     if progress.kind not in ("preparing", "probing", "confirming", "finishing"):
         return ""
     baseline = progress.trials[0] if progress.trials else None
     parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
-    what = ": ".join(filter(None, parts))
-    return one_line(what if seconds is None else f"{what}, {format_seconds(seconds)}")
+    return one_line(": ".join(filter(None, parts)))
 
 
 def gain_text(progress: Progress) -> str:
