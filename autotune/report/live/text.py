@@ -6,7 +6,6 @@ from autotune.core.configuration import RANKS, Configuration, word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
-from autotune.report.summary import SHORT
 from autotune.report.trial_text import is_same, speed_text
 from autotune.study.plan import Progress
 
@@ -74,7 +73,7 @@ def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
     words = ["x".join(map(str, sizes if sizes[-1] > 1 else sizes[:2]))]
     if is_same(trial, baseline):
         words.append("baseline")
-        before = {} if whole and len(configuration.settings) <= SHORT else before
+        before = {} if whole and len(configuration.settings) <= 8 else before
     for name, value in configuration.settings:
         if name != RANKS and before.get(name) != value:
             label = name.replace("checkpointing", "ckpt").replace("pin_memory", "pin")
