@@ -9,7 +9,7 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_seconds, in_ranges, without_numbers
 from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain
-from autotune.report.snippets import WITHOUT_MASK, mask_lines, search_command
+from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
@@ -119,6 +119,8 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
         return [Check("warn", f"Losses were not compared with {reference}'s.", why, again)]
     note = f" {sentence(numerics.note)}" if numerics.note else ""
     values = f"{loss_values(numerics, best)}.{note}"
+    if best.number == 0 and not numerics.flag(0):
+        return []
     if flag := numerics.flag(best.number):
         keep = "`--keep-numerics` searches without such changes."
         return [Check("warn", f"Losses differ from {reference}'s.", f"{sentence(flag)}{note}", keep)]
@@ -172,9 +174,8 @@ def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
     if claim.verdict not in (Verdict.ROUGH, Verdict.NOISY) or claim.gain is None:
         return []
     title = "The speed-up is rough." if claim.verdict is Verdict.ROUGH else "The speed-up is not certain."
-    measured = ["the answer"] * bool(result.best_trial and any(map(WIDE.search, result.best_trial.final.warnings)))
     action = claim.advice or f"`autotune verify {result.name}` trains it for longer; a quiet machine helps most."
-    return [Check("warn", title, claim.reason, action)] if claim.reason or measured else []
+    return [Check("warn", title, claim.reason, action)]
 
 
 def _warnings(result: SearchResult, claim: Claim) -> list[Check]:
@@ -199,7 +200,8 @@ def _learned(result: SearchResult) -> list[Check]:
         return []
     names = [name.replace("_", " ") for name in changed]
     title = f"{' and '.join(names)} changed.".capitalize()
-    text = sentence(", ".join(f"{name} {how}" for name, how in zip(names, changed.values(), strict=True)))
+    hows = zip(names, changed.values(), strict=True)
+    text = sentence(", ".join(f"{name} {how}" if len(changed) > 1 else how for name, how in hows))
     return [Check("note", title, text, "To keep yours, search again with `--keep-numerics`.")]
 
 
@@ -239,8 +241,8 @@ def _left(result: SearchResult, claim: Claim) -> list[Check]:
     if left and left[0] > result.request.margin and claim.state is not State.ALONE:
         share = f"Up to {left[0]:.0%}, with 95% confidence"
         tried = f"{len(result.trials)} of {len(result.trials) + left[1]:,} configurations were tried"
-        option = re.search(r"--(?:n-trials|timeout) \S+", search_command(result, more=True))
-        action = f"To go on: `{option[0]}`." if option and not result.request.study_name else "Search on for longer."
+        (budget,) = larger_budget(result).items()
+        action = "" if claim.command else f"The same command with `{' '.join(option_words(*budget))}` goes on."
         found.append(Check("note", "There may be more to gain.", f"{share}. {tried}.", action))
     return found
 

@@ -8,9 +8,9 @@ from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
-from autotune.report.snippets import search_command
+from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import interval_text, is_same, outcome_text, range_text, short_words, speed_text
-from autotune.study.objective import disqualified, is_open, speed, speed_up
+from autotune.study.objective import is_open, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
@@ -88,14 +88,14 @@ def claim_of(result: SearchResult) -> Claim:
 
 def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
     """How sure a speed-up is by the rules of `Verdict`, and why."""
-    width = f"The 95% interval of the speed-up is {range_text(gain)}"
+    width = f"Its 95% interval is {range_text(gain)}"
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if not confirmed:
         return Verdict.ROUGH, f"Single probes only, not measured again in rounds. {width}."
     if gain.relative_width > SOLID_WIDTH:
         return Verdict.ROUGH, f"{width}."
-    return Verdict.SOLID, f"{width}, from rounds that alternate with your settings."
+    return Verdict.SOLID, f"{width}, measured in rounds that alternate with your settings."
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -130,11 +130,12 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
-    own = f"Your settings: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
+    measured = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
+    own = f"Your settings: {measured}."
     others = [trial for trial in result.trials if not is_same(trial, baseline)]
     rivals = [trial for trial in others if trial.feasible and speed(trial.final, result.request.objective)]
     if not rivals:
-        return _alone(result, own, others)
+        return _alone(result, measured, others)
     unused = result.disqualified
     next_best = unused[0][0] if unused else max(rivals, key=lambda trial: _gain(trial, baseline, result))
     gain = _gain(next_best, baseline, result)
@@ -156,18 +157,14 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
 
 
-def _alone(result: SearchResult, own: str, others: list[Trial]) -> Claim:
-    why = result.stop_reason.partition(";")[0]
+def _alone(result: SearchResult, measured: str, others: list[Trial]) -> Claim:
     if not others:
-        details = (f"Only your own settings were measured. {own}", f"Why it ended: {why}.")
+        details = (f"Only your own settings were measured: {measured}.",)
         return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
-    ends: dict[str, int] = {}
-    for trial in others:
-        kind = trial.final.outcome.value.replace("_", " ")
-        ends[kind] = ends.get(kind, 0) + 1
-    ended = ", ".join(f"{number} {kind}" for kind, number in ends.items())
-    details = (own, f"{counted(len(others), 'other')}: {ended}.")
-    return Claim(State.ALONE, "Nothing else ran: only your own settings do", details, **_going_on(result))
+    kinds = [trial.final.outcome.value.replace("_", " ") for trial in others]
+    ended = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    details = (f"Your settings: {measured}.", f"{counted(len(others), 'other configuration')}: {ended}.")
+    return Claim(State.ALONE, "Only your own settings run here", details, **_going_on(result))
 
 
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
@@ -258,8 +255,8 @@ def _going_on(result: SearchResult) -> dict[str, str]:
     left = left_to_gain(result)
     if left is not None and left[0] <= result.request.margin:
         return {}
-    command = search_command(result, more=True)
-    return {"advice": "To search on, what was measured is kept:", "command": command} if command else {}
+    command = search_command(result, **larger_budget(result))
+    return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}
 
 
 def _what_would_tell(result: SearchResult) -> str:
@@ -271,7 +268,5 @@ def _what_would_tell(result: SearchResult) -> str:
 def _firmer_command(result: SearchResult) -> str:
     """The search with as many rounds as would tell; empty where that is unknown."""
     rounds = re.search(r"--confirmation-rounds (\d+)", result.speedup_reason)
-    return search_command(result, rounds=int(rounds[1])) if rounds else ""
-
-
-__all__ = ["Claim", "State", "Verdict", "claim_of", "disqualified", "headline", "left_to_gain", "time_text", "verdict"]
+    longer = {"timeout_s": 2 * result.request.timeout_s} if result.request.timeout_s else {}
+    return search_command(result, confirmation_rounds=int(rounds[1]), **longer) if rounds else ""

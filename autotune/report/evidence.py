@@ -86,7 +86,8 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     else:
         text = (
             f"not told from {numerics.reference}'s over {difference.steps} steps of "
-            f"{counted(difference.rounds, 'round')}, in which the loss fell too little to show a training that learns nothing ({numerics.weights})"
+            f"{counted(difference.rounds, 'round')}, in which the loss fell too little to show a training that learns nothing "
+            f"({numerics.weights})"
         )
     return [text, *([numerics.note] if numerics.note else [])]
 

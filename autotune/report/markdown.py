@@ -15,7 +15,7 @@ def one_line(text: str) -> str:
 
 def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
     """The text as lines of a terminal; first, further: indentation of the first and of all other lines."""
-    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=further)
+    return textwrap.wrap(one_line(text), WIDTH, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
 
 
 def markdown_text(text: str) -> str:

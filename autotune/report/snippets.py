@@ -124,7 +124,12 @@ def was_arguments(result: SearchResult) -> dict[str, Any]:
     if not before:
         return {}
     names = sorted(before.keys() | after.keys(), key=lambda name: (name not in SIZES, [*after, *before].index(name)))
-    return {name: before.get(name) for name in names if before.get(name) != after.get(name)}
+    return {name: before.get(name) for name in names if _differ(name, before.get(name), after.get(name))}
+
+
+def _differ(name: str, before: Any, after: Any) -> bool:
+    """Whether the values are two; None and False are the default in all fields but ON_BY_DEFAULT."""
+    return before != after and bool(before or after or name in ON_BY_DEFAULT)
 
 
 def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
@@ -132,7 +137,7 @@ def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
     before, after = (_flat(setup) for setup in (baseline_setup(result), result.best_setup))
     names = dict.fromkeys([*was_arguments(result), *after, *before])
     pairs = {name: (before.get(name), after.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in pairs.items() if _differ(name, *pair)}
 
 
 def _flat(setup: TrainingSetup) -> dict[str, Any]:
@@ -169,19 +174,14 @@ def literal(value: Any) -> str:
     return f'"{value}"' if is_plain else repr(value)
 
 
-def search_command(result: SearchResult, more: bool = False, rounds: int = 0) -> str:
-    """The command line of the search; more: with a larger budget. rounds: of the confirmation, where not as before.
+def search_command(result: SearchResult, **changed: Any) -> str:
+    """The command line of the search, with these fields of its request instead of its own.
 
     Empty for a search from Python with a model or data of the caller's own.
     """
     request = result.request
     if result.workload.user_objects:
         return ""
-    changed: dict[str, Any] = {"confirmation_rounds": rounds} if rounds else {}
-    if request.timeout_s and (rounds or (more and "time" in result.stop_reason)):
-        changed["timeout_s"] = 60.0 * max(3, math.ceil(request.timeout_s / 30))
-    elif more:
-        changed["n_trials"] = max(20, 2 * request.n_trials)
     words = [
         "autotune",
         "search",
@@ -193,11 +193,19 @@ def search_command(result: SearchResult, more: bool = False, rounds: int = 0) ->
         value = changed.get(option.name, getattr(request, option.name))
         default = option.default_factory() if callable(option.default_factory) else option.default
         if option.name not in ("model", "global_batch_size", "output_dir", "report_to") and value != default:
-            words += _option(option.name, value)
+            words += option_words(option.name, value)
     return " ".join(words)
 
 
-def _option(name: str, value: Any) -> list[str]:
+def larger_budget(result: SearchResult) -> dict[str, Any]:
+    """The field of the request that ended the search, with about twice its value."""
+    request = result.request
+    if request.timeout_s and "time" in result.stop_reason:
+        return {"timeout_s": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
+    return {"n_trials": max(20, 2 * request.n_trials)}
+
+
+def option_words(name: str, value: Any) -> list[str]:
     """Words of a command line that set an option of the request."""
     flag = f"--{SPELLINGS.get(name, name).replace('_', '-')}"
     if value is True:

@@ -1,6 +1,8 @@
 """The answer in words: the end of a search on a terminal, summary.md, and three lines to share."""
 
 import json
+import re
+import textwrap
 
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
@@ -24,7 +26,9 @@ from autotune.study.result import SearchResult
 LONGEST_CELL = 200
 """Characters of a cell in summary.md."""
 
-LABEL, CELL, LONGEST_VALUE = 34, 17, 15
+NO_BREAK = "\u00a0"
+
+LABEL, CELL, LONGEST_VALUE = 32, 20, 18
 """Columns of a terminal for a row's label and for each of its values, and characters of a value."""
 
 
@@ -54,8 +58,12 @@ def answer_lines(result: SearchResult) -> list[str]:
 
 
 def _check_lines(check: Check) -> list[str]:
-    text = " ".join(filter(None, (check.title, check.text, check.action))).replace("`", "")
-    return wrapped(text, f"  {check.kind:<6}", " " * 8)
+    text = one_line(" ".join(filter(None, (check.title, check.text, check.action))))
+    whole = re.sub("`[^`]*`", lambda code: code[0].strip("`").replace(" ", NO_BREAK), text)
+    lines = textwrap.wrap(
+        whole, WIDTH, initial_indent=f"  {check.kind:<6}", subsequent_indent=" " * 8, break_on_hyphens=False
+    )
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _rows(result: SearchResult) -> list[str]:
@@ -69,12 +77,13 @@ def _rows(result: SearchResult) -> list[str]:
         "": ["yours", "tuned"],
         "samples/s": [speed_text(trial) if trial else "-" for trial in sides],
         "time per step": [time_text(trial.final.step_time_s or 0.0) if trial else "-" for trial in sides],
-        "peak memory": [format_bytes(trial.peak_bytes) if trial else "-" for trial in sides],
+        f"peak memory, of {format_bytes(result.allowed_bytes)}": [
+            format_bytes(trial.peak_bytes) if trial else "-" for trial in sides
+        ],
     }
     if any(use and use.mfu for use in uses):
         rows["MFU"] = [f"{use.mfu:.1%}" if use and use.mfu else "-" for use in uses]
     lines = [_row(label, cells) for label, cells in rows.items()]
-    lines[3] += f"  of {format_bytes(result.allowed_bytes)}"
     changed = setup_changes(result)
     lines += ["", *(_row(name, [_value(value) for value in pair]) for name, pair in changed.items())]
     same = len(result.best_setup.training_arguments.keys() - changed.keys())
@@ -82,12 +91,7 @@ def _rows(result: SearchResult) -> list[str]:
 
 
 def _row(label: str, cells: list[str]) -> str:
-    return one_line_columns(f"  {label[:LABEL]:<{LABEL}}{''.join(f'{cell:>{CELL}}' for cell in cells)}")
-
-
-def one_line_columns(text: str) -> str:
-    """The text without control codes, its columns kept."""
-    return "".join(letter for letter in text if letter.isprintable())
+    return f"  {one_line(label)[:LABEL]:<{LABEL}}{''.join(f'{one_line(cell):>{CELL}}' for cell in cells)}"
 
 
 def _value(value: object) -> str:
