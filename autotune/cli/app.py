@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from autotune import __version__
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options, json_error, resuming
+from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, epilog
@@ -40,7 +40,8 @@ class Commands(WithPanels, TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
-            print(f"Error: {' '.join(message.split()).rstrip('.')}. {advice}", file=sys.stderr)
+            line = f"Error: {' '.join(message.split()).rstrip('.')}. {advice}"
+            print(on_terminal(line, sys.stderr), file=sys.stderr)
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None

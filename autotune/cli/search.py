@@ -2,18 +2,26 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, ErrorReporter, given_options, resuming, shown
+from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming, shown
+from autotune.core.errors import AutotuneError
+from autotune.core.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
     from autotune.study.plan import Progress
 
+ANSWER, BASIC_LINES = "best_training_arguments.json", 4
+"""The file with the answer, and how many lines of a script read it."""
+
+SHORT_S = 10.0
+"""Seconds up to which nobody asks how long a command took."""
 
 N_TRIALS = "Configurations to try at most, yours included."
 TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
@@ -77,7 +85,7 @@ def search(
         if as_json:
             command.json(result.to_dict())
         else:
-            _print_result(result)
+            _print_result(result, time.monotonic() - options["started"])
 
 
 def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, quiet: bool) -> "TuningResult":
@@ -111,10 +119,9 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
                 watch(progress)
 
             return workflow.search(**options, watch=both)
-    except KeyboardInterrupt:
-        trials = len(latest[0].trials) if latest else 0
-        kept = f"{trials} trial(s) are kept." if trials else "What was measured before is kept."
-        command.when_interrupted = resuming(kept, options["fresh"])
+    except (KeyboardInterrupt, AutotuneError):
+        known = f"{counted(len(latest[0].trials), 'trial')} kept." if latest and latest[0].trials else ""
+        command.when_interrupted = resuming(known or "What was measured before is kept.", options["fresh"])
         if latest:
             _print_best_so_far(latest[0])
         raise
@@ -122,19 +129,29 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
 
 def _print_best_so_far(progress: "Progress") -> None:
     if best := progress.best:
-        from autotune.report.trial_text import speed_text
+        from autotune.report.live.text import best_text, short
 
-        trial = f"trial {best.number}{'' if best.confirmed else ', not confirmed'}"
-        print(f"Best so far: {best.configuration}: {speed_text(best)} samples/s ({trial})", file=sys.stderr)
+        what = f"{short(best.configuration, progress.trials[0])}, {best_text(progress).removeprefix('best so far ')}"
+        print(
+            on_terminal(f"Best so far: {what}{'' if best.confirmed else ', not confirmed'}", sys.stderr),
+            file=sys.stderr,
+        )
     if progress.folder is not None and (progress.folder / PAGE).exists():
         print(f"Report so far: {shown(progress.folder)}/{PAGE}", file=sys.stderr)
 
 
-def _print_result(result: "TuningResult") -> None:
+def _print_result(result: "TuningResult", seconds: float) -> None:
+    """Print the end of a search that took so many seconds: the answer, how to use and check it, and where the report is."""
+    from autotune.report.claim import State, claim_of
     from autotune.report.snippets import script_lines
     from autotune.report.summary import answer_lines
 
     folder = shown(result.folder)
-    print("\n".join(["", *answer_lines(result), "\nPaste this:\n"]))
-    print("\n".join(f"    {line}" for line in script_lines(folder, result)))
-    print(f"\nReport: {folder}/{PAGE} (in short: summary.md)")
+    print("\n".join(["", *answer_lines(result), ""]))
+    if claim_of(result).state in (State.IMPROVED, State.NO_BASELINE):
+        print(f'Use it    TrainingArguments("output", **json.load(open(FILE)))\n    FILE  {folder}/{ANSWER}')
+        if more := script_lines(folder, result)[BASIC_LINES:]:
+            print("\n".join(["     and", *(f"    {line}" for line in more)]))
+        print(f"Check it  autotune verify {Path(folder).name if Path(folder).parent == Path('reports') else folder}")
+    took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
+    print(f"Report    {folder}/{PAGE}{took}")

@@ -81,13 +81,13 @@ def starting_seconds(measurement: Measurement) -> float:
 
 
 def seconds_to_go(plan: Plan, trials: Sequence[Trial], searching: bool, racing: Sequence[int] = ()) -> float | None:
-    """How long the search is expected to take still; None before the first trial.
+    """How long the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes and rounds that are left; else the sanity check alone. racing: the trials of the round that
     runs, which end the search with the rounds that they still need.
     """
     if not trials:
-        return None
+        return plan.time.seconds_left() if plan.time.is_set else None
     seconds = finishing_seconds(trials, plan.objective)
     if racing:
         group = [trial for trial in trials if trial.number in racing]

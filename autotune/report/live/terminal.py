@@ -42,7 +42,7 @@ OTHER_LINES = 10
 WIDEST = 100
 """Columns at most: further apart the cells are hard to read as a row."""
 
-WIDTHS = (5, 16, 11, 12)
+WIDTHS = (5, 16, 10, 11)
 """Columns of HEADER's cells but the configuration's, which has the rest."""
 
 WITH_PEAK, WITH_RATIO = 64, 48
@@ -69,7 +69,7 @@ class LiveTable(LiveView):
     ) -> None:
         self._live.stop()
         if self._last.trials and (self._stays or kind):
-            self._console.print(Group(*table(self._last, self._console.width, ROWS), _legend(self._last, "")))
+            self._console.print(Group(*table(self._last, self._console.width, ROWS), _legend(self._last, ""), ""))
 
     def _render(self) -> RenderableType:
         self._clear_wrapped_lines()
