@@ -36,10 +36,7 @@ LABEL, CELL, LONGEST_VALUE = 32, 20, 18
 
 
 def answer_lines(result: SearchResult) -> list[str]:
-    """The end of a search for a terminal of 80 columns: headline, yours against tuned, what to know, what to do next.
-
-    Only commands are longer, so that they stay whole.
-    """
+    """The end of a search for a terminal of 80 columns: headline, yours against tuned, what to know, what to do next."""
     claim = claim_of(result)
     interval = f"(95% {range_text(claim.gain)})" if claim.gain is not None else ""
     room = WIDTH - len(claim.headline)
@@ -48,21 +45,33 @@ def answer_lines(result: SearchResult) -> list[str]:
     rows = _rows(result)
     lines += ["", *rows] if rows else [part for text in claim.details for part in wrapped(text, "  ")]
     if known := checks(result, claim):
-        lines += ["", *(part for check in known for part in _check_lines(check))]
+        fine = " ".join(check.title for check in known if check.kind == "ok")
+        lines += ["", *(wrapped(fine, "  ok    ", " " * 8) if fine else [])]
+        lines += [part for check in known if check.kind != "ok" for part in _check_lines(check)]
     if len(starts := launch_lines(result)) > 1 or result.best_setup.variables:
-        lines += ["", *(f"  start {start}" for start in starts)]
+        lines += ["", *(line for start in starts for line in _command_lines(start, "  start "))]
     if claim.advice and (claim.command or not known):
         lines += ["", *wrapped(claim.advice, "  ")]
-        lines += [f"    {claim.command}"] if claim.command else []
+        lines += _command_lines(claim.command, "    ")
     return [*lines, "", *wrapped(f"Why it ended: {result.stop_reason.partition(';')[0]}.")]
 
 
 def _check_lines(check: Check) -> list[str]:
     text = one_line(" ".join(filter(None, (check.title, check.text, check.action))))
-    whole = re.sub("`[^`]*`", lambda code: code[0].strip("`").replace(" ", NO_BREAK), text)
-    lines = textwrap.wrap(
-        whole, WIDTH, initial_indent=f"  {check.kind:<6}", subsequent_indent=" " * 8, break_on_hyphens=False
-    )
+    return _unbroken("`[^`]*`", text.replace("``", ""), f"  {check.kind:<6}", WIDTH)
+
+
+def _command_lines(command: str, first: str) -> list[str]:
+    """A command in lines that a shell takes together."""
+    *lines, last = _unbroken("'[^']*'", command, first, WIDTH - 2) or [""]
+    return [*(f"{line} \\" for line in lines), *filter(None, [last])]
+
+
+def _unbroken(pattern: str, text: str, first: str, width: int) -> list[str]:
+    """The text as lines of which none ends within a word or what the pattern finds; backticks are taken off."""
+    whole = re.sub(pattern, lambda found: found[0].strip("`").replace(" ", NO_BREAK), text)
+    options = {"break_on_hyphens": False, "break_long_words": False}
+    lines = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=" " * 8, **options)
     return [line.replace(NO_BREAK, " ") for line in lines]
 
 

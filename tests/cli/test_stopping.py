@@ -37,7 +37,7 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
         shown.press("\x03")
         shown.wait_for(SAID[:40])
         assert shown.end() == 130
-    assert "Interrupted. 2 trial(s) are kept. Run the same command again to resume." in shown.text
+    assert "Interrupted. 2 trials kept. Run the same command again to resume." in shown.text
     assert "Best so far: " in shown.text
     assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
