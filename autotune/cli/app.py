@@ -14,7 +14,7 @@ from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
-from autotune.cli.help import START, Command, WithPanels, epilog
+from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.core.errors import AutotuneError
@@ -55,20 +55,15 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"autotune {__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001
-        bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
+    if version:
+        print(f"autotune {__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(START)
 
@@ -205,4 +200,5 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         usage = "-b INT [OPTIONS]" if name in ("search", "estimate") else "[OPTIONS]"
-        app.command(name, cls=Command, rich_help_panel=panel, epilog=epilog(name), options_metavar=usage)(command)
+        end = "\n  ".join(["Examples:", *examples(name)])
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=end, options_metavar=usage)(command)

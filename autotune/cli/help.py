@@ -24,30 +24,24 @@ MANY = 10
 TYPES = {int: "INT", float: "NUMBER"}
 """Types of options whose values need no word of their own."""
 
-EXAMPLES = {
-    "search": (
-        "autotune search gpt2-mini -b 16 --device cpu --n-trials 4",
-        "autotune search org/model -b 32 --dataset train.jsonl --timeout 30m",
-        "autotune search ./model -b 64 --args arguments.json --keep-numerics",
-    ),
-    "estimate": (
-        "autotune estimate gpt2-large -b 32 --gpu 4090",
-        "autotune estimate org/model -b 16 --memory-limit 24GiB",
-    ),
-    "doctor": ("autotune doctor --all",),
-    "report": (
-        "autotune report first",
-        "autotune report first --format csv --columns number,samples_per_second",
-        "autotune report first --output first.xlsx",
-    ),
-    "explain": ("autotune explain first",),
-    "verify": ("autotune verify first --steps 200",),
-    "compare": ("autotune compare first second --price-per-hour 2.50EUR",),
-    "studies": ("autotune studies --output-dir reports",),
-    "search-spaces": ("autotune search-spaces",),
-    "guide": ("autotune guide bert-mini --device cpu",),
-}
-"""Command -> commands to start from, at the end of its help."""
+EXAMPLES = """
+autotune search gpt2-mini -b 16 --device cpu --n-trials 4
+autotune search org/model -b 32 --dataset train.jsonl --timeout 30m
+autotune search ./model -b 64 --args arguments.json --keep-numerics
+autotune estimate gpt2-large -b 32 --gpu 4090
+autotune estimate org/model -b 16 --memory-limit 24GiB
+autotune doctor --all
+autotune report first
+autotune report first --format csv --columns number,samples_per_second
+autotune report first --output first.xlsx
+autotune explain first
+autotune verify first --steps 200
+autotune compare first second --price-per-hour 2.50EUR
+autotune studies --output-dir reports
+autotune search-spaces
+autotune guide bert-mini --device cpu
+"""
+"""Commands to start from, at the end of each one's help."""
 
 START = """autotune finds the fastest TrainingArguments for your model on your hardware.
 
@@ -61,9 +55,9 @@ All commands: autotune --help       Options of a command: autotune search --help
 """What `autotune` alone prints."""
 
 
-def epilog(name: str) -> str:
-    """The examples of a command, for the end of its help."""
-    return "\n".join(["Examples:", *(f"  {example}" for example in EXAMPLES[name])]).replace("[", r"\[")
+def examples(name: str) -> list[str]:
+    """The examples of a command."""
+    return [line for line in EXAMPLES.splitlines() if line.split()[1:2] == [name]]
 
 
 class WithPanels:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from typer import Option
 from autotune.cli import options as o
 from autotune.cli.common import PAGE, ErrorReporter, shown
 from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
-from autotune.study.store import REQUEST, study_folder
+from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -24,49 +23,17 @@ TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
 def studies(output_dir: o.OutputDir = "reports", as_json: o.AsJson = False) -> None:
     """List your studies, the latest first."""
     with ErrorReporter(as_json) as command:
-        from autotune.commands.result import TuningResult
+        from autotune.commands.studies import studies, studies_lines
 
-        found, problems, listed = [], [], []
-        for folder in sorted(path.parent for path in Path(output_dir).glob("*/request.json")):
-            try:
-                result = TuningResult.load(folder)
-                listed.append({"name": folder.name} | result.to_dict())
-                found.append((folder, result))
-            except AutotuneError as error:
-                listed.append({"name": folder.name, "error": str(error)})
-                problems.append(f"{folder.name}: {error}")
+        found = studies(Path(output_dir))
         if as_json:
-            command.json({"studies": listed})
+            plain = {
+                name: {"error": str(study)} if isinstance(study, AutotuneError) else study.to_dict()
+                for name, study in found.items()
+            }
+            command.json({"studies": [{"name": name} | study for name, study in plain.items()]})
         else:
-            print("\n".join([*_table(found), *problems]) or f"No studies in {output_dir}.")
-
-
-def _table(studies: "Sequence[tuple[Path, TuningResult]]") -> list[str]:
-    """A row for each study; a name that has no room is in a line of its own."""
-    from autotune.commands.layout import aligned
-    from autotune.core.units import format_bytes, three_digits
-    from autotune.report.markdown import WIDTH
-
-    rows = []
-    for folder, result in studies:
-        best, gain = result.best_trial, result.measured_speedup
-        started = datetime.fromtimestamp(next(folder.glob("probes/0000/*.json"), folder / REQUEST).stat().st_mtime)
-        speed = three_digits(best.samples_per_second) if best and best.samples_per_second else "nothing fits"
-        peak, times = format_bytes(best.peak_bytes if best else None), "-" if gain is None else f"{gain:.2f}x"
-        count = f"{len(result.trials)}{'' if result.complete else f' of {result.request.n_trials}'}"
-        rows.append((f"{started:%Y-%m-%d %H:%M}", folder.name, speed, times, peak, count, f"{started:%Y-%m-%d}"))
-    if not rows:
-        return []
-    head = ("study", "samples/s", "vs yours", "peak", "trials", "when")
-    names, lines = zip(
-        *((name, cells) for name, *cells in [head, *(row[1:] for row in sorted(rows, reverse=True))]), strict=True
-    )
-    numbers = aligned(lines, 0)
-    room = min(max(map(len, names)), WIDTH - len(numbers[0]))
-    return [
-        f"{name:<{room}}{line}" if len(name) <= room else f"{name}\n{'':<{room}}{line}"
-        for name, line in zip(names, numbers, strict=True)
-    ]
+            print("\n".join(studies_lines(found)) or f"No studies in {output_dir}.")
 
 
 def report(

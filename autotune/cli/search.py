@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,17 +10,11 @@ from typer import Option
 from autotune.cli import options as o
 from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming, shown
 from autotune.core.errors import AutotuneError
-from autotune.core.units import counted, format_seconds
+from autotune.core.units import counted
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
     from autotune.study.plan import Progress
-
-ANSWER, BASIC_LINES = "best_training_arguments.json", 4
-"""The file with the answer, and how many lines of a script read it."""
-
-SHORT_S = 10.0
-"""Seconds up to which nobody asks how long a command took."""
 
 N_TRIALS = "Configurations to try at most, yours included."
 TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
@@ -85,7 +78,10 @@ def search(
         if as_json:
             command.json(result.to_dict())
         else:
-            _print_result(result, time.monotonic() - options["started"])
+            from autotune.report.summary import answer_lines, use_lines
+
+            seconds = time.monotonic() - options["started"]
+            print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder), seconds)]))
 
 
 def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, quiet: bool) -> "TuningResult":
@@ -138,20 +134,3 @@ def _print_best_so_far(progress: "Progress") -> None:
         )
     if progress.folder is not None and (progress.folder / PAGE).exists():
         print(f"Report so far: {shown(progress.folder)}/{PAGE}", file=sys.stderr)
-
-
-def _print_result(result: "TuningResult", seconds: float) -> None:
-    """Print the end of a search that took so many seconds: the answer, how to use and check it, and where the report is."""
-    from autotune.report.claim import State, claim_of
-    from autotune.report.snippets import script_lines
-    from autotune.report.summary import answer_lines
-
-    folder = shown(result.folder)
-    print("\n".join(["", *answer_lines(result), ""]))
-    if claim_of(result).state in (State.IMPROVED, State.NO_BASELINE):
-        print(f'Use it    TrainingArguments("output", **json.load(open(FILE)))\n    FILE  {folder}/{ANSWER}')
-        if more := script_lines(folder, result)[BASIC_LINES:]:
-            print("\n".join(["     and", *(f"    {line}" for line in more)]))
-        print(f"Check it  autotune verify {Path(folder).name if Path(folder).parent == Path('reports') else folder}")
-    took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
-    print(f"Report    {folder}/{PAGE}{took}")

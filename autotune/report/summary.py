@@ -6,7 +6,7 @@ import textwrap
 
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
-from autotune.report.claim import claim_of, headline, time_text
+from autotune.report.claim import State, claim_of, headline, time_text
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
@@ -22,6 +22,12 @@ from autotune.report.trial_text import (
     warnings_text,
 )
 from autotune.study.result import SearchResult
+
+ANSWER, BASIC_LINES = "best_training_arguments.json", 4
+"""The file with the answer, and how many lines of a script read it."""
+
+SHORT_S = 10.0
+"""Seconds up to which nobody asks how long a search took."""
 
 LONGEST_CELL = 200
 """Characters of a cell in summary.md."""
@@ -56,9 +62,25 @@ def answer_lines(result: SearchResult) -> list[str]:
     return [*lines, "", *wrapped(f"Why it ended: {result.stop_reason.partition(';')[0]}.")]
 
 
+def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
+    """How to use and check the answer whose report is in this folder, where there is one that is worth it, and where that is.
+
+    seconds: that the search took; named where they are many.
+    """
+    lines = []
+    if claim_of(result).state in (State.IMPROVED, State.NO_BASELINE):
+        lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
+        more = script_lines(folder, result)[BASIC_LINES:]
+        lines += ["     and", *(f"    {line}" for line in more)] if more else []
+        study = folder.removeprefix("reports/")
+        lines.append(f"Check it  autotune verify {folder if '/' in study else study}")
+    took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
+    return [*lines, f"Report    {folder}/report.html{took}"]
+
+
 def _check_lines(check: Check) -> list[str]:
     text = one_line(" ".join(filter(None, (check.title, check.text, check.action))))
-    return _unbroken("`[^`]*`", text.replace("``", ""), f"  {check.kind:<6}", WIDTH)
+    return _unbroken("`[^`]*`", text, f"  {check.kind:<6}", WIDTH)
 
 
 def _command_lines(command: str, first: str) -> list[str]:
@@ -178,4 +200,4 @@ def _trials_table(result: SearchResult) -> list[str]:
     return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
 
 
-__all__ = ["answer_lines", "headline", "share_lines", "summary", "warnings"]
+__all__ = ["answer_lines", "headline", "share_lines", "summary", "use_lines", "warnings"]

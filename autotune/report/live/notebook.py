@@ -5,18 +5,8 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from autotune.report.live.text import (
-    HEADER,
-    ROWS,
-    LiveView,
-    best_text,
-    cells,
-    count_text,
-    gain_text,
-    now_text,
-    ranked,
-    to_go_text,
-)
+from autotune.report.live import text
+from autotune.report.live.text import HEADER, ROWS, LiveView
 from autotune.report.notebook import html_table
 from autotune.study.plan import Progress, Watch
 
@@ -51,9 +41,9 @@ class NotebookTable(LiveView):
 def page(progress: Progress, seconds: float, notice: str = "", is_over: bool = False) -> str:
     """The HTML of a search so many seconds after its begin; every text in it is escaped. is_over: its last one."""
     trials = progress.trials
-    shown = ranked(trials, len(trials) if is_over else ROWS) if trials else ()
-    rows = html_table(HEADER, [cells(trial, progress.best, trials[0]) for trial in shown]) if shown else ""
-    below = [count_text(progress, seconds), best_text(progress)]
+    shown = text.ranked(trials, len(trials) if is_over else ROWS) if trials else ()
+    rows = html_table(HEADER, [text.cells(trial, progress.best, trials[0]) for trial in shown]) if shown else ""
+    below = [text.count_text(progress, seconds), text.best_text(progress)]
     if not is_over:
-        below += [to_go_text(progress), gain_text(progress), now_text(progress), notice]
+        below += [text.to_go_text(progress), text.gain_text(progress), text.now_text(progress), notice]
     return f"{rows}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"

@@ -20,19 +20,8 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.core.units import format_seconds
-from autotune.report.live.text import (
-    HEADER,
-    ROWS,
-    LiveView,
-    cells,
-    count_text,
-    fitted,
-    gain_text,
-    now_text,
-    phases_text,
-    ranked,
-    to_go_text,
-)
+from autotune.report.live import text
+from autotune.report.live.text import HEADER, ROWS, LiveView, fitted
 from autotune.report.trial_text import is_same
 from autotune.study.plan import Progress, Watch
 
@@ -78,11 +67,11 @@ class LiveTable(LiveView):
         title = last.folder.name if last.folder else "autotune"
         rows = max(1, min(ROWS, self._console.height - OTHER_LINES))
         return Group(
-            _line(_apart(title, count_text(last, self._elapsed()), width), "bold"),
-            _line(_apart(phases_text(last, min(16, max(4, width - 60))), to_go_text(last, since), width)),
+            _line(_apart(title, text.count_text(last, self._elapsed()), width), "bold"),
+            _line(_apart(text.phases_text(last, min(16, max(4, width - 60))), text.to_go_text(last, since), width)),
             *([_line(""), *table(last, width, rows)] if last.trials else []),
             _line(""),
-            _line(_apart(f"now  {now_text(last)}", gain_text(last), width, f", {format_seconds(since)}")),
+            _line(_apart(f"now  {text.now_text(last)}", text.gain_text(last), width, f", {format_seconds(since)}")),
             _line(f"  {self._notice}", "bold yellow") if self._notice else _legend(last),
             _line(""),  # where the terminal writes ^C: at the end of a full line it would push all up
         )
@@ -94,8 +83,8 @@ class LiveTable(LiveView):
             self._console.control(Control.home(), Control.clear())
 
 
-def _line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+def _line(content: str, style: str = "") -> Text:
+    return Text(content, style=style, overflow="ellipsis", no_wrap=True)
 
 
 def _apart(left: str, right: str, width: int, end: str = "") -> str:
@@ -114,7 +103,7 @@ def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> T
         f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,
         end: end,
     }
-    return _line("  " + "   ".join(text for text, is_shown in words.items() if is_shown), "dim")
+    return _line("  " + "   ".join(word for word, is_shown in words.items() if is_shown), "dim")
 
 
 def table(progress: Progress, width: int, rows: int) -> list[Text]:
@@ -129,11 +118,11 @@ def table(progress: Progress, width: int, rows: int) -> list[Text]:
             speed = speed.ljust(widths[1] - 2)
         elif not speed.endswith(" ?"):
             speed = f"{speed}  "
-        shown = "".join(text.rjust(size) for text, size in zip((speed, *numbers), widths[1:], strict=False))
+        shown = "".join(cell.rjust(size) for cell, size in zip((speed, *numbers), widths[1:], strict=False))
         return _line(f"  {mark:<3}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
 
     lines = [line(HEADER, "bold")]
-    for trial in ranked(progress.trials, rows):
+    for trial in text.ranked(progress.trials, rows):
         style = "bold green" if is_same(trial, progress.best) else "" if trial.feasible else "dim"
-        lines.append(line(cells(trial, progress.best, progress.trials[0]), style))
+        lines.append(line(text.cells(trial, progress.best, progress.trials[0]), style))
     return lines
