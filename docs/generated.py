@@ -138,6 +138,8 @@ def _spelling(option: Any) -> str:
 def _default(option: Any) -> str:
     if option.required:
         return "must be given"
+    if isinstance(option.show_default, str):
+        return str(option.show_default)
     return f"`{option.default}`" if option.default not in (None, False, (), []) else ""
 
 

@@ -9,10 +9,12 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
+from autotune import __version__
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options, json_error, resuming
+from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
+from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
@@ -23,7 +25,7 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
 
 
-class Commands(TyperGroup):
+class Commands(WithPanels, TyperGroup):
     """The commands, also by their former names; a usage error is one line, with `--json` a JSON object too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -39,7 +41,8 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
-            print(f"Error: {' '.join(message.split()).rstrip('.')}. {advice}", file=sys.stderr)
+            line = f"Error: {' '.join(message.split()).rstrip('.')}. {advice}"
+            print(on_terminal(line, sys.stderr), file=sys.stderr)
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
@@ -48,20 +51,30 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="autotune",
     cls=Commands,
-    help="Find the fastest Hugging Face training configuration that fits your device, by measurement.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-app.command()(search)
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
+    if version:
+        print(f"autotune {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(START)
 
 
-@app.command()
 def estimate(
     model: o.Model,
     global_batch_size: o.GlobalBatchSize,
-    memory_limit: Annotated[str | None, Option(help="Memory of the device to estimate for, as 24GiB.")] = None,
+    memory_limit: Annotated[
+        o.Text, Option(help="Memory of the device to estimate for, as 24GiB.", metavar="SIZE")
+    ] = None,
     gpu: o.Gpu = None,
     task: o.Task = None,
     sequence_length: o.SequenceLength = None,
@@ -69,14 +82,14 @@ def estimate(
     fix: o.Fix = None,
     only: o.Only = None,
     device: Annotated[
-        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.")
+        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.", metavar="NAME")
     ] = "cuda",
     headroom: o.Headroom = "5%",
     args: o.Args = None,
     trust_remote_code: o.TrustRemoteCode = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Estimate the memory that training MODEL needs and what fits, from its config alone: no device, no weights."""
+    """Estimate what fits a GPU, from the config of MODEL alone."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
         from autotune.commands.estimate.run import estimate
@@ -90,9 +103,8 @@ def estimate(
         forecast.check()
 
 
-@app.command()
 def search_spaces(as_json: o.AsJson = False) -> None:
-    """List the shipped search spaces with their settings."""
+    """List the search spaces and their settings."""
     with ErrorReporter(as_json) as command:
         from autotune.space.file import describe_space, named_spaces, read_space
         from autotune.space.settings import SETTINGS
@@ -112,14 +124,13 @@ def search_spaces(as_json: o.AsJson = False) -> None:
         print("\n* changes what is learned, not only the speed: --keep-numerics keeps your value")
 
 
-@app.command()
 def verify(
     study: o.Study,
     steps: Annotated[int, Option(help="Timed steps; up to 10 untimed ones precede them.")] = 500,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
-    """Train with a study's result in a plain Trainer, and compare its speed and memory with the study's."""
+    """Train with a study's result and compare with its promise."""
     when_interrupted = "The study is kept as it was; run the same command again to train from the start."
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.verify.result import verification_lines
@@ -135,9 +146,13 @@ def verify(
             raise typer.Exit(AutotuneError.exit_code)
 
 
-@app.command()
-def doctor(device: o.Device = "auto", server: o.Server = None, as_json: o.AsJson = False) -> None:
-    """Show device, driver, libraries, and which precisions and optimizers work here, or why not; or how a server is."""
+def doctor(
+    device: o.Device = "auto",
+    all: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
+    server: o.Server = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Check this machine: device, precisions, optimizers; or a server."""
     with ErrorReporter(as_json) as command:
         if server is not None:
             from autotune.cli.remote import check_server
@@ -147,18 +162,15 @@ def doctor(device: o.Device = "auto", server: o.Server = None, as_json: o.AsJson
         from autotune.commands.doctor import doctor_lines
         from autotune.probe.queries import read_device
 
+        if sys.stderr.isatty():
+            print("Trying precisions, optimizers and compilers, for up to a minute ...", file=sys.stderr)
         environment = read_device(device, anew=True)
         if as_json:
             command.json(environment.to_dict())
         else:
-            print("\n".join(doctor_lines(environment)))
+            print("\n".join(doctor_lines(environment, all)))
 
 
-for command in (studies, report, compare, guide, serve, token, login):
-    app.command()(command)
-
-
-@app.command()
 def explain(
     study: o.Study,
     rounds: Annotated[
@@ -172,7 +184,7 @@ def explain(
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Explain a study's speed-up setting by setting, by measuring the steps from your settings to the result."""
+    """Measure how much each setting adds to the speed-up."""
     with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as command:
         from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
@@ -182,3 +194,19 @@ def explain(
             command.json(explanation.to_dict())
         else:
             print("\n".join(explanation_lines(explanation)))
+
+
+COMMANDS = {
+    "Tune": (search, estimate, doctor),
+    "Results": (report, explain, verify, compare, studies),
+    "Service": (serve, token, login),
+    "Reference": (search_spaces, guide),
+}
+"""Panel of the help -> commands, in the order shown."""
+
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        name = command.__name__.replace("_", "-")
+        usage = "-b INT [OPTIONS]" if name in ("search", "estimate") else "[OPTIONS]"
+        end = "\n  ".join(["Examples:", *examples(name)])
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=end, options_metavar=usage)(command)

@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -64,13 +66,19 @@ class ErrorReporter:
         self._as_json = False
 
     def _fail(self, line: str, *error: Any) -> None:
-        print(line, file=sys.stderr)
+        print(on_terminal(line, sys.stderr), file=sys.stderr)
         self._print_error(*error)
         raise typer.Exit(error[-1]) from None
 
     def _print_error(self, *error: Any) -> None:
         if self._as_json:
             self.json(json_error(*error))
+
+
+def on_terminal(text: str, stream: TextIO) -> str:
+    """The text for this stream: on a terminal in lines that are broken between words."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def compare(
-    studies: Annotated[list[str], typer.Argument(help="Names or folders of studies.", autocompletion=complete_study)],
+    studies: Annotated[
+        list[str],
+        typer.Argument(help="Names or folders of studies.", metavar="STUDY", autocompletion=complete_study),
+    ],
     price_per_hour: Annotated[
         list[str] | None,
         typer.Option(
@@ -24,12 +27,12 @@ def compare(
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="Output folder for compare.csv, .parquet, .md and .svg. Default: no files.")
+        str | None, typer.Option(help="Output folder for compare.csv, .parquet, .md and .svg.", metavar="PATH")
     ] = None,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
-    """Compare studies: speeds, speed-ups, memory, and the cost of a million samples."""
+    """Compare studies: speed, memory and cost."""
     with ErrorReporter(as_json) as command:
         from rich.console import Console
 

@@ -17,20 +17,18 @@ def guide(
     model: o.Model,
     global_batch_size: Annotated[
         int,
-        typer.Option(
-            help="Samples per optimizer step, a multiple of 4: taken at once, or in the guides' 4 micro-steps."
-        ),
+        typer.Option("--global-batch-size", "-b", help="Samples in one optimizer step, a multiple of 4."),
     ] = 4,
     task: Annotated[
         str | None,
         typer.Option(
-            help="Task. Default: the guides' sequence-classification where model and data can do it, else the model's own.",
+            help=o.TASK,
+            metavar="TASK",
+            show_default="the guides' sequence-classification if the model can, else its own",
             autocompletion=complete_task,
         ),
     ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option(help="Tokens in the longest sample. Default: 512, or the most the model takes.")
-    ] = None,
+    sequence_length: o.SequenceLength = None,
     dataset: o.Dataset = None,
     dataset_split: o.DatasetSplit = "train",
     text_column: o.TextColumn = None,
@@ -44,7 +42,7 @@ def guide(
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
-    """Measure the methods of the Hugging Face guides (accumulation, checkpointing, fp16, Adafactor, 8-bit Adam) with MODEL."""
+    """Measure the methods of the Hugging Face memory guides."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
         _run_guide(given_options(arguments), command, as_json)

@@ -21,26 +21,19 @@ TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
 
 
 def studies(output_dir: o.OutputDir = "reports", as_json: o.AsJson = False) -> None:
-    """List the studies in a folder: trials, best, speed-up."""
+    """List your studies, the latest first."""
     with ErrorReporter(as_json) as command:
-        from autotune.commands.result import TuningResult
-        from autotune.report.summary import headline
+        from autotune.commands.studies import studies, studies_lines
 
-        rows = []
-        for folder in sorted(path.parent for path in Path(output_dir).glob("*/request.json")):
-            try:
-                result = TuningResult.load(folder)
-                line = f"{len(result.trials)} trial(s). {headline(result)}"
-                rows.append({"name": folder.name} | result.to_dict())
-            except AutotuneError as error:
-                line = str(error)
-                rows.append({"name": folder.name, "error": line})
-            if not as_json:
-                print(f"{folder.name}: {line}")
+        found = studies(Path(output_dir))
         if as_json:
-            command.json({"studies": rows})
-        elif not rows:
-            print(f"No studies in {output_dir}.")
+            plain = {
+                name: {"error": str(study)} if isinstance(study, AutotuneError) else study.to_dict()
+                for name, study in found.items()
+            }
+            command.json({"studies": [{"name": name} | study for name, study in plain.items()]})
+        else:
+            print("\n".join(studies_lines(found)) or f"No studies in {output_dir}.")
 
 
 def report(
@@ -49,19 +42,20 @@ def report(
         str | None,
         Option(
             help="Format: csv, parquet, jsonl, markdown, latex or xlsx for the table of trials, html for the page, json for "
-            "the result. Default: the suffix of --output, else the summary."
+            "the result.",
+            metavar="NAME",
+            show_default="by --output, else the summary",
         ),
     ] = None,
     output: Annotated[
-        str | None,
-        Option(help="Output file. Default: standard output; for parquet and xlsx a file named after the study."),
+        str | None, Option(help="Output file.", metavar="FILE", show_default="standard output, or STUDY.xlsx")
     ] = None,
     columns: Annotated[str | None, Option(help="A,B: write only these columns, in this order.", metavar="A,B")] = None,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
     report_to: o.ReportTo = None,
 ) -> None:
-    """Write a study's report again and print its summary; or export its table of trials."""
+    """Write a study's report again, or export its trials."""
     with ErrorReporter(as_json) as command:
         kind = _kind(format, output, as_json)
         if columns is not None and kind not in TABLES:

@@ -8,24 +8,24 @@ import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, ErrorReporter, given_options, resuming, shown
+from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming, shown
+from autotune.core.errors import AutotuneError
+from autotune.core.units import counted
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
     from autotune.study.plan import Progress
 
-
-TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h. What does not fit is skipped and named."
-CONFIRMATION_ROUNDS = (
-    "Rounds of measuring the best trials and the baseline again; up to twice as many while it is open."
-)
-MARGIN = "Stop when the expected remaining speed-up is below this share (sampler physics)."
-TRAINING_STEPS = "Steps of the planned training: stop when the search cannot save its own time."
+N_TRIALS = "Configurations to try at most, yours included."
+TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
+CONFIRMATION_ROUNDS = "Rounds that measure the best trials again; up to twice as many if needed."
+MARGIN = "Stop when no more than this share is left to gain (sampler physics)."
+TRAINING_STEPS = "Steps of your real run: stop when more searching no longer pays off."
 NO_HISTORY = "Do not use results of past searches on this device."
-NO_RISK = "Do not try configurations that may run out of memory once something fits."
-KEEP_NUMERICS = "Keep your precision, optimizer and all else that changes what is learned."
-REQUIRE_PARITY = "What the rounds do not show to learn as fp32 does cannot win."
-ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses in the rounds differ from fp32's. Default: they cannot win."
+NO_RISK = "Do not try what may run out of memory once something fits."
+KEEP_NUMERICS = "Do not change what the model learns (precision, optimizer, ...)."
+REQUIRE_PARITY = "Accept only configurations whose losses are shown to match fp32's."
+ALLOW_LOSS_DIFFERENCE = "Accept configurations whose losses differ from fp32's."
 
 
 def search(
@@ -45,12 +45,12 @@ def search(
     device: o.Device = "auto",
     memory_limit: o.MemoryLimit = None,
     headroom: o.Headroom = "5%",
-    n_trials: Annotated[int, Option(help="Number of probes, including the baseline, without confirmations.")] = 20,
-    timeout: Annotated[o.Text, Option(help=TIMEOUT)] = None,
+    n_trials: Annotated[int, Option(help=N_TRIALS)] = 20,
+    timeout: Annotated[o.Text, Option(help=TIMEOUT, metavar="DURATION")] = None,
     probe_timeout: o.ProbeTimeout = None,
     confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 3,
     sampler: o.Sampler = "physics",
-    margin: Annotated[str, Option(help=MARGIN)] = "1%",
+    margin: Annotated[str, Option(help=MARGIN, metavar="PERCENT")] = "1%",
     training_steps: Annotated[int | None, Option(help=TRAINING_STEPS)] = None,
     no_history: Annotated[bool, Option("--no-history", help=NO_HISTORY)] = False,
     no_risk: Annotated[bool, Option("--no-risk", help=NO_RISK)] = False,
@@ -63,31 +63,35 @@ def search(
     trust_remote_code: o.TrustRemoteCode = False,
     output_dir: o.OutputDir = "reports",
     report_to: o.ReportTo = None,
-    study_name: Annotated[o.Text, Option(help="Name of the study. Default: <model>-<task>-gb<N>-<device>.")] = None,
+    study_name: Annotated[
+        o.Text, Option(help="Name of the study.", metavar="NAME", show_default="MODEL-TASK-gbN-DEVICE")
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Discard the existing study and start again.")] = False,
     server: o.Server = None,
     detach: Annotated[bool, Option("--detach", help="With --server: queue the search and end.")] = False,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Find the fastest configuration that fits, for MODEL at a global batch size."""
+    """Find the fastest settings for MODEL that fit this device."""
     arguments = locals()
     with ErrorReporter(as_json) as command:
-        options = given_options(arguments)
+        started, options = context.obj or time.monotonic(), given_options(arguments)
         on_server = {"server": options.pop("server", None), "detach": options.pop("detach")}
         if server or detach:
             from autotune.cli.remote import search_on
 
             result = search_on(**on_server, options=options, command=command, as_json=as_json, quiet=quiet)
         else:
-            options |= {"started": context.obj or time.monotonic()}
-            result = _run_search(options, command, as_json, quiet)
+            result = _run_search(options | {"started": started}, command, as_json, quiet)
         if result is None:
             return
         if as_json:
             command.json(result.to_dict())
         else:
-            _print_result(result)
+            from autotune.report.summary import answer_lines, use_lines
+
+            seconds = time.monotonic() - started
+            print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder), seconds)]))
 
 
 def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, quiet: bool) -> "TuningResult":
@@ -114,17 +118,16 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
     console = Console(file=sys.stderr if as_json else sys.stdout)
     latest: list[Progress] = []
     try:
-        with watcher(console, quiet) as watch:
+        with watcher(console, quiet, stays=False) as watch:
 
             def both(progress: "Progress") -> None:
                 latest[:] = [progress]
                 watch(progress)
 
             return workflow.search(**options, watch=both)
-    except KeyboardInterrupt:
-        trials = len(latest[0].trials) if latest else 0
-        kept = f"{trials} trial(s) are kept." if trials else "What was measured before is kept."
-        command.when_interrupted = resuming(kept, options["fresh"])
+    except (KeyboardInterrupt, AutotuneError):
+        known = f"{counted(len(latest[0].trials), 'trial')} kept." if latest and latest[0].trials else ""
+        command.when_interrupted = resuming(known or "What was measured before is kept.", options["fresh"])
         if latest:
             _print_best_so_far(latest[0])
         raise
@@ -132,19 +135,12 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
 
 def _print_best_so_far(progress: "Progress") -> None:
     if best := progress.best:
-        from autotune.report.trial_text import speed_text
+        from autotune.report.live.text import best_text, short
 
-        trial = f"trial {best.number}{'' if best.confirmed else ', not confirmed'}"
-        print(f"Best so far: {best.configuration}: {speed_text(best)} samples/s ({trial})", file=sys.stderr)
+        what = f"{short(best.configuration, progress.trials[0])}, {best_text(progress).removeprefix('best so far ')}"
+        print(
+            on_terminal(f"Best so far: {what}{'' if best.confirmed else ', not confirmed'}", sys.stderr),
+            file=sys.stderr,
+        )
     if progress.folder is not None and (progress.folder / PAGE).exists():
         print(f"Report so far: {shown(progress.folder)}/{PAGE}", file=sys.stderr)
-
-
-def _print_result(result: "TuningResult") -> None:
-    from autotune.report.snippets import script_lines
-    from autotune.report.summary import answer_lines
-
-    folder = shown(result.folder)
-    print("\n".join(["", *answer_lines(result), "\nPaste this:\n"]))
-    print("\n".join(f"    {line}" for line in script_lines(folder, result)))
-    print(f"\nReport: {folder}/{PAGE} (in short: summary.md)")

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
 """What the server needs beyond a search."""
 
-STATE = "Folder of the database and of running searches. Default: ~/.local/state/autotune."
-State = Annotated[o.Text, Option(help=STATE)]
-DATABASE = "URL of the database, as postgresql://user@host/autotune. Default: SQLite in the state folder."
-Database = Annotated[o.Text, Option(help=DATABASE, envvar="AUTOTUNE_DATABASE")]
+STATE = "Folder of the database and of running searches."
+State = Annotated[o.Text, Option(help=STATE, metavar="PATH", show_default="~/.local/state/autotune")]
+DATABASE = "URL of the database, as postgresql://user@host/autotune."
+IN_STATE = "SQLite in the state folder"
+Database = Annotated[
+    o.Text, Option(help=DATABASE, metavar="URL", show_default=IN_STATE, envvar="AUTOTUNE_DATABASE", show_envvar=False)
+]
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
-METRICS_PORT = "Port of the metrics on the loopback, without a token. Default: /metrics with a token only."
+METRICS_PORT = "Port of the metrics on the loopback, without a token."
 
 
 def serve(
@@ -33,9 +36,13 @@ def serve(
     port: Annotated[int, Option(help="Port to listen on; 0: a free one.")] = 8321,
     state: State = None,
     database: Database = None,
-    devices: Annotated[o.Text, Option(help="A,B: lend these only. Default: all GPUs, else the CPU.")] = None,
-    models: Annotated[o.Texts, Option(help="NAME=FOLDER: models as NAME:MODEL. Repeatable.")] = None,
-    data: Annotated[o.Texts, Option(help="NAME=FOLDER: data as NAME:FILE. Repeatable.")] = None,
+    devices: Annotated[
+        o.Text, Option(help="Devices to lend.", metavar="A,B", show_default="all GPUs, else the CPU")
+    ] = None,
+    models: Annotated[
+        o.Texts, Option(help="Folder of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
+    ] = None,
+    data: Annotated[o.Texts, Option(help="Folder of data, named NAME:FILE. Repeatable.", metavar="NAME=FOLDER")] = None,
     hub: Annotated[str, Option(help=HUB)] = "off",
     hub_pattern: Annotated[o.Texts, Option(help="Pattern of hub ids, as my-team/*. Repeatable.")] = None,
     allowed_host: Annotated[o.Texts, Option(help="Name that the server is reached by. Repeatable.")] = None,
@@ -43,7 +50,7 @@ def serve(
     tls_key: Annotated[o.Text, Option(help="File of its key.")] = None,
     behind_proxy: Annotated[o.Texts, Option(help=BEHIND_PROXY)] = None,
     keep_days: Annotated[
-        float | None, Option(help="Days to keep events and folders of ended searches. Default: always.")
+        float | None, Option(help="Days to keep events and folders of ended searches.", show_default="always")
     ] = None,
     log_format: Annotated[str, Option(help="Format of the log on standard error: json or text.")] = "json",
     metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
@@ -106,7 +113,7 @@ def token(
     action: Annotated[str, Argument(help="Action: create, list or revoke.")],
     name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.")] = None,
     role: Annotated[str, Option(help="Role: viewer, submitter, admin or metrics.")] = "submitter",
-    days: Annotated[float | None, Option(help="Days until the token expires. Default: never.")] = None,
+    days: Annotated[float | None, Option(help="Days until the token expires.", show_default="never")] = None,
     state: State = None,
     database: Database = None,
     as_json: o.AsJson = False,

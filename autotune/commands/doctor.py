@@ -1,14 +1,16 @@
-"""Text of `autotune doctor`: the facts about a device."""
+"""Text of `autotune doctor`: the facts about a device, and which settings work on it."""
+
+import re
+from collections.abc import Mapping
 
 from autotune.core.environment import Environment
+from autotune.core.units import format_bytes
 from autotune.report.device import device_parts
+from autotune.report.markdown import wrapped
 
 
-def doctor_lines(environment: Environment) -> list[str]:
-    """Device, memory, driver, other processes, versions, and which settings work here or why they do not."""
-    lines = [f"device      {environment.device}: {environment.device_name}"]
-    lines += [f"{label:11} {text}" for label, text in device_parts(environment)]
-    lines.append(f"versions    {', '.join(f'{name} {version}' for name, version in environment.versions.items())}")
+def doctor_lines(environment: Environment, everything: bool = False) -> list[str]:
+    """A screen of what the device is and which settings work on it; everything: also what does not, and why."""
     tables = {
         "precisions": environment.precisions,
         "optimizers": environment.optimizers,
@@ -16,10 +18,28 @@ def doctor_lines(environment: Environment) -> list[str]:
         "4 bits": environment.quantizations,
         "kernels": {"liger": environment.liger},
     }
-    for title, table in tables.items():
-        for number, (value, reason) in enumerate(table.items()):
-            label = title if number == 0 else ""
-            lines.append(f"{label:11} {value:28} {'works' if reason is None else f'no: {reason}'}")
     allocators = ", ".join(environment.libraries) or "none found (apt install libjemalloc2 libtcmalloc-minimal4)"
-    lines.append(f"allocators  {allocators}")
+    parts = [
+        *device_parts(environment),
+        ("versions", ", ".join(f"{name} {version}" for name, version in environment.versions.items())),
+        *(part for label, table in tables.items() for part in _parts(label, table, everything)),
+        ("allocators", allocators),
+    ]
+    reasons = [reason for table in tables.values() for reason in table.values()]
+    failing = sum(reason is not None for reason in reasons)
+    ready = f"Ready: {environment.device} ({environment.device_name}), {environment.cpu_count} cores"
+    lines = [*wrapped(f"{ready}, {format_bytes(environment.free_memory_bytes)} free."), ""]
+    lines += [line for label, text in parts for line in wrapped(text, f"{label:11} ", " " * 12)]
+    if failing and not everything:
+        lines += ["", f"{failing} of {len(reasons)} cannot be used here: `autotune doctor --all` gives the reasons."]
     return lines
+
+
+def _parts(label: str, table: Mapping[str, str | None], everything: bool) -> list[tuple[str, str]]:
+    """What works in one line; everything: below it what does not, together where the reason is the same."""
+    works = [name for name, reason in table.items() if reason is None]
+    parts = [(label, ", ".join(works) or "none")]
+    for reason in dict.fromkeys(filter(None, table.values())) if everything else ():
+        names = ", ".join(name for name, why in table.items() if why == reason)
+        parts.append(("", f"not {names}: {re.sub(r'^[A-Z][A-Za-z]*(Error|Exception): ', '', reason)}"))
+    return parts

@@ -11,11 +11,12 @@ from autotune.commands.save import fields_of_saved, save
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
+from autotune.report.checks import warnings
+from autotune.report.claim import headline
 from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import launch_lines
-from autotune.report.summary import headline, warnings
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
 from autotune.study.result import SearchResult

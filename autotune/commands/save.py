@@ -15,7 +15,7 @@ from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
 from autotune.study.result import SearchResult
-from autotune.study.store import REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
+from autotune.study.store import EXPLAINED, REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
 
 
 def begin(result: SearchResult, folder: str | Path) -> None:
@@ -34,6 +34,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "warnings": list(result.study_warnings),
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
+        "date": result.date,
     }
     write_question(Path(folder), record, result.environment.to_dict())
 
@@ -102,6 +103,8 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "numerics": Numerics.from_dict(numerics) if numerics else None,
             "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
             "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
+            "explanation": read_json(folder / EXPLAINED) if (folder / EXPLAINED).exists() else None,
+            "date": record.get("date", ""),
             "prospects": read_prospects(folder),
             "estimated_peaks": read_peaks(folder),
             "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),

@@ -1,6 +1,7 @@
 """The study of a search: opened in its folder, run, and saved however it ends."""
 
 import dataclasses
+from datetime import date
 from functools import cache
 from importlib import import_module
 
@@ -180,6 +181,7 @@ def _unmeasured(
         trials=(),
         stop_reason="the search was interrupted",
         complete=False,
+        date=date.today().isoformat(),
         memory_limit_bytes=limit,
         allowed_bytes=allowed,
         space_size=space.size,

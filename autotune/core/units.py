@@ -112,10 +112,17 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_interval(value: float, low: float, high: float) -> str:
-    """`41.2 ± 0.3`, with as many digits as the interval supports; `41.2 ± inf` where it is endless."""
+    """`41.2 ± 0.3`, with as many digits as the interval supports; `about 41` where half of it is wider than half the value."""
     half = (high - low) / 2
-    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 1
+    if half > abs(value) / 2:
+        return f"about {Decimal(f'{value:.2g}'):f}"
+    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else 1
     return f"{value:.{digits}f} ± {half:.{digits}f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `20 trials`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def three_digits(value: float) -> str:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.loss_curves import Numerics
-from autotune.core.measurement import INPUT_BOUND, Measurement
 from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes, format_duration
+from autotune.core.units import counted, format_bytes, format_duration
 from autotune.space.utilization import Utilization
 from autotune.study.result import SearchResult
 
@@ -28,7 +27,7 @@ def measurement_lines(trial: Trial) -> list[str]:
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []
-    rounds = f"{len(trial.confirmations)} rounds in turns with its rivals, every micro-step run"
+    rounds = f"in {counted(len(trial.confirmations), 'round')} that alternate with its rivals"
     parts = {
         "forward": final.forward_time_s,
         "backward": final.backward_time_s,
@@ -38,24 +37,23 @@ def measurement_lines(trial: Trial) -> list[str]:
     }
     shares = ", ".join(f"{name} {(seconds or 0.0) / final.step_time_s:.0%}" for name, seconds in parts.items())
     lines = [
-        f"{len(final.steps)} timed steps, {rounds if trial.confirmed else 'the probe alone'}; the data is repeated, so that "
-        "no timed step touches an epoch's end",
+        f"{counted(len(final.steps), 'timed step')} {rounds if trial.confirmed else 'of a single probe'}; no timed step is at "
+        "an epoch's end",
         f"a step of {format_duration(final.step_time_s)}: {shares}",
     ]
-    if final.input_bound:
-        lines.append(input_bound_text(final))
     if (tokens := final.tokens_per_second) is not None:
         without_padding = final.non_padding_tokens_per_second
-        of_them = f", {without_padding:,.0f} of them no padding" if without_padding is not None else ""
-        lines.append(f"{tokens:,.0f} tokens/s{of_them}")
+        is_padded = without_padding is not None and without_padding < tokens
+        padding = f", {without_padding:,.0f} of them without padding" if is_padded else ""
+        lines.append(f"{tokens:,.0f} tokens/s{padding}")
     if stage_peaks := trial.measurement.stage_peak_bytes:
         stages = ", ".join(f"{stage} {format_bytes(size)}" for stage, size in stage_peaks.items())
-        batches = trial.measurement.worst_batch or "batches that are all alike"
-        lines.append(f"memory by stage: {stages} (read over two steps on {batches})")
+        batches = f" on {trial.measurement.worst_batch}" if trial.measurement.worst_batch else ""
+        lines.append(f"memory by stage: {stages} (read over two steps{batches})")
     if final.joules_per_sample is not None:
         lines.append(f"{final.joules_per_sample:.3g} J a sample")
     if final.skipped_steps:
-        lines.append(f"{final.skipped_steps} step(s) skipped by fp16's loss scaling")
+        lines.append(f"{counted(final.skipped_steps, 'step')} skipped by fp16's loss scaling")
     return lines
 
 
@@ -70,14 +68,6 @@ def utilization_lines(use: Utilization | None) -> list[str]:
     ]
 
 
-def input_bound_text(measurement: Measurement) -> str:
-    """`input-bound: 62 % of a step is waiting for data (...)`, empty where it is not."""
-    share = measurement.data_wait_share
-    if share is None or not measurement.input_bound:
-        return ""
-    return f"input-bound: {share:.0%} of a step is waiting for data (called so from {INPUT_BOUND:.0%} on)"
-
-
 def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     """Whether the trial learns as the reference does over the first steps of the rounds that both ran."""
     if numerics is None or trial is None:
@@ -90,13 +80,14 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
         return []
     elif difference.is_sensitive:
         text = (
-            f"as {numerics.reference}'s over {difference.steps} steps of {difference.rounds} round(s): they differ by "
+            f"as {numerics.reference}'s over {difference.steps} steps of {counted(difference.rounds, 'round')}: they differ by "
             f"{difference.loss:+.2g} after falling by {difference.learned:.3g} ({numerics.weights})"
         )
     else:
         text = (
-            f"not told from {numerics.reference}'s over {difference.steps} steps of {difference.rounds} round(s), in which the "
-            f"loss fell too little to show a training that learns nothing ({numerics.weights})"
+            f"not told from {numerics.reference}'s over {difference.steps} steps of "
+            f"{counted(difference.rounds, 'round')}, in which the loss fell too little to show a training that learns nothing "
+            f"({numerics.weights})"
         )
     return [text, *([numerics.note] if numerics.note else [])]
 

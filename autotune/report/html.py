@@ -63,7 +63,7 @@ def page(result: SearchResult) -> str:
         limit=format_bytes(result.memory_limit_bytes),
         allowed=format_bytes(result.allowed_bytes),
         policy=_policy(script),
-        style=Markup(text_of("page.css")),
+        style=Markup(text_of("palette.css") + text_of("page.css")),
         script=Markup(script),
     )
 

@@ -3,10 +3,11 @@
 import re
 
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
+from autotune.report.checks import changed_learning, warnings
+from autotune.report.claim import headline
 from autotune.report.evidence import numerics_lines
 from autotune.report.markdown import markdown_list, markdown_text
-from autotune.report.summary import changed_learning, headline, warnings
 from autotune.report.trial_text import is_same, speed_text
 from autotune.study.result import SearchResult
 
@@ -62,10 +63,8 @@ def _rows(result: SearchResult, best: Trial) -> dict[str, str]:
         rows["Before"] = (
             f"{baseline.configuration}: {speed_text(baseline)} samples/s, {format_bytes(baseline.peak_bytes)}"
         )
-    if (speedup := result.measured_speedup) is not None:
-        rows["Speed-up"] = f"{speedup:.2f}x (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
     if learned := changed_learning(result):
-        rows["Learns differently"] = learned
+        rows["Learns differently"] = ", ".join(f"{name} {how}" for name, how in learned.items())
     if losses := numerics_lines(result.numerics, best):
         rows["Losses"] = "; ".join(losses)
-    return rows | {"Search": f"{len(result.trials)} trials; {result.stop_reason}", "Versions": versions}
+    return rows | {"Search": f"{counted(len(result.trials), 'trial')}; {result.stop_reason}", "Versions": versions}

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes
-from autotune.report.summary import headline, warnings
-from autotune.report.trial_text import difference, outcome_text, role_text, speed_line, speed_text, warnings_text
+from autotune.core.units import counted, format_bytes
+from autotune.report.checks import checks
+from autotune.report.claim import claim_of, headline
+from autotune.report.trial_text import difference, outcome_text, role_text, speed_text, warnings_text
 from autotune.study.result import SearchResult
 
 ROWS = 20
@@ -19,12 +20,13 @@ SHORT = 20
 
 
 def notebook_html(result: SearchResult) -> str:
-    """Headline, warnings, trials. No colours of its own, so that it is readable in light and dark; every
+    """Headline, what is below it, warnings, trials. No colours of its own, so that it is readable in light and dark; every
     text is escaped, and nothing is loaded from anywhere."""
-    best, trials = result.best_trial, _shown(result)
-    speed = f"{speed_line(best, result.baseline_trial, result.request.objective)}. " if best else ""
-    parts = [f"<p><b>{_text(result.name)}</b>: {_text(speed + headline(result))}</p>"]
-    parts += [f"<p>Warning: {_text(warning)}.</p>" for warning in warnings(result)]
+    claim, trials = claim_of(result), _shown(result)
+    parts = [f"<p><b>{_text(result.name)}</b>: {_text(headline(result))}</p>"]
+    parts += [f"<p>{_text(detail)}</p>" for detail in claim.details]
+    warned = [check for check in checks(result, claim) if check.kind == "warn"]
+    parts += [f"<p>{_text(f'{check.title} {check.text} {check.action}')}</p>" for check in warned]
     if trials:
         rows = [
             [
@@ -39,7 +41,7 @@ def notebook_html(result: SearchResult) -> str:
         ]
         parts.append(html_table(["trial", "configuration", "outcome", "samples/s", "peak", "warnings"], rows))
     if hidden := len(result.trials) - len(trials):
-        parts.append(f"<p>{hidden} more trial(s): <code>result.to_frame()</code></p>")
+        parts.append(f"<p>{counted(hidden, 'more trial')}: <code>result.to_frame()</code></p>")
     return f"<div>{''.join(parts)}<p>Why it ended: {_text(result.stop_reason)}.</p></div>"
 
 

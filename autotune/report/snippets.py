@@ -1,20 +1,30 @@
-"""The answer to paste: lines of a training script, a command line, JSON, YAML."""
+"""What to paste: the answer as Python, command line, YAML and JSON with its changes marked, and the search's own command."""
 
 import json
+import math
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from autotune.core import TuningRequest
+from autotune.core.configuration import word
+from autotune.core.paths import named
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.launch import accelerate_line, launch_line
 from autotune.space.settings import attention_mask
-from autotune.study.result import SearchResult
+from autotune.space.setup import TrainingSetup
+from autotune.study.result import SearchResult, training_setup_of
 
 WIDTH = 76
 """Characters of a line: indented, it fits a terminal's 80."""
+
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+ON_BY_DEFAULT = ("dataloader_pin_memory", "logging_nan_inf_filter", "remove_unused_columns")
+"""Fields of `TrainingArguments` that settings change and whose default is True; that of all others is false, None or 0."""
 
 PLAIN_MODEL = {"dtype": "float32"}
 """Model arguments that a config alone already implies."""
@@ -38,6 +48,10 @@ MASK_LINES = [
     "    return batch",
 ]
 
+SPELLINGS = {"training_args": "args", "space": "search_space", "memory_limit_bytes": "memory_limit"}
+SPELLINGS |= {"timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
+"""Fields of a request -> their option, where it has another name."""
+
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
     *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs"),
@@ -53,12 +67,14 @@ class Snippet:
     title: str
     text: str  # what goes to the clipboard
     note: str = ""
+    changed: Sequence[str] = ()  # lines of the text that differ from the user's own settings
 
 
 def snippets(result: SearchResult) -> list[Snippet]:
     """The answer in every form, the usual one first; empty where nothing fits.
 
-    JSON and YAML hold the fields of `TrainingArguments` alone, as `HfArgumentParser` reads them from a file.
+    Python and the command line leave out fields that have their default before and after. YAML and JSON hold the fields of
+    `TrainingArguments` alone, as `HfArgumentParser` reads them from a file, all of them.
     """
     if result.best_trial is None:
         return []
@@ -66,32 +82,148 @@ def snippets(result: SearchResult) -> list[Snippet]:
     start = f"Start with: {starts[0]}." if setup.variables or setup.processes > 1 else ""
     groups = _groups(result, adapter_text(setup.adapter))
     rest = "What no training argument holds is in the Python form." if groups else ""
-    note = f"{rest} {start}".strip()
-    flags, without_flag = _flags(setup.training_arguments)
+    arguments = setup.training_arguments
+    was = was_arguments(result)
+    own = {**result.request.training_args, **dict.fromkeys(ON_BY_DEFAULT)}
+    shown = {name: value for name, value in arguments.items() if value or name in was or name in own}
+    shown = {name: shown[name] for name in sorted(shown, key=lambda name: (name not in was, name not in SIZES))}
+    all_of_them = (
+        f"All {len(arguments)} arguments: best_training_arguments.json." if len(shown) < len(arguments) else ""
+    )
+    flags, without_flag = _flags(shown)
     by_hand = f" No flag takes {', '.join(without_flag)}: set it in the script." if without_flag else ""
-    fields = [f"    {name}={value!r}," for name, value in setup.training_arguments.items()]
+    fields_of_python = _python_fields(shown, was)
     python = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
-    python += ["    output_dir='output',", *fields, ")"]
+    python += ['    output_dir="output",', *fields_of_python.values(), ")"]
     for group in groups:
         python += ["", *group]
+    command = "\n\n".join(" \\\n    ".join([f"{line} --output_dir output", *flags.values()]) for line in starts)
+    yaml = commented_yaml([], arguments).rstrip("\n")
+    note = f"{rest} {start}".strip()
     return [
-        Snippet("python", "Python", "\n".join(python), start),
         Snippet(
-            "command",
-            "Command line",
-            "\n\n".join(" \\\n    ".join([f"{line} --output_dir output", *flags]) for line in starts),
+            *("python", "Python", "\n".join(python), f"{all_of_them} {start}".strip()),
+            changed=[line for name, line in fields_of_python.items() if name in was],
+        ),
+        Snippet(
+            *("command", "Command line", command),
             f"For a script that reads TrainingArguments with HfArgumentParser.{by_hand} {rest}".strip(),
+            [line for line in command.splitlines() if any(flags.get(name) == line.strip(" \\") for name in was)],
         ),
         Snippet(
-            "json",
-            "JSON",
-            json.dumps(dict(setup.training_arguments), indent=1),
-            f"best_training_arguments.json. {note}".strip(),
+            *("yaml", "YAML", yaml, f"{YAML_FILE}. {note}".strip()),
+            [line for line in yaml.splitlines() if line.partition(":")[0] in was],
         ),
-        Snippet(
-            "yaml", "YAML", commented_yaml([], setup.training_arguments).rstrip("\n"), f"{YAML_FILE}. {note}".strip()
-        ),
+        Snippet("json", "JSON", json.dumps(dict(arguments), indent=1), f"best_training_arguments.json. {note}".strip()),
     ]
+
+
+def was_arguments(result: SearchResult) -> dict[str, Any]:
+    """Training argument that the answer changes -> its value in the user's own settings."""
+    before, after = baseline_setup(result).training_arguments, result.best_setup.training_arguments
+    if not before:
+        return {}
+    names = sorted(before.keys() | after.keys(), key=lambda name: (name not in SIZES, [*after, *before].index(name)))
+    return {name: before.get(name) for name in names if _differ(name, before.get(name), after.get(name))}
+
+
+def _differ(name: str, before: Any, after: Any) -> bool:
+    """Whether the values are two; None and False are the default in all fields but ON_BY_DEFAULT."""
+    return before != after and bool(before or after or name in ON_BY_DEFAULT)
+
+
+def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
+    """Name -> (value of the user's own settings, value of the answer) of everything that differs, training arguments first."""
+    before, after = (_flat(setup) for setup in (baseline_setup(result), result.best_setup))
+    names = dict.fromkeys([*was_arguments(result), *after, *before])
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if _differ(name, *pair)}
+
+
+def _flat(setup: TrainingSetup) -> dict[str, Any]:
+    adapter = {f"adapter {name}": value for name, value in setup.adapter.items()}
+    parts = (
+        setup.training_arguments,
+        setup.model_arguments,
+        setup.data_arguments,
+        adapter,
+        setup.switches,
+        setup.variables,
+    )
+    return {name: value for part in parts for name, value in part.items()} | {"processes": setup.processes}
+
+
+def baseline_setup(result: SearchResult) -> TrainingSetup:
+    """What the user's own settings are trained with; empty where they were never probed."""
+    return training_setup_of(result, result.baseline_trial) if result.baseline_trial else TrainingSetup()
+
+
+def _python_fields(arguments: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, str]:
+    """Field -> its line of a call, the changed ones with what they were in a comment."""
+    lines = {name: f"    {name}={literal(value)}," for name, value in arguments.items()}
+    width = max((len(lines[name]) for name in was if name in lines), default=0)
+    return {
+        name: f"{line:<{min(width, WIDTH // 2)}}  # was {literal(was[name])}" if name in was else line
+        for name, line in lines.items()
+    }
+
+
+def literal(value: Any) -> str:
+    """The value in Python, a plain text in double quotes."""
+    is_plain = isinstance(value, str) and value.isprintable() and not set(value) & {'"', "\\"}
+    return f'"{value}"' if is_plain else repr(value)
+
+
+def search_command(result: SearchResult, **changed: Any) -> str:
+    """The command line of the search, with these fields of its request instead of its own.
+
+    Empty for a search from Python with a model or data of the caller's own.
+    """
+    request = result.request
+    if result.workload.user_objects:
+        return ""
+    words = [
+        "autotune",
+        "search",
+        shlex.quote(named(request.model)),
+        "--global-batch-size",
+        str(request.global_batch_size),
+    ]
+    for option in fields(TuningRequest):
+        value = changed.get(option.name, getattr(request, option.name))
+        default = option.default_factory() if callable(option.default_factory) else option.default
+        if option.name not in ("model", "global_batch_size", "output_dir", "report_to") and value != default:
+            words += option_words(option.name, value)
+    return " ".join(words)
+
+
+def larger_budget(result: SearchResult) -> dict[str, Any]:
+    """The field of the request that ended the search, with about twice its value."""
+    request = result.request
+    if request.timeout_s and "time" in result.stop_reason:
+        return {"timeout_s": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
+    return {"n_trials": max(20, 2 * request.n_trials)}
+
+
+def option_words(name: str, value: Any) -> list[str]:
+    """Words of a command line that set an option of the request."""
+    flag = f"--{SPELLINGS.get(name, name).replace('_', '-')}"
+    if value is True:
+        return [flag]
+    if name == "training_args":
+        return [flag, "YOUR_ARGUMENTS.json"]
+    if isinstance(value, Mapping):
+        pairs = {name: value if isinstance(value, list | tuple) else [value] for name, value in value.items()}
+        return [
+            part
+            for name, values in pairs.items()
+            for part in (flag, shlex.quote(f"{name}={','.join(map(word, values))}"))
+        ]
+    if name.endswith("_bytes"):
+        return [flag, f"{value >> 20}MiB" if value % 2**20 == 0 else str(value)]
+    if name.endswith("_s"):
+        return [flag, f"{value / 60:g}m" if value % 60 == 0 else f"{value:g}s"]
+    return [flag, shlex.quote(named(str(value)))]
 
 
 def script_lines(folder: str, result: SearchResult) -> list[str]:
@@ -177,14 +309,14 @@ def _call(function: str, arguments: Sequence[str]) -> list[str]:
     return [line] if len(line) <= WIDTH else [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
 
 
-def _flags(fields: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """`--name value` of each field that has a value, and the names of those that no flag can set."""
-    flags, without_flag = [], []
+def _flags(fields: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Field -> `--name value` of each that has a value, and the names of those that no flag can set."""
+    flags, without_flag = {}, []
     for name, value in fields.items():
         if isinstance(value, Mapping) and name in AS_JSON:
-            flags.append(f"--{name} {shlex.quote(json.dumps(value))}")
+            flags[name] = f"--{name} {shlex.quote(json.dumps(value))}"
         elif isinstance(value, Mapping | list | tuple):
             without_flag.append(name)
         elif value is not None:
-            flags.append(f"--{name} {shlex.quote(str(value))}")
+            flags[name] = f"--{name} {shlex.quote(str(value))}"
     return flags, without_flag

@@ -1,20 +1,27 @@
 """Words and JSON fields of a trial: its speed, outcome, warnings, and what differs from the baseline."""
 
+import math
 from typing import Any
 
-from autotune.core import Interval, Outcome, Trial, Value
-from autotune.core.units import finite, format_bytes, format_interval
+from autotune.core import Configuration, Interval, Outcome, Trial, Value
+from autotune.core.configuration import RANKS
+from autotune.core.units import counted, finite, format_bytes, format_interval
 from autotune.study.objective import speed_up
 from autotune.study.result import SearchResult
 
 
-def interval_text(interval: Interval) -> str:
-    """`1.23x, 95 % interval 0.44 to 3.41`."""
-    return f"{interval:.2f}x, 95 % interval {range_text(interval)}"
-
-
 def range_text(interval: Interval) -> str:
-    return f"{interval.low:.2f} to {interval.high:.2f}"
+    """`1.50x to 1.66x`; `at least 1.50x` without an upper end."""
+    return (
+        f"{interval.low:.2f}x to {interval.high:.2f}x"
+        if math.isfinite(interval.high)
+        else f"at least {interval.low:.2f}x"
+    )
+
+
+def interval_text(interval: Interval) -> str:
+    """`1.23x, 95% interval 0.44x to 3.41x`."""
+    return f"{interval:.2f}x, 95% interval {range_text(interval)}"
 
 
 def speed_text(trial: Trial) -> str:
@@ -24,7 +31,7 @@ def speed_text(trial: Trial) -> str:
 
 
 def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
-    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95 % interval 2.30 to 2.52)`; the peak too where memory is the objective."""
+    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95% interval 2.30x to 2.52x)`; the peak too where memory is the objective."""
     text = f"{speed_text(best)} samples/s"
     if objective == "memory":
         text = f"{format_bytes(best.peak_bytes)}, {text}"
@@ -33,7 +40,7 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
     speedup, reason = speed_up(best, baseline, objective)
     if speedup is None:
         return f"{text}, no speed-up: {reason}"
-    return f"{text}, {speedup:.2f}x the baseline (95 % interval {range_text(speedup)})"
+    return f"{text}, {speedup:.2f}x the baseline (95% interval {range_text(speedup)})"
 
 
 def is_same(trial: Trial, other: Trial | None) -> bool:
@@ -41,10 +48,28 @@ def is_same(trial: Trial, other: Trial | None) -> bool:
     return other is not None and trial.number == other.number
 
 
-def sizes_and_settings(trial: Trial) -> dict[str, Value]:
-    """A trial's sizes and settings by name."""
-    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)
+def short_words(configuration: Configuration, baseline: Configuration | None) -> list[str]:
+    """`["4x8", "bf16", "2 workers"]`: sizes, precision, and what else differs from the baseline."""
+    sizes = [configuration.micro_batch_size, configuration.gradient_accumulation_steps]
+    if configuration.data_parallel_size > 1:
+        sizes.append(configuration.data_parallel_size)
+    before = {} if baseline is None else baseline.values
+    differing = [
+        setting_words(name, value)
+        for name, value in configuration.settings
+        if name == "precision" or (name != RANKS and baseline is not None and before.get(name) != value)
+    ]
+    return ["x".join(map(str, sizes)), *differing]
+
+
+def setting_words(name: str, value: Value) -> str:
+    """A setting's value by itself: `bf16`, `2 workers`, `no pin memory`, `checkpointing full`."""
+    label = name.replace("_", " ")
+    if isinstance(value, bool):
+        return label if value else f"no {label}"
+    if name == "workers":
+        return f"{value} worker{'' if value == 1 else 's'}"
+    return str(value) if name in ("precision", "optimizer") else f"{label} {value}"
 
 
 def role_text(trial: Trial, result: SearchResult) -> str:
@@ -102,7 +127,7 @@ def outcome_text(trial: Trial) -> str:
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
         if final.allocator_retries and not final.feasible:
-            return f"completed, but the CUDA allocator had to retry {final.allocator_retries} time(s)"
+            return f"completed, but the CUDA allocator had to retry {counted(final.allocator_retries, 'time')}"
         if not final.feasible:
             return f"completed, but {final.fits:.0%} above what is allowed"
         if trial.disqualified_reason:

@@ -365,7 +365,11 @@ def one_search(request: Request, caller: Viewer, search_id: str) -> Response:
     answer, yours = by_number.get(best), by_number.get(0) if best else None
     headline = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL).groups("")  # type: ignore[union-attr]
     if search["state"] == RUNNING:
-        headline = "", "Nothing is faster than your settings so far" if rows else "Your own settings are measured first", ""
+        headline = (
+            "",
+            "Nothing is faster than your settings so far" if rows else "Your own settings are measured first",
+            "",
+        )
         if best and progress.get("speedup"):
             headline = f"{progress['speedup']:.2f}×", "as fast as your settings so far", ""
     return shown(

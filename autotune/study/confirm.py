@@ -48,6 +48,7 @@ def confirm(
     confirmed: Callable[[Trial], None] = lambda trial: None,
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
+    begins: Callable[[Sequence[int]], None] = lambda numbers: None,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
@@ -55,7 +56,8 @@ def confirm(
     faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
     (trial, number of the round, from 1) -> its measurement with full accumulation. expected: what all measurements so far
     say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
-    round that is complete; it may disqualify trials in the list.
+    round that is complete; it may disqualify trials in the list. begins: called with the numbers of the trials that run the
+    round that begins, in their order.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
@@ -93,6 +95,7 @@ def confirm(
             interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
             is_incomplete = interrupted and any(last_round not in trial.rounds for trial in running)
             round_number = _last_round(trials) + (not is_incomplete)
+            begins(rotated(numbers, round_number - 1))
             for number in rotated(numbers, round_number - 1):
                 index = next(i for i, trial in enumerate(trials) if trial.number == number)
                 if round_number in trials[index].rounds:

@@ -30,7 +30,7 @@ from autotune.study.confirm import confirm
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, measure, unsupported
 from autotune.study.objective import best_trial, finalists, speed_up
-from autotune.study.pacing import finishing_seconds, reserved_seconds
+from autotune.study.pacing import finishing_seconds, reserved_seconds, seconds_to_go
 from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.stopping import time_is_over
 from autotune.study.store import REFERENCE, read_references, read_trial, reporting_storage
@@ -183,7 +183,7 @@ def _probe_on(study: Study, probe: Probe, watch: Watch, warm_up: Callable[[], No
         if proposal is None:
             return stop_reason
         number, running, configuration = proposal
-        message = "" if study.risk is None else f"may not fit: {study.risk:.0%} likely to"
+        message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
         watch(progress(study, "probing", number=number, configuration=configuration, message=message))
         try:
             measurement = _measure(study, probe, configuration, number)
@@ -254,7 +254,9 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
 
     def once_more(trial: Trial, one_round: int) -> Measurement:
         study.wish.check()
-        watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration))
+        where = f"round {one_round}{f' of {plan.confirmation_rounds}' if one_round <= plan.confirmation_rounds else ''}"
+        where += f", {study.racing.index(trial.number) + 1} of {len(study.racing)}"
+        watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration, message=where))
         return _measure(study, probe, trial.configuration, trial.number, one_round)
 
     def confirmed(trial: Trial) -> None:
@@ -264,7 +266,7 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
         reference = reference_of(study.trials, best_trial(study.trials, plan.objective))
         if reference is not None and all(measured.feasible for measured in study.references.values()):
             with contextlib.suppress(TimeIsOver):
-                watch(progress(study, "finishing", message=f"fp32's losses in round {round_number}"))
+                watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
                 study.references[round_number] = _reference(study, probe, reference, round_number)
         compare_rounds(study)
 
@@ -280,7 +282,9 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
             confirmed,
             compare,
             plan.run_seconds(best_trial(study.trials, plan.objective)),
+            lambda numbers: setattr(study, "racing", numbers),
         )
+    study.racing = ()
 
 
 def _reference(study: Study, probe: Probe, configuration: Configuration, round_number: int) -> Measurement:
@@ -330,6 +334,7 @@ def progress(study: Study, kind: str, **what: Any) -> Progress:
         max_gain=study.max_gain,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
+        seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing),
         folder=study.folder,
         **what,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from autotune.core import Measurement, Trial
 from autotune.probe.order import timings
@@ -77,6 +78,27 @@ def starting_seconds(measurement: Measurement) -> float:
     times = [step.seconds for step in measurement.steps]
     in_steps = sum(times) * (1 + measurement.untimed_steps / len(times)) if times else 0.0
     return max(0.0, measurement.probe_seconds - in_steps)
+
+
+def seconds_to_go(plan: Plan, trials: Sequence[Trial], searching: bool, racing: Sequence[int] = ()) -> float | None:
+    """How long the search is expected to take still; before the first trial its time limit, None without one.
+
+    searching: with all the probes and rounds that are left; else the sanity check alone. racing: the trials of the round that
+    runs, which end the search with the rounds that they still need.
+    """
+    if not trials:
+        return plan.time.seconds_left() if plan.time.is_set else None
+    seconds = finishing_seconds(trials, plan.objective)
+    if racing:
+        group = [trial for trial in trials if trial.number in racing]
+        latest = max(len(trial.confirmations) for trial in group)
+        seconds += rounds_seconds(group, max(plan.confirmation_rounds, latest))
+    elif searching:
+        others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
+        seconds += max(0, plan.n_trials - len(trials)) * fmean(others)
+        rivals = [*finalists(trials, plan.objective)[:LEAST_RIVALS], *(trial for trial in trials[:1] if trial.feasible)]
+        seconds += _together(rivals, [], plan.confirmation_rounds)
+    return min(seconds, plan.time.seconds_left())
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:

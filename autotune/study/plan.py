@@ -66,9 +66,10 @@ class Progress:
     """Something that happened, for those who watch.
 
     kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
-    preparing and finishing. trials: those known so far. number, configuration: of the trial that is probed or confirmed.
-    trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
-    seconds_left: seconds of the budget's time; None without a timeout. speedup: of the best so far over the baseline.
+    preparing, confirming and finishing. trials: those known so far. number, configuration: of the trial that is probed or
+    confirmed. trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
+    seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the search is expected to take
+    still, with all the probes that are left; None where that is unknown. speedup: of the best so far over the baseline.
     max_gain: share by which something untried could still beat the best, before what is probed now; None: not known.
     folder: where the study lies; None before it is open.
     """
@@ -81,6 +82,7 @@ class Progress:
     best: Trial | None = None
     probes_left: int = 0
     seconds_left: float | None = None
+    seconds_to_go: float | None = None
     speedup: float | None = None
     max_gain: float | None = None
     message: str = ""

@@ -46,11 +46,13 @@ class SearchResult:
     numerics: Numerics | None = None  # loss curves of the finalists and of fp32; None where not compared
     rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None where not made
     verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
+    explanation: Mapping[str, Any] | None = None  # what `autotune explain` measured
     prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)  # by the trial after which it held
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, where it could be traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
+    date: str = ""  # of its last run, as 2026-11-22; empty where unknown
     user_arguments: Any = field(default=None, repr=False, compare=False)
     """The user's own `TrainingArguments`, or fields that belong to their run alone (folders, names, hub); in memory only."""
 

@@ -22,8 +22,8 @@ from autotune.core.prospect import OptimalityGap
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
 
-REQUEST, VERIFICATION = "request.json", "verification.json"
-"""The request of a study, and what `autotune verify` measured of its answer."""
+REQUEST, VERIFICATION, EXPLAINED = "request.json", "verification.json", "explanation.json"
+"""The request of a study, and what `autotune verify` and `autotune explain` measured of its answer."""
 PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
 """What the untried could still win, next to the trial after which it held; what that trial's memory is for."""
 EXPLANATION = "explanation"

@@ -1,6 +1,7 @@
 """Study: what is proposed next, and what Optuna's record holds of it."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,8 +44,8 @@ class Study:
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
     does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
-    rounds so far, compared. wish: the user's request to stop. risk: how likely the last proposal fits, where it may not; None:
-    it does.
+    rounds so far, compared. racing: numbers of the trials of the round that runs. wish: the user's request to stop.
+    risk: how likely the last proposal fits, where it may not; None: it does.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Study:
     max_gain: float | None = None
     references: dict[int, Measurement] = field(default_factory=dict)
     numerics: Numerics | None = None
+    racing: Sequence[int] = ()
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
     risk: float | None = None

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from autotune.core import Trial
 from autotune.core.request import tuning_request
 from tests import makers
 from tests.hurry import hurry
@@ -50,7 +51,9 @@ def reports(tmp_path: Path) -> Path:
 def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     code, out, _ = run(["studies"], reports)
     assert code == 0
-    assert out.startswith("first: 3 trial(s).")
+    head, row = out.splitlines()
+    assert head.split() == ["study", "samples/s", "vs", "yours", "peak", "trials", "when"]
+    assert row.split()[:6] == ["first", "40.0", "4.00x", "500", "MiB", "3"]
     code, out, _ = run(["report", "first"], reports)
     assert code == 0
     assert "## What to paste" in out
@@ -58,6 +61,25 @@ def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     code, _, err = run(["report", "nowhere"], reports)
     assert code == 2
     assert "There is no study in reports/nowhere" in err
+
+
+def test_studies_fit_80_columns_whatever_their_names_and_the_latest_is_first(tmp_path: Path) -> None:
+    long = "a-model-of-a-very-long-name-causal-lm-gb128-cuda0"
+    for age, name in enumerate(("new", long, "nothing", "stopped")):
+        trials = (
+            [Trial(0, makers.configuration(), makers.out_of_memory(makers.configuration()))]
+            if name == "nothing"
+            else None
+        )
+        folder = makers.result(trials, complete=name != "stopped").save(tmp_path / "reports" / name)
+        for path in folder.glob("probes/0000/*"):
+            os.utime(path, (1e9 - 1e6 * age, 1e9 - 1e6 * age))
+    lines = run(["studies"], tmp_path)[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines] == ["study", "new", long, "40.0", "nothing", "stopped"]
+    assert "nothing fits" in lines[4]
+    assert "3 of 20" in lines[5]
+    assert [line[-10:] for line in lines[3:]] == ["2001-08-28", "2001-08-16", "2001-08-05"]
 
 
 def test_an_old_study_is_told_to_a_logger_afterwards_and_only_once(tmp_path: Path) -> None:

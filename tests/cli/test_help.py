@@ -1,19 +1,25 @@
 """Help: every command and option has a sentence, one name means one thing, and colours are as the user wants them."""
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+import autotune
 from autotune.cli.app import app
+from autotune.cli.help import EXAMPLES, PANEL_OF, examples
 from autotune.cli.options import FORMER, FORMER_COMMANDS
 from autotune.core.options import ARGUMENTS
 from tests.terminals import COLOUR, ROOT, surroundings, terminal
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PROGRAM = typer.main.get_command(app)
+COMMANDS = PROGRAM.commands  # type: ignore[attr-defined]
 OPTIONS = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.params]
 
 
@@ -50,11 +56,51 @@ def test_every_option_and_command_of_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
     known = {option for _, parameter in OPTIONS for option in parameter.opts}
-    known |= {"--help", "--install-completion", "--show-completion", *FORMER}
+    known |= {"--help", "--version", "--install-completion", "--show-completion", *FORMER}
     for option in re.findall(r"`(--[a-z][a-z-]*)", text) + re.findall(r"(?<= )--[a-z][a-z-]*", " ".join(lines)):
         assert option in known, option
     for command in re.findall(r"(?:`|\$ )autotune ([a-z][a-z-]*)", text):
         assert command in {*COMMANDS, *FORMER_COMMANDS}, command
+
+
+def help_of(*words: str) -> str:
+    """Standard output of a command in a terminal of 80 columns."""
+    done = CliRunner().invoke(app, [*words], prog_name="autotune", env={"COLUMNS": "80"})
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_help_is_as_before(golden: Callable[[str, str], None]) -> None:
+    for words in ((), ("--help",), ("search", "--help"), ("report", "--help")):
+        golden(f"help/{'_'.join(words) or 'autotune'}.txt".replace("--", ""), help_of(*words))
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert help_of("--version") == f"autotune {autotune.__version__}\n"
+
+
+def test_every_command_has_examples_that_are_valid() -> None:
+    for example in EXAMPLES.strip().splitlines():
+        program, name, *words = shlex.split(example)
+        assert program == "autotune"
+        COMMANDS[name].make_context(name, words)
+        assert len(example) < 80
+    for command in COMMANDS:
+        text = help_of(command, "--help")
+        assert examples(command)
+        assert all(example in text for example in examples(command))
+
+
+def test_every_option_of_a_panel_exists_and_those_that_start_a_search_are_in_one() -> None:
+    names = {parameter.name for _, parameter in OPTIONS}
+    assert set(PANEL_OF) <= {*names, "help"}
+    assert {parameter.name for parameter in COMMANDS["search"].params} <= {*PANEL_OF, "model"}
+
+
+def test_no_type_is_a_python_name_and_no_default_is_told_in_the_text() -> None:
+    for name in COMMANDS:
+        text = " ".join(help_of(name, "--help").split())
+        assert not re.search(r"<(str|int|bool|float)>|Default:", text), name
 
 
 # Colours ------------------------------------------------------------------------------------------------------------

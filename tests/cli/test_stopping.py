@@ -33,11 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
     with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
-        shown.wait_for("probing 1")
+        shown.wait_for("prepare ✓")
         shown.press("\x03")
         shown.wait_for(SAID[:40])
         assert shown.end() == 130
-    assert "Interrupted. 2 trial(s) are kept. Run the same command again to resume." in shown.text
+    assert "Interrupted. 2 trials kept. Run the same command again to resume." in shown.text
     assert "Best so far: " in shown.text
     assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
@@ -52,7 +52,7 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
 @pytest.mark.nightly
 def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
     with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
-        shown.wait_for("probing 2")
+        shown.wait_for("2 of 9")
         shown.press("\x03")
         shown.wait_for(SAID[:40])
         shown.press("\x03")

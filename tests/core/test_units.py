@@ -111,7 +111,12 @@ def test_an_interval_is_written_with_the_digits_that_it_supports() -> None:
     assert format_interval(1234.5, 1000, 1469) == "1234 ± 234"
     assert format_interval(0.12345, 0.12344, 0.12346) == "0.123 ± 0.000"
     assert format_interval(41.234, 41.234, 41.234) == "41.2 ± 0.0"
-    assert format_interval(41.234, 0.0, math.inf) == "41.2 ± inf"
+    assert format_interval(41.234, 20.7, 61.8) == "41 ± 21"
+    assert format_interval(41.234, 20.5, 62.0) == "about 41", "a half-width above half the value is no ±"
+    assert format_interval(41.234, 0.0, math.inf) == "about 41"
+    assert format_interval(3.84, -2.0, 9.6) == "about 3.8"
+    assert format_interval(1234.5, 0.0, 2469.0) == "about 1200"
+    assert format_interval(0.062, 0.0, 0.15) == "about 0.062"
 
 
 def test_three_digits_of_a_number_count_and_none_is_an_exponent() -> None:

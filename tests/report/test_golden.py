@@ -8,12 +8,10 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.report.exports import exports
-from autotune.report.live.text import cells, lines
 from autotune.report.model_card import model_card_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import script_lines, snippets
 from autotune.report.summary import answer_lines, summary
-from autotune.study.plan import Progress
 from tests.makers import configuration, ended, gpu, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import EVERY
 
@@ -60,16 +58,3 @@ def test_a_result_is_rendered_as_before(name: str, golden: Callable[[str, str], 
 def test_files_for_other_tools_are_as_before(kind: str, golden: Callable[[str, str], None]) -> None:
     for name, text in exports(EVERY[kind]).items():
         golden(f"exports/{kind.replace(' ', '_')}/{name}.txt", text)
-
-
-def test_a_running_search_is_shown_as_before(golden: Callable[[str, str], None]) -> None:
-    trials, best = tuple(RICH.trials), RICH.best_trial
-    kinds = {"speedup": 2.0, "probes_left": 3, "seconds_left": 61.0, "max_gain": 0.44, "best": best}
-    events = [
-        Progress("probing", trials, number=4, configuration=FAST, **kinds),
-        Progress("confirming", trials, number=0, configuration=SLOW, **kinds),
-        Progress("finishing", trials, message="comparing losses"),
-    ]
-    text = [" | ".join(cells(trial, best, trials[0])) for trial in trials]
-    text += [line for event in events for line in ("", *lines(event, 75.0, 12.0))]
-    golden("report/live.txt", "\n".join(text) + "\n")

@@ -25,7 +25,7 @@ from tests.report.reading import Read
 from tests.report.studies import HOSTILE
 
 FIGURE = Picture(
-    "first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--c1)"/></svg>'
+    "first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--p1)"/></svg>'
 )
 
 
@@ -170,7 +170,7 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
 
 def colours() -> dict[str, tuple[str, str]]:
     """Name -> (light, dark) of every colour of the page."""
-    style = resources.files("autotune.report").joinpath("templates/page.css").read_text()
+    style = resources.files("autotune.report").joinpath("templates/palette.css").read_text()
     return {
         name: (light, dark) for name, light, dark in re.findall(r"--([\w]+): light-dark\((#\w{6}), (#\w{6})\)", style)
     }
@@ -194,5 +194,5 @@ def test_text_and_marks_stand_out_from_the_paper() -> None:
         colour = {name: pair[mode] for name, pair in colours().items()}
         for name in ("ink", "muted", "accent", "best", "baseline", "bad"):
             assert all(contrast(colour[name], colour[ground]) >= 4.5 for ground in ("paper", "raised")), name
-        for name in (f"c{number}" for number in range(1, 9)):
+        for name in (f"p{number}" for number in range(1, 7)):
             assert contrast(colour[name], colour["paper"]) >= 3, name

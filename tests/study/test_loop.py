@@ -22,7 +22,7 @@ from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
-from autotune.report.live.text import doing_text
+from autotune.report.live.text import now_text
 from autotune.sampler.physics import RISKY
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
@@ -674,8 +674,8 @@ def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Pat
         assert risk_notes(study) == [
             "trial 0 was tried although it might not fit (60% likely to; --no-risk leaves such out)"
         ]
-        assert doing_text(progress(study, "probing", number=0, configuration=study.space.baseline, message="x")) == (
-            "probing 0: the baseline (x)"
+        assert now_text(progress(study, "probing", number=0, configuration=study.space.baseline, message="x")) == (
+            "x: 2x4 (yours)"
         )
 
 

@@ -13,10 +13,10 @@ from autotune.core.errors import did_you_mean
 from autotune.core.interval import quotient_of_means
 from autotune.core.paths import named
 from autotune.core.units import parse_price
+from autotune.report.checks import warnings
 from autotune.report.columns import FIRST
 from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.formats import plain_rows
-from autotune.report.summary import warnings
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
 from autotune.study.objective import best_trial

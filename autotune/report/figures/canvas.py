@@ -13,28 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-ROLES = {
-    "ink": "#222222",
-    "muted": "#6a6a6a",
-    "grid": "#dddddd",
-    "paper": "#ffffff",
-    "accent": "#4878a8",
-    "best": "#2a8c4a",
-    "baseline": "#444444",
-    "bad": "#c0392b",
-    "c1": "#4878a8",
-    "c2": "#e08a3c",
-    "c3": "#5a9e6f",
-    "c4": "#b5546a",
-    "c5": "#8064a2",
-    "c6": "#8a6d3b",
-    "c7": "#3a9ba8",
-    "c8": "#8c8c8c",
-}
-"""What a colour means -> the colour itself, in a file of its own. On a page it is the CSS variable of that name."""
+from autotune.report.templates import text_of
+
+ROLES = dict(re.findall(r"--(\w+): light-dark\((#\w{6})", text_of("palette.css")))
+"""What a colour means -> the light colour itself, for files of their own. On a page it is the CSS variable of that name."""
 
 _PLACEHOLDERS = {f"#0a0b{at:02x}": role for at, role in enumerate(ROLES)}
-INK, MUTED, GRID, PAPER, ACCENT, BEST, BASELINE, BAD, *PARTS = _PLACEHOLDERS
+_COLOURS = {role: colour for colour, role in _PLACEHOLDERS.items()}
+INK, MUTED, GRID, PAPER = (_COLOURS[role] for role in ("ink", "muted", "grid", "paper"))
+BEST, BASELINE, BAD = (_COLOURS[role] for role in ("best", "baseline", "bad"))
+PARTS = [_COLOURS[f"p{number}"] for number in range(1, 7)]
+ACCENT = PARTS[2]
 """Colours to draw with: placeholders, each of which is replaced."""
 
 WIDTH, HEIGHT = 5.0, 3.4

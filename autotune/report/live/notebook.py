@@ -5,8 +5,8 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from autotune.core.units import format_seconds
-from autotune.report.live.text import HEADER, ROWS, LiveView, best_text, cells, lines
+from autotune.report.live import text
+from autotune.report.live.text import HEADER, ROWS, LiveView
 from autotune.report.notebook import html_table
 from autotune.study.plan import Progress, Watch
 
@@ -22,29 +22,28 @@ class NotebookTable(LiveView):
 
     def __enter__(self) -> Watch:
         display = import_module("IPython.display")
-        first = display.HTML("<p>reading device, model and data ...</p>")
-        self._handle: Any = display.display(first, display_id=True)
+        self._handle: Any = display.display(display.HTML(page(self._last, 0.0)), display_id=True)
         return self._show
 
     def __exit__(self, *_: object) -> None:
-        if self._last is not None:
-            self._update(page(self._last, self._elapsed(), len(self._last.trials), is_over=True))
+        if self._last.trials:
+            self._update(page(self._last, self._elapsed(), is_over=True))
 
     def _show(self, progress: Progress) -> None:
         self._take(progress)
-        notice = self._notice.replace("press Ctrl-C", "interrupt") if progress.kind == "stopping" else ""
-        self._update(page(self._last or progress, self._elapsed(), ROWS, notice))
+        self._update(page(self._last, self._elapsed(), self._notice.replace("press Ctrl-C", "interrupt")))
 
     def _update(self, html: str) -> None:
         if self._handle is not None:  # None where the front end takes no displays
             self._handle.update(import_module("IPython.display").HTML(html))
 
 
-def page(progress: Progress, seconds: float, rows: int, notice: str = "", is_over: bool = False) -> str:
-    """The HTML of a search so many seconds after its begin; every text in it is escaped. rows: the latest trials."""
-    shown = progress.trials[-rows:] if rows else ()
-    table = html_table(HEADER, [cells(trial, progress.best, progress.trials[0], is_over) for trial in shown])
-    below = [*lines(progress, seconds), notice]
-    if is_over:
-        below = [f"{format_seconds(seconds)} elapsed", best_text(progress).replace("best so far", "best")]
-    return f"{table}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"
+def page(progress: Progress, seconds: float, notice: str = "", is_over: bool = False) -> str:
+    """The HTML of a search so many seconds after its begin; every text in it is escaped. is_over: its last one."""
+    trials = progress.trials
+    shown = text.ranked(trials, len(trials) if is_over else ROWS) if trials else ()
+    rows = html_table(HEADER, [text.cells(trial, progress.best, trials[0]) for trial in shown]) if shown else ""
+    below = [text.count_text(progress, seconds), text.best_text(progress)]
+    if not is_over:
+        below += [text.to_go_text(progress), text.gain_text(progress), text.now_text(progress), notice]
+    return f"{rows}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"

@@ -1,38 +1,52 @@
-"""Live table of a search on a terminal: a row a trial, then what is probed, what is left, and the best so far."""
+"""Live table of a search on a terminal: how far it is, the trials by speed, and what runs now.
+
+first                                                      4 of 20   1:24
+prepare ✓  search ████░░░░░░░░░░░░  confirm  check    up to 6 min to go
+
+   configuration               samples/s   vs yours        peak
+*  8x1 bf16 2 workers         41.2 ± 0.9      1.62x     127 MiB
+   8x1 fp32 (yours)           25.4 ± 0.8      1.00x     118 MiB
+
+now  4x2 bf16 adafactor, 6 s                     at most 12% more to gain
+* best so far   Ctrl-C keeps what is measured
+"""
 
 import time
 from types import TracebackType
 
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from autotune.core.units import format_seconds
-from autotune.report.live.text import HEADER, ROWS, LiveView, cells, lines
+from autotune.report.live import text
+from autotune.report.live.text import HEADER, ROWS, LiveView, fitted
 from autotune.report.trial_text import is_same
 from autotune.study.plan import Progress, Watch
 
-OTHER_LINES = 8
-"""Lines of a terminal that are not rows of trials: the header, those below, and what was typed."""
+OTHER_LINES = 10
+"""Lines of a terminal that are not rows of trials: those above and below, and what was typed."""
 
-WIDEST = 120
-"""Columns of the table at most: further apart its cells are hard to read as a row."""
+WIDEST = 100
+"""Columns at most: further apart the cells are hard to read as a row."""
 
-WITH_OUTCOME, WITH_PEAK = 72, 48
-"""Columns of a terminal from which on these columns have room; without its own, an outcome is in place of the speed."""
+WIDTHS = (5, 16, 10, 11)
+"""Columns of HEADER's cells but the configuration's, which has the rest."""
 
-WIDTHS = {"#": 4, "outcome": 12, "samples/s": 16, "peak": 9}
-"""Columns of a fixed width; the configuration has the rest."""
+WITH_PEAK, WITH_RATIO = 64, 48
+"""Columns of a terminal from which on these columns have room."""
 
 
 class LiveTable(LiveView):
-    """The search as it runs, overwritten in place; at the end the table of all its trials stays."""
+    """The search as it runs, overwritten in place; where it is interrupted or fails the table stays.
 
-    def __init__(self, console: Console) -> None:
+    stays: so it does at the end.
+    """
+
+    def __init__(self, console: Console, stays: bool = True) -> None:
         super().__init__()
-        self._console, self._width = console, console.width
+        self._console, self._width, self._stays = console, console.width, stays
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Watch:
@@ -43,22 +57,22 @@ class LiveTable(LiveView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-        if self._last is not None and self._last.trials:
-            self._console.print(trials_table(self._last, self._console.width, len(self._last.trials), whole=True))
-            if any(trial.final.warnings for trial in self._last.trials):
-                self._console.print(Text("? has a warning: see the report", style="dim"))
+        if self._last.trials and (self._stays or kind):
+            self._console.print(Group(*table(self._last, self._console.width, ROWS), _legend(self._last, ""), ""))
 
     def _render(self) -> RenderableType:
         self._clear_wrapped_lines()
-        if self._last is None:
-            return _line(f"reading device, model and data ({format_seconds(self._elapsed())})", "dim")
+        last, width = self._last, min(self._console.width, WIDEST)
+        since = time.monotonic() - self._since
+        title = last.folder.name if last.folder else "autotune"
         rows = max(1, min(ROWS, self._console.height - OTHER_LINES))
-        doing, *others = lines(self._last, self._elapsed(), time.monotonic() - self._since)
         return Group(
-            trials_table(self._last, self._console.width, rows),
-            _line(doing),
-            *(_line(text, "dim") for text in others),
-            *([_line(self._notice, "bold yellow")] if self._notice else []),
+            _line(_apart(title, text.count_text(last, self._elapsed()), width), "bold"),
+            _line(_apart(text.phases_text(last, min(16, max(4, width - 60))), text.to_go_text(last, since), width)),
+            *([_line(""), *table(last, width, rows)] if last.trials else []),
+            _line(""),
+            _line(_apart(f"now  {text.now_text(last)}", text.gain_text(last), width, f", {format_seconds(since)}")),
+            _line(f"  {self._notice}", "bold yellow") if self._notice else _legend(last),
             _line(""),  # where the terminal writes ^C: at the end of a full line it would push all up
         )
 
@@ -69,30 +83,46 @@ class LiveTable(LiveView):
             self._console.control(Control.home(), Control.clear())
 
 
-def _line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+def _line(content: str, style: str = "") -> Text:
+    return Text(content, style=style, overflow="ellipsis", no_wrap=True)
 
 
-def trials_table(progress: Progress, width: int, rows: int, whole: bool = False) -> Table:
-    """The last trials, each in one line of so many columns; whole: long configurations are wrapped instead of cut.
+def _apart(left: str, right: str, width: int, end: str = "") -> str:
+    """Two texts at both ends of an indented line; the left one, but for its end, is cut at a word where they do not fit."""
+    right = f"   {right}" if right else ""
+    left = fitted(left, max(8, width - 2 - len(right) - len(end))) + end
+    return f"  {left}{right.rjust(width - 2 - len(left))}".rstrip()
 
-    The best one is marked. Every column has a fixed width, so that numbers that change move nothing.
-    """
-    trials = list(progress.trials)
-    shown = [name for name in HEADER if width >= {"outcome": WITH_OUTCOME, "peak": WITH_PEAK}.get(name, 0)]
-    table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, WIDEST))
-    for name in shown:
-        if name == "configuration":
-            table.add_column(name, ratio=1, no_wrap=not whole, overflow="fold" if whole else "ellipsis")
-        else:
-            justify: JustifyMethod = "left" if name == "outcome" else "right"
-            # The last character of these is a mark, or a blank in its place.
-            header = f"{name} " if name in ("#", "samples/s") else name
-            table.add_column(header, width=WIDTHS[name], justify=justify, no_wrap=True, overflow="ellipsis")
-    for trial in trials[-rows:]:
-        texts = dict(zip(HEADER, cells(trial, progress.best, trials[0], whole), strict=True))
-        if "outcome" not in shown and not trial.feasible:
-            texts["samples/s"] = f"{texts['outcome']}  "
+
+def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> Text:
+    trials = progress.trials
+    words = {
+        "* best so far": progress.best,
+        "x cannot win": any(trial.disqualified_reason for trial in trials),
+        "? has a warning": any(trial.final.warnings for trial in trials if trial.feasible),
+        f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,
+        end: end,
+    }
+    return _line("  " + "   ".join(word for word, is_shown in words.items() if is_shown), "dim")
+
+
+def table(progress: Progress, width: int, rows: int) -> list[Text]:
+    """A header and the fastest trials, each in one line of so many columns, which no number moves."""
+    widths = [size for size, least in zip(WIDTHS, (0, 0, WITH_RATIO, WITH_PEAK), strict=True) if width >= least]
+    width = min(width, WIDEST)
+    room = width - sum(widths)
+
+    def line(texts: tuple[str, ...], style: str) -> Text:
+        mark, configuration, speed, *numbers = texts
+        if not any(numbers):  # a failure's words begin where the numbers do
+            speed = speed.ljust(widths[1] - 2)
+        elif not speed.endswith(" ?"):
+            speed = f"{speed}  "
+        shown = "".join(cell.rjust(size) for cell, size in zip((speed, *numbers), widths[1:], strict=False))
+        return _line(f"  {mark:<3}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
+
+    lines = [line(HEADER, "bold")]
+    for trial in text.ranked(progress.trials, rows):
         style = "bold green" if is_same(trial, progress.best) else "" if trial.feasible else "dim"
-        table.add_row(*(Text(texts[name]) for name in shown), style=style)
-    return table
+        lines.append(line(text.cells(trial, progress.best, progress.trials[0]), style))
+    return lines

@@ -1,34 +1,40 @@
-"""What every display of a running search shows: cells of its table, and the lines below."""
+"""What every display of a running search shows: how far it is, its trials by speed, and what runs now."""
 
+import math
 import time
+from collections.abc import Sequence
 
-from autotune.core.configuration import RANKS, Configuration, word
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
-from autotune.report.summary import SHORT
-from autotune.report.trial_text import is_same, speed_text
+from autotune.report.trial_text import is_same, short_words, speed_text
+from autotune.study.objective import speed_up
 from autotune.study.plan import Progress
 
 ROWS = 12
-"""Latest trials that are shown while the search runs."""
+"""Trials that are shown while the search runs."""
 
-OUTCOMES = {
-    "out_of_memory": "no memory",
-    "non_finite_loss": "NaN loss",
-    "timed_out": "timed out",
-    "misconfigured": "not as asked",
+HEADER = ("", "configuration", "samples/s", "vs yours", "peak")
+
+PHASES = ("prepare", "search", "confirm", "check")
+
+BEGINNING = Progress("preparing", (), message="reading device, model and data")
+"""Before the first event."""
+
+FAILURES = {
+    Outcome.COMPLETED: "over the limit",
+    Outcome.NON_FINITE_LOSS: "loss is NaN",
+    Outcome.UNSUPPORTED: "cannot run",
+    Outcome.MISCONFIGURED: "was changed",
 }
-"""Outcomes of more than 12 characters, shortened."""
-
-HEADER = ("#", "configuration", "outcome", "samples/s", "peak")
+"""Outcome of a trial without a result -> words; of the others their own name."""
 
 
 class LiveView:
     """A display of a running search: its last progress, when that came, and what Ctrl-C was answered."""
 
     def __init__(self) -> None:
-        self._last: Progress | None = None
+        self._last = BEGINNING
         self._notice = ""
         self._begun = self._since = time.monotonic()
 
@@ -43,90 +49,109 @@ class LiveView:
         return time.monotonic() - self._begun
 
 
-def lines(progress: Progress, elapsed_s: float, probing_s: float | None = None) -> list[str]:
-    """The lines below the table; the first is empty where nothing runs. probing_s: how long that runs, where it is shown."""
-    elapsed = f"{format_seconds(elapsed_s)} elapsed, {left_text(progress)}"
-    return [doing_text(progress, probing_s), elapsed, *filter(None, (best_text(progress), bound_text(progress)))]
+# Trials -------------------------------------------------------------------------------------------------------------
 
 
-def cells(trial: Trial, best: Trial | None, baseline: Trial, whole: bool = False) -> tuple[str, str, str, str, str]:
-    """A trial's row under HEADER: the best one has a star, a number with a warning a question mark."""
-    return (
-        f"{trial.number}{'*' if is_same(trial, best) else ' '}",
-        short(trial, baseline, whole),
-        outcome_word(trial),
-        f"{speed_text(trial)} {'?' if trial.final.warnings else ' '}",
-        format_bytes(trial.peak_bytes),
+def ranked(trials: Sequence[Trial], rows: int) -> list[Trial]:
+    """So many trials, the fastest first and what has no result last; the baseline is always among them."""
+    order = sorted(trials, key=lambda trial: (not trial.feasible, -float(trial.samples_per_second or 0.0)))
+    first = order[:rows]
+    return first if trials[0] in first else [*first[:-1], trials[0]]
+
+
+def cells(trial: Trial, best: Trial | None, baseline: Trial) -> tuple[str, str, str, str, str]:
+    """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning."""
+    mark = "*" if is_same(trial, best) else "x" if trial.disqualified_reason else ""
+    if not trial.feasible:
+        return mark, short(trial.configuration, baseline), failure(trial), "", ""
+    ratio, _ = speed_up(trial, baseline, "samples_per_second")
+    speed = f"{speed_text(trial)}{' ?' if trial.final.warnings else ''}"
+    times = "" if ratio is None else f"{ratio:.2f}x"
+    return mark, short(trial.configuration, baseline), speed, times, format_bytes(trial.peak_bytes)
+
+
+def short(configuration: Configuration, baseline: Trial | None) -> str:
+    """`8x1 bf16 2 workers`: sizes, precision, and what else differs from the baseline, which is `8x1 fp32 (yours)`."""
+    before = baseline.configuration if baseline else None
+    words = [words.replace(" ", "\xa0") for words in short_words(configuration, before)]  # kept together by `fitted`
+    return " ".join([*words, *(["(yours)"] if configuration == (before or configuration) else [])])
+
+
+def failure(trial: Trial) -> str:
+    """Why a trial has no result, in at most 14 characters."""
+    outcome = trial.final.outcome
+    return FAILURES.get(outcome, outcome.value.replace("_", " "))
+
+
+def fitted(text: str, width: int) -> str:
+    """As many words of the text as so many characters hold."""
+    shown = text if len(text) <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
+    return shown.replace("\xa0", " ")
+
+
+# Progress -----------------------------------------------------------------------------------------------------------
+
+
+def phase_of(progress: Progress) -> int:
+    """Place in PHASES: measuring the baseline is part of preparing."""
+    later = {"confirming": 2, "confirmed": 2, "finishing": 3, "done": 3}
+    known = len(progress.trials) > 1 or (progress.kind == "probing" and len(progress.trials) == 1)
+    return later.get(progress.kind, int(known))
+
+
+def phases_text(progress: Progress, width: int) -> str:
+    """`prepare ✓  search ████░░░░  confirm  check`; width: of the bar."""
+    now, known = phase_of(progress), len(progress.trials)
+    full = round(width * known / max(1, known + progress.probes_left))
+    doing = f" {'█' * full}{'░' * (width - full)}" if now == 1 else " …"
+    return "  ".join(
+        f"{name}{' ✓' if place < now else doing if place == now else ''}" for place, name in enumerate(PHASES)
     )
 
 
-def short(trial: Trial, baseline: Trial, whole: bool = False) -> str:
-    """What differs from the baseline, without names that are plain from their values.
-
-    whole: the baseline's own settings too, where they are few; the report has them all.
-    """
-    configuration, before = trial.configuration, baseline.configuration.values
-    sizes = [
-        configuration.micro_batch_size,
-        configuration.gradient_accumulation_steps,
-        configuration.data_parallel_size,
-    ]
-    words = ["x".join(map(str, sizes if sizes[-1] > 1 else sizes[:2]))]
-    if is_same(trial, baseline):
-        words.append("baseline")
-        before = {} if whole and len(configuration.settings) <= SHORT else before
-    for name, value in configuration.settings:
-        if name != RANKS and before.get(name) != value:
-            label = name.replace("checkpointing", "ckpt").replace("pin_memory", "pin")
-            words.append(str(value) if name in ("precision", "optimizer") else f"{label}={word(value)}")
-    return " ".join(words)
+def count_text(progress: Progress, elapsed_s: float) -> str:
+    """`4 of 20   1:24`."""
+    known = len(progress.trials)
+    minutes, seconds = divmod(round(elapsed_s), 60)
+    clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+    return f"{known} of {known + progress.probes_left}   {clock}" if known else clock
 
 
-def outcome_word(trial: Trial) -> str:
-    """How a trial ended, in at most 12 characters."""
-    if trial.feasible:
-        return "confirmed" if trial.confirmed else "ok (early)" if trial.final.ended_early else "ok"
-    return OUTCOMES.get(trial.final.outcome.value, trial.final.outcome.value)
+def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
+    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty where it is unknown."""
+    if progress.seconds_to_go is None or progress.kind == "done":
+        return ""
+    left = max(0.0, progress.seconds_to_go - since_s)
+    rough = (
+        f"{math.ceil(left / 10) * 10 or 10} s"
+        if left < 55
+        else format_seconds(60 * round(left / 60)).replace(" 0 s", "")
+    )
+    return f"{'up to' if phase_of(progress) < 2 else 'about'} {rough} to go"
 
 
-def baseline_of(progress: Progress, trial: Trial | None = None) -> Configuration | None:
-    """The baseline's configuration, which others are compared with; None for the baseline itself."""
-    first = progress.trials[0] if progress.trials else None
-    return first.configuration if first and (trial is None or trial.number != first.number) else None
+def now_text(progress: Progress) -> str:
+    """What runs now: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor`; empty where nothing does."""
+    if progress.kind not in ("preparing", "probing", "confirming", "finishing"):
+        return ""
+    baseline = progress.trials[0] if progress.trials else None
+    parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
+    return one_line(": ".join(filter(None, parts)))
 
 
-def doing_text(progress: Progress, seconds: float | None = None) -> str:
-    """What runs now and for how long: `probing 3 (12 s): 16 x 1, precision bf16`; empty where nothing does."""
-    since = "" if seconds is None else f" ({format_seconds(seconds)})"
-    if progress.kind in ("probing", "confirming") and progress.configuration is not None:
-        first = progress.trials[0].number if progress.trials else 0
-        is_baseline = progress.number == first
-        what = "the baseline" if is_baseline else progress.configuration.unlike(baseline_of(progress))
-        return one_line(
-            f"{progress.kind} {progress.number}{since}: {what}{f' ({progress.message})' if progress.message else ''}"
-        )
-    return one_line(f"{progress.message}{since}") if progress.kind in ("preparing", "finishing") else ""
+def gain_text(progress: Progress) -> str:
+    """By how much the best may still be beaten, as far as the sampler knows; empty where the search is over."""
+    return (
+        ""
+        if progress.max_gain is None or phase_of(progress) > 1
+        else f"at most {max(0.0, progress.max_gain):.0%} more to gain"
+    )
 
 
 def best_text(progress: Progress) -> str:
-    """`best so far 41.2 ± 0.3 samples/s (trial 2), 1.62x the baseline`; empty where nothing fits yet."""
+    """`best so far 41.2 ± 0.3 samples/s (trial 2), 1.62x yours`; empty where nothing fits yet."""
     best = progress.best
     if best is None:
         return ""
-    text = f"best so far {speed_text(best)} samples/s (trial {best.number})"
-    if progress.speedup is None or is_same(best, progress.trials[0]):
-        return text
-    return f"{text}, {progress.speedup:.2f}x the baseline"
-
-
-def left_text(progress: Progress) -> str:
-    """How many probes are left, and how much time where that is limited."""
-    time_left = f", {format_seconds(progress.seconds_left)} left" if progress.seconds_left is not None else ""
-    return f"{progress.probes_left} probe(s) left{time_left}"
-
-
-def bound_text(progress: Progress) -> str:
-    """By how much the best may still be beaten, as far as the sampler knows; else empty."""
-    if progress.max_gain is None:
-        return ""
-    return f"remaining speed-up at most {max(0.0, progress.max_gain):.0%}"
+    gain = "" if progress.speedup is None or is_same(best, progress.trials[0]) else f", {progress.speedup:.2f}x yours"
+    return f"best so far {speed_text(best)} samples/s (trial {best.number}){gain}"

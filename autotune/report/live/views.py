@@ -13,7 +13,7 @@ from autotune.core.options import in_python
 from autotune.core.units import format_bytes
 from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
-from autotune.report.live.text import baseline_of, best_text, left_text
+from autotune.report.live.text import best_text, short, to_go_text
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.study.plan import Progress, Watch
@@ -22,11 +22,11 @@ Watching = contextlib.AbstractContextManager[Watch]
 """A context that gives what to pass to `search(watch=...)`."""
 
 
-def watcher(console: Console, quiet: bool) -> Watching:
-    """What shows a search on this console; quiet: nothing but the answer to Ctrl-C."""
+def watcher(console: Console, quiet: bool, stays: bool = True) -> Watching:
+    """What shows a search on this console; quiet: nothing but the answer to Ctrl-C. stays: a table does, at the end."""
     if quiet:
         return contextlib.nullcontext(print_stopping)
-    return LiveTable(console) if is_lively(console) else contextlib.nullcontext(partial(print_line, console))
+    return LiveTable(console, stays) if is_lively(console) else contextlib.nullcontext(partial(print_line, console))
 
 
 @contextlib.contextmanager
@@ -74,13 +74,18 @@ def print_line(console: Console, progress: Progress) -> None:
     text = progress.message if progress.kind in ("preparing", "resumed", "finishing", "stopping") else ""
     if progress.kind in ("trial", "confirmed") and progress.trial:
         trial = progress.trial
-        what = f"round {len(trial.confirmations)}, trial" if progress.kind == "confirmed" else "trial"
-        speed = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
-        warnings = f"; warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
-        best = f"; {best_text(progress)}" if progress.best else ""
-        left = f"; {left_text(progress)}" if progress.kind == "trial" else ""
-        difference = trial.configuration.unlike(baseline_of(progress, trial))
-        outcome = speed if trial.feasible else outcome_text(trial)
-        text = f"{what} {trial.number}: {difference}: {outcome}{warnings}{best}{left}"
+        which = f"round {len(trial.confirmations)}, trial" if progress.kind == "confirmed" else "trial"
+        what = short(trial.configuration, progress.trials[0])
+        result = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
+        warnings = f"warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
+        left = f"{progress.probes_left} trials left" if progress.kind == "trial" and progress.probes_left else ""
+        parts = (
+            result if trial.feasible else outcome_text(trial),
+            warnings,
+            best_text(progress),
+            left,
+            to_go_text(progress),
+        )
+        text = f"{which} {trial.number}: {what}: {'; '.join(filter(None, parts))}"
     if text:
         console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,13 +1,17 @@
-"""The live table: calm at any width, whole at the end, in order after the terminal was made narrower."""
+"""The live table: calm at any width, the fastest first, in order after the terminal was made narrower."""
 
+import contextlib
 import io
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from autotune.core import Configuration, Outcome, Trial, Value
-from autotune.report.live.terminal import OTHER_LINES, LiveTable, trials_table
+from autotune.report.live.terminal import OTHER_LINES, LiveTable, table
 from autotune.report.live.text import ROWS
 from autotune.space.file import read_space
 from autotune.study.plan import Progress
@@ -25,7 +29,7 @@ def console(width: int, height: int = 24) -> Console:
 def progress(trials: list[Trial], **facts: object) -> Progress:
     feasible = [trial for trial in trials if trial.feasible]
     best = max(feasible, key=lambda trial: trial.samples_per_second or 0.0, default=None)
-    state = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_left": 61.0}
+    state = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_to_go": 361.0}
     return Progress("probing", tuple(trials), **state | facts)  # type: ignore[arg-type]
 
 
@@ -45,60 +49,109 @@ def many(count: int = 30) -> list[Trial]:
     return [trial(0, 9.0, of=FULL), *(replace(kinds[number % len(kinds)], number=number) for number in range(1, count))]
 
 
-def lines(width: int, shown: Progress, rows: int, whole: bool = False) -> list[str]:
-    out = console(width)
-    out.print(trials_table(shown, width, rows, whole))
-    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+def printed(out: Console) -> list[str]:
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
+
+
+def lines(width: int, shown: Progress, rows: int = ROWS) -> list[str]:
+    return [text.plain for text in table(shown, width, rows)]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
     trials = many()
-    header = lines(width, progress(trials[:1]), ROWS)[0]
+    header = lines(width, progress(trials[:1]))[0]
     for count in range(1, len(trials) + 1):
-        shown = lines(width, progress(trials[:count]), ROWS)
+        shown = lines(width, progress(trials[:count]))
         assert shown[0] == header
         assert len(shown) == 1 + min(count, ROWS)
         assert max(map(len, shown)) <= width
 
 
-def test_the_best_is_marked_and_what_failed_says_how_at_any_width() -> None:
-    wide, narrow = (lines(width, progress(many(7)), ROWS) for width in (80, 60))
-    assert wide[3].split()[0] == narrow[3].split()[0] == "2*"
-    assert "no memory" in wide[4]
-    assert "no memory" in narrow[4]
-    assert "outcome" not in narrow[0]
-    assert "peak" not in lines(40, progress(many(7)), ROWS)[0]
+def test_rows_are_by_speed_with_the_baseline_among_them_and_failures_last() -> None:
+    shown = lines(80, progress(many(7)))
+    assert [line.split()[0] for line in shown[1:]] == ["*", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
+    assert [line.split()[-1] for line in shown[5:]] == ["memory", "changed", "run"]
+    assert "(yours)" in lines(80, progress(many(30)), 4)[-1]
 
 
-def test_at_the_end_every_trial_is_there_and_told_whole() -> None:
-    shown = lines(80, progress(many(30)), 30, whole=True)
-    assert [line.split()[0].strip("*") for line in shown[1:] if line[:4].strip()] == [str(item) for item in range(30)]
-    assert "compile=max_autotune" in "".join(line[6:38].rstrip() for line in shown)
-    assert max(map(len, shown)) <= 80
+def test_only_words_that_fit_whole_are_shown_of_a_long_configuration() -> None:
+    words = set(" ".join(lines(200, progress(many(4)))).split())
+    for width in (50, 60, 70, 80):
+        assert {word for line in lines(width, progress(many(4))) for word in line.split()} - words <= {"…"}
+
+
+def test_what_cannot_win_is_marked_and_narrow_terminals_leave_columns_out() -> None:
+    barred = [*many(2), replace(trial(2, 50.0), disqualified_reason="its losses differ")]
+    assert lines(80, progress(barred, best=barred[1]))[1].split()[0] == "x"
+    assert "peak" not in lines(60, progress(barred))[0]
+    assert "vs yours" not in lines(40, progress(barred))[0]
 
 
 def test_a_low_terminal_is_not_overfilled() -> None:
-    for height in (10, 24, 60):
+    for height in (12, 24, 60):
         out = console(80, height)
-        table = LiveTable(out)
-        table._take(progress(many(30), speedup=2.0, max_gain=0.4))
-        table._take(Progress("stopping", (), message="stopping after the running probe"))
-        out.print(table._render())
-        shown = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        assert len(shown) == 1 + min(ROWS, height - OTHER_LINES) + 6
-        assert len(shown) < height
+        view = LiveTable(out)
+        view._take(progress(many(30), speedup=2.0, max_gain=0.4))
+        view._take(Progress("stopping", (), message="stopping after the running probe"))
+        out.print(view._render())
+        assert len(printed(out)) == min(ROWS, height - OTHER_LINES) + 8
+        assert len(printed(out)) < height
+        assert max(map(len, printed(out))) <= 80
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_running_search_is_drawn_as_before(
+    width: int, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, now = many(7), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    next_one = configuration(24, precision="bf16")
+    best = {"best": trials[1], "speedup": 4.5, "max_gain": 0.4, "folder": Path("reports/first")}
+    events = [
+        Progress("preparing", (), message="reading device, model and data"),
+        progress(trials[:1], number=0, configuration=trials[0].configuration),
+        progress(trials, configuration=next_one, **best),
+        replace(progress(trials, **best), kind="confirming", message="round 2 of 3, 1 of 4", configuration=next_one),
+        Progress("stopping", (), message="stopping after the running probe; press Ctrl-C again to stop at once"),
+        replace(progress(trials, **best), kind="finishing", message="one evaluation batch", configuration=None),
+    ]
+    out = console(width, 40)
+    view = LiveTable(out)
+    for event in events:
+        view._take(event)
+        now[0] += 84.4
+        out.print(view._render())
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    golden(f"live_{width}.txt", re.sub(r"\x1b\[[\d;]*m", "", text))
+
+
+@pytest.mark.parametrize(
+    ("stays", "error", "is_there"), [(True, None, True), (False, None, False), (False, ValueError, True)]
+)
+def test_the_table_stays_at_the_end_where_no_answer_follows(
+    stays: bool, error: type[Exception] | None, is_there: bool
+) -> None:
+    out = console(80)
+    with contextlib.suppress(ValueError), LiveTable(out, stays) as watch:
+        watch(progress(many(30)))
+        if error:
+            raise error
+    end = out.file.getvalue().rpartition("\x1b[2K")[2]  # type: ignore[attr-defined]
+    assert ("(yours)" in end and "18 more in the report" in end) is is_there
+    assert "Ctrl-C" not in end
 
 
 def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:
     out = console(100)
-    table = LiveTable(out)
-    table._take(progress(many(3)))
-    table._render()
+    view = LiveTable(out)
+    view._take(progress(many(3)))
+    view._render()
     assert "\x1b[2J" not in out.file.getvalue()  # type: ignore[attr-defined]
     out.width = 60
-    table._render()
-    table._render()
+    view._render()
+    view._render()
     assert out.file.getvalue().count("\x1b[2J") == 1  # type: ignore[attr-defined]
 
 

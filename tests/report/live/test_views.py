@@ -31,7 +31,7 @@ def progress(kind: str, number: int) -> Progress:
         trial=TRIALS[number],
         best=TRIALS[0],
         probes_left=5,
-        seconds_left=61.0,
+        seconds_to_go=61.0,
     )
 
 
@@ -61,9 +61,9 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 5
     assert lines[0] == "estimating memory"
-    assert lines[1].startswith("trial 0: 8 x ")
+    assert lines[1].startswith("trial 0: 8x6 fp32 (yours): ")
     assert "best so far 40" in lines[1]
-    assert "5 probe(s) left, 1 min 1 s left" in lines[1]
+    assert "5 trials left; up to 1 min to go" in lines[1]
     assert "out of memory" in lines[2]
     assert "[31mred[0m and a second line" in lines[3]
 

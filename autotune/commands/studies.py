@@ -1,0 +1,57 @@
+"""List of the studies in a folder, and its text."""
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+from autotune.commands.layout import aligned
+from autotune.commands.result import TuningResult
+from autotune.core.errors import AutotuneError
+from autotune.core.units import format_bytes, three_digits
+from autotune.report.markdown import WIDTH, wrapped
+from autotune.study.store import REQUEST, probe_folder
+
+HEAD = ("study", "samples/s", "vs yours", "peak", "trials", "when")
+
+Studies = Mapping[str, TuningResult | AutotuneError]
+"""Name of a study -> its result, or why that cannot be read."""
+
+
+def studies(output_dir: Path) -> Studies:
+    """The studies in this folder in the order of their names."""
+    found: dict[str, TuningResult | AutotuneError] = {}
+    for folder in sorted(path.parent for path in output_dir.glob(f"*/{REQUEST}")):
+        try:
+            found[folder.name] = TuningResult.load(folder)
+        except AutotuneError as error:
+            found[folder.name] = error
+    return found
+
+
+def studies_lines(studies: Studies) -> list[str]:
+    """A row for each study, the latest first, and what cannot be read; a name without room has a line of its own."""
+    results = [(name, result) for name, result in studies.items() if isinstance(result, TuningResult)]
+    rows = sorted((_row(name, result) for name, result in results), key=lambda row: row[-1], reverse=True)
+    lines = []
+    if rows:
+        names, *columns = zip(HEAD, *rows, strict=True)
+        numbers = aligned([*zip(*columns, strict=True)], 0)
+        room = min(max(map(len, names)), WIDTH - len(numbers[0]))
+        for name, line in zip(names, numbers, strict=True):
+            lines += [f"{name:<{room}}{line}"] if len(name) <= room else [name, f"{'':<{room}}{line}"]
+    errors = (f"{name}: {error}" for name, error in studies.items() if isinstance(error, AutotuneError))
+    return [*lines, *(line for error in errors for line in wrapped(error))]
+
+
+def _row(name: str, result: TuningResult) -> tuple[str, ...]:
+    best, gain, count = result.best_trial, result.measured_speedup, str(len(result.trials))
+    assert result.folder is not None
+    first = next(probe_folder(result.folder, 0).glob("*.json"), result.folder / REQUEST)
+    return (
+        name,
+        three_digits(best.samples_per_second) if best and best.samples_per_second else "nothing fits",
+        "-" if gain is None else f"{gain:.2f}x",
+        format_bytes(best.peak_bytes if best else None),
+        count if result.complete else f"{count} of {result.request.n_trials}",
+        result.date or date.fromtimestamp(first.stat().st_mtime).isoformat(),
+    )

@@ -1,0 +1,263 @@
+"""What to know before relying on an answer: each with what to do about it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.core.loss_curves import Numerics
+from autotune.core.trial import Trial
+from autotune.core.units import counted, format_bytes, format_seconds, in_ranges, without_numbers
+from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain
+from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
+from autotune.report.trial_text import interval_text, is_same, short_words
+from autotune.space.settings import SETTINGS, learning_differences
+from autotune.study.objective import pays_from, speed_up
+from autotune.study.result import SearchResult
+
+DISTURBED = re.compile(
+    r"other processes|hypervisor|swapped|throttled|clock|held back|°C|on the device|device is shared"
+)
+"""Warnings about the machine: measuring again while it is quiet is the cure."""
+
+WIDE = re.compile(r"interval .*wide|timed step")
+"""Warnings about how sure a number is."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to know; plain text, commands in backticks."""
+
+    kind: Literal["ok", "note", "warn"]
+    title: str  # a sentence
+    text: str = ""  # sentences
+    action: str = ""  # what to do, a sentence
+
+
+def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
+    """What was checked and is well, then warnings, then notes; empty where there is no answer."""
+    best, baseline = result.best_trial, result.baseline_trial
+    if best is None:
+        return [Check("warn", "Warning.", sentence(warning)) for warning in warnings(result)]
+    claim = claim or claim_of(result)
+    found = [
+        *_losses(result, best),
+        *_sanity(result),
+        *_verified(result),
+        *_data(best, baseline),
+        *_certainty(result, claim),
+        *_warnings(result, claim),
+        *_learned(result),
+        *_not_used(result, claim),
+        *_elsewhere(result, best),
+        *_left(result, claim),
+    ]
+    return sorted(found, key=lambda check: ("ok", "warn", "note").index(check.kind))
+
+
+def warnings(result: SearchResult) -> list[str]:
+    """What speaks against trusting the result: warnings of the study, of the best trial, then of the baseline, each once.
+
+    Those that differ in a number alone are one, with the range of the number."""
+    best, baseline = result.best_trial, result.baseline_trial
+    texts = [*result.study_warnings, *(best.final.warnings if best else ())]
+    if baseline and best and not is_same(baseline, best):
+        kinds = set(map(without_numbers, texts))
+        texts += [
+            warning if without_numbers(warning) in kinds else f"baseline: {warning}"
+            for warning in baseline.final.warnings
+        ]
+    return list(in_ranges(texts))
+
+
+def changed_learning(result: SearchResult) -> dict[str, str]:
+    """Setting that changes numerics and differs between answer and baseline -> `bf16 instead of fp32 (how it differs)`."""
+    if result.best_trial is None or result.baseline_trial is None:
+        return {}
+    best, baseline = result.best_trial.configuration, result.baseline_trial.configuration
+    values, before = best.values, baseline.values
+    differences = {name: SETTINGS[name].differs(values[name]) for name in learning_differences(best, baseline)}
+    return {
+        name: f"{values[name]} instead of {before[name]}{f' ({how})' if how else ''}"
+        for name, how in differences.items()
+    }
+
+
+def data_text(best: Trial, baseline: Trial | None) -> str:
+    """What waiting for data costs, of the answer or else of the user's settings; empty where neither waits for a tenth."""
+    if best.final.input_bound:
+        return f"A step waits for data {best.final.data_wait_share:.0%} of its time."
+    if baseline is None or not baseline.final.input_bound:
+        return ""
+    text = f"Your settings waited for data {baseline.final.data_wait_share:.0%} of the time"
+    workers, before = (trial.configuration.values.get("workers", 0) for trial in (best, baseline))
+    if workers == before:
+        return f"{text}; the answer {best.final.data_wait_share or 0:.0%}."
+    return f"{text}; {counted(int(workers), 'worker')} reduced that to {best.final.data_wait_share or 0:.0%}."
+
+
+def loss_values(numerics: Numerics, trial: Trial) -> str:
+    """`8.42 against fp32's 8.40 over the last 15 of 30 steps, in 3 rounds (random weights)`."""
+    difference = numerics.difference(trial.number)
+    if difference is None:
+        return ""
+    own, reference = f"{difference.level + difference.loss:.4g}", f"{difference.level:.4g}"
+    steps = f"the last {difference.steps // 2} of {difference.steps} steps, in {counted(difference.rounds, 'round')}"
+    return f"{own} against {numerics.reference}'s {reference} over {steps} ({numerics.weights})"
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _losses(result: SearchResult, best: Trial) -> list[Check]:
+    numerics, reference = result.numerics, result.numerics.reference if result.numerics else "fp32"
+    again = "Run the same command again to do it." if "losses" in result.left_out else ""
+    if numerics is None or numerics.why_unchecked(best.number):
+        if best.number == 0 or (numerics is None and not result.complete):
+            return []
+        why = sentence(numerics.why_unchecked(best.number)) if numerics else ""
+        return [Check("warn", f"Losses were not compared with {reference}'s.", why, again)]
+    note = f" {sentence(numerics.note)}" if numerics.note else ""
+    values = f"{loss_values(numerics, best)}.{note}"
+    if best.number == 0 and not numerics.flag(0):
+        return []
+    if flag := numerics.flag(best.number):
+        keep = "`--keep-numerics` searches without such changes."
+        return [Check("warn", f"Losses differ from {reference}'s.", f"{sentence(flag)}{note}", keep)]
+    difference = numerics.difference(best.number)
+    if difference is not None and not difference.is_sensitive:
+        text = f"{values} The loss fell too little to show a training that learns nothing."
+        return [Check("warn", "Too few steps to compare losses.", text, "Watch the first steps of your run.")]
+    return [Check("ok", f"Losses match {reference}'s.", values)]
+
+
+def _sanity(result: SearchResult) -> list[Check]:
+    sanity = result.rehearsal
+    if sanity is None:
+        return []
+    lines = " ".join(map(sentence, sanity.lines()))
+    too_large = [size for size in sanity.eval_batches_tried if size > (sanity.eval_batch_size or 0)]
+    if sanity.problems:
+        return [Check("warn", "Evaluating or saving fails.", lines, "Try both before a long run.")]
+    if too_large and sanity.eval_batch_size:
+        action = f"Set `per_device_eval_batch_size={sanity.eval_batch_size}`."
+        return [Check("warn", "Evaluation needs a smaller batch.", lines, action)]
+    peak = f" within {format_bytes(sanity.peak_bytes['evaluation'])}" if "evaluation" in sanity.peak_bytes else ""
+    texts = [f"An evaluation batch of {sanity.eval_batch_size} fits{peak}."] if sanity.eval_batch_size else []
+    if sanity.checkpoint_bytes is not None and sanity.checkpoint_seconds is not None:
+        took = f"{sanity.checkpoint_seconds:.1f} s"
+        texts.append(f"A checkpoint of {format_bytes(sanity.checkpoint_bytes)} takes {took}.")
+    title = "It evaluates and saves." if len(texts) == 2 else "It evaluates." if sanity.eval_batch_size else "It saves."
+    skipped = f"No checkpoint was tried: {sanity.checkpoint_skipped}." if sanity.checkpoint_skipped else ""
+    return [Check("ok", title, " ".join([*texts, skipped]).strip())] if texts else []
+
+
+def _verified(result: SearchResult) -> list[Check]:
+    verification = result.verification
+    if not verification or not verification.get("sentence"):
+        return []
+    held = verification.get("held")
+    kind: Literal["ok", "warn"] = "warn" if held is False else "ok"
+    return [Check(kind, "Verified by a real training.", sentence(str(verification["sentence"])))]
+
+
+def _data(best: Trial, baseline: Trial | None) -> list[Check]:
+    text = data_text(best, baseline)
+    if not text:
+        return []
+    if best.final.input_bound:
+        return [Check("warn", "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]
+    return [Check("ok", "It no longer waits for data.", text)]
+
+
+def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
+    if claim.verdict not in (Verdict.ROUGH, Verdict.NOISY) or claim.gain is None:
+        return []
+    title = "The speed-up is rough." if claim.verdict is Verdict.ROUGH else "The speed-up is not certain."
+    action = claim.advice or f"`autotune verify {result.name}` trains it for longer; a quiet machine helps most."
+    return [Check("warn", title, claim.reason, action)]
+
+
+def _warnings(result: SearchResult, claim: Claim) -> list[Check]:
+    """The warnings of the study and its trials that no other check speaks of."""
+    others = [text for text in warnings(result) if not text.startswith("losses ")]
+    disturbed = [text for text in others if DISTURBED.search(text)]
+    wide = [text for text in others if WIDE.search(text) and text not in disturbed]
+    found = []
+    if disturbed:
+        action = "Measure again on a quiet machine; that helps more than more trials."
+        found.append(Check("warn", "The machine was disturbed.", " ".join(map(sentence, disturbed)), action))
+    if wide and claim.gain is None:
+        action = "More rounds (`--confirmation-rounds 6`) or a quiet machine make it surer."
+        found.append(Check("warn", "The speed is rough.", " ".join(map(sentence, wide)), action))
+    rest = [text for text in others if text not in disturbed and text not in wide]
+    return [*found, *(Check("warn", "Warning.", sentence(text)) for text in rest)]
+
+
+def _learned(result: SearchResult) -> list[Check]:
+    changed = changed_learning(result)
+    if not changed:
+        return []
+    names = [name.replace("_", " ") for name in changed]
+    title = f"{' and '.join(names)} changed.".capitalize()
+    hows = zip(names, changed.values(), strict=True)
+    text = sentence(", ".join(f"{name} {how}" if len(changed) > 1 else how for name, how in hows))
+    return [Check("note", title, text, "To keep yours, search again with `--keep-numerics`.")]
+
+
+def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
+    """The fastest trial that could not win although it was faster than the answer."""
+    baseline = result.baseline_trial
+    if not result.disqualified or baseline is None or claim.state is State.NOISY:
+        return []
+    (trial, reason), others = result.disqualified[0], len(result.disqualified) - 1
+    gain = speed_up(trial, baseline, result.request.objective)[0]
+    name = ", ".join(short_words(trial.configuration, baseline.configuration))
+    text = f"Trial {trial.number} ({name}){f', {interval_text(gain)}' if gain else ''}: {reason}."
+    more = f" {counted(others, 'more trial')} likewise." if others else ""
+    action = "`--allow-loss-difference` lets it win." if trial.disqualified_reason else ""
+    return [Check("note", "A faster one is not used.", f"{text}{more}", action)]
+
+
+def _elsewhere(result: SearchResult, best: Trial) -> list[Check]:
+    """What is not in the training arguments, or costs time at the start."""
+    found = []
+    if result.device_note:
+        found.append(Check("warn", "Other GPUs are visible.", sentence(result.device_note)))
+    if best.measurement.compile_s:
+        found.append(Check("note", "It compiles first.", sentence(compiling_text(best, result.trials))))
+    if mask_lines(result.best_setup.data_arguments):
+        found.append(Check("note", "Batches change.", f"They are {WITHOUT_MASK}: take the collator too."))
+    return found
+
+
+def _left(result: SearchResult, claim: Claim) -> list[Check]:
+    found = []
+    left_out = [what for what in result.left_out if what not in ("losses", "further probes")]
+    if left_out:
+        text = f"There was no time for: {', '.join(left_out)}."
+        found.append(Check("note", "Not everything was done.", text, "Run the same command again to do it."))
+    left = left_to_gain(result)
+    if left and left[0] > result.request.margin and claim.state is not State.ALONE:
+        share = f"Up to {left[0]:.0%}, with 95% confidence"
+        tried = f"{len(result.trials)} of {len(result.trials) + left[1]:,} configurations were tried"
+        (budget,) = larger_budget(result).items()
+        action = "" if claim.command else f"The same command with `{' '.join(option_words(*budget))}` goes on."
+        found.append(Check("note", "There may be more to gain.", f"{share}. {tried}.", action))
+    return found
+
+
+def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
+    """What compiling costs at a run's start, and from how many steps on it pays."""
+    text = f"takes {format_seconds(best.measurement.compile_s)} at the start"
+    if best.final.training_steps:
+        share = 1 - best.final.after_compiling
+        text += f", {share:.1%} of the time of your {best.final.training_steps} steps"
+    steps = pays_from(best, trials)
+    return f"{text}; it pays from {steps} steps on" if steps else text
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter and a full stop."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}" if text else ""

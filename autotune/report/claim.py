@@ -1,0 +1,272 @@
+"""Claim of a report: what was found against the user's own settings, how sure it is, and what to do next."""
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from autotune.core import Interval, Trial
+from autotune.core.errors import NothingFits
+from autotune.core.no_answer import why_no_answer
+from autotune.core.units import counted, format_bytes, format_seconds, three_digits
+from autotune.report.snippets import larger_budget, search_command
+from autotune.report.trial_text import interval_text, is_same, outcome_text, range_text, short_words, speed_text
+from autotune.study.objective import is_open, speed, speed_up
+from autotune.study.result import SearchResult
+
+SOLID_WIDTH = 0.2
+"""Full width of a speed-up's 95% interval, as a share of it, up to which it is solid."""
+
+SAME_PEAK = 0.02
+"""Share by which two peaks differ at least where a headline speaks of it."""
+
+STOPPED = re.compile(r"the search was interrupted|interrupted by|ended by|the search failed")
+"""Stop reasons of a search that did not come to its end."""
+
+
+class State(StrEnum):
+    """What a search found; each has its own headline and its own next step."""
+
+    IMPROVED = "improved"
+    KEPT = "as good as yours"
+    NOISY = "too noisy"
+    ALONE = "nothing else measured"
+    NO_BASELINE = "yours does not run"
+    NO_ANSWER = "nothing fits"
+
+
+class Verdict(StrEnum):
+    """How sure a speed-up is.
+
+    Solid: measured in rounds that alternate with the user's own settings, and its 95% interval is at most SOLID_WIDTH wide and
+    does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is wide. Rough: all else.
+    """
+
+    SOLID = "Solid"
+    ROUGH = "Rough"
+    NOISY = "Too noisy"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The headline of a report and the sentences below it; plain text."""
+
+    state: State
+    headline: str  # without a full stop
+    details: tuple[str, ...] = ()  # sentences
+    figures: tuple[str, ...] = ()  # parts of headline and details that matter most
+    gain: Interval | None = None  # speed over the baseline's
+    verdict: Verdict = Verdict.NONE
+    reason: str = ""  # of the verdict, a sentence
+    advice: str = ""  # what to do next, a sentence
+    command: str = ""  # that does it
+    interrupted: bool = False
+
+
+def headline(result: SearchResult) -> str:
+    """One sentence: the answer against the baseline, with its interval."""
+    claim = claim_of(result)
+    interval = f" (95% interval {range_text(claim.gain)})" if claim.gain is not None else ""
+    return f"{claim.headline}{interval}."
+
+
+def claim_of(result: SearchResult) -> Claim:
+    """The claim that the numbers support."""
+    best, baseline = result.best_trial, result.baseline_trial
+    if best is None:
+        claim = _no_answer(result)
+    elif baseline is None or not baseline.feasible or result.measured_speedup is None:
+        claim = _no_baseline(result, best)
+    elif not is_same(best, baseline):
+        claim = _improved(result, best, baseline, result.measured_speedup)
+    else:
+        claim = _kept(result, baseline)
+    if not result.complete and STOPPED.match(result.stop_reason):
+        return _interrupted(result, claim)
+    return claim
+
+
+def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
+    """How sure a speed-up is by the rules of `Verdict`, and why."""
+    width = f"Its 95% interval is {range_text(gain)}"
+    if is_open(gain):
+        return Verdict.NOISY, f"{width}: it can be slower."
+    if not confirmed:
+        return Verdict.ROUGH, f"Single probes only, not measured again in rounds. {width}."
+    if gain.relative_width > SOLID_WIDTH:
+        return Verdict.ROUGH, f"{width}."
+    return Verdict.SOLID, f"{width}, measured in rounds that alternate with your settings."
+
+
+# States ---------------------------------------------------------------------------------------------------------------
+
+
+def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
+    confirmed = best.confirmed and baseline.confirmed
+    sure, reason = verdict(gain, confirmed)
+    memory = _memory_text(best, baseline)
+    as_fast = _times_text(gain, sure)
+    if sure is Verdict.NOISY:
+        text = "Too noisy to tell whether this is faster than your settings"
+    elif result.request.objective == "memory":
+        text = f"{memory or 'As much memory'} as your settings, {as_fast}".replace("less memory as", "less memory than")
+    elif gain.low <= 1:
+        text = f"As fast as your settings{f', with {memory}' if memory else ''}"
+    else:
+        text = f"{as_fast} as your settings{f', with {memory}' if memory else ''}"
+    rounds = f"Measured in {counted(len(best.confirmations), 'round')} alternating with your settings"
+    measured = f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."
+    return Claim(
+        State.NOISY if sure is Verdict.NOISY else State.IMPROVED,
+        text[:1].upper() + text[1:],
+        (*_time_texts(best, baseline, gain, sure), measured),
+        (as_fast.partition(" as ")[0].capitalize(), *([memory.partition(" memory")[0]] if "less" in memory else [])),
+        gain,
+        sure,
+        reason,
+        _what_would_tell(result),
+        _firmer_command(result) if sure is Verdict.NOISY else "",
+    )
+
+
+def _kept(result: SearchResult, baseline: Trial) -> Claim:
+    measured = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
+    own = f"Your settings: {measured}."
+    others = [trial for trial in result.trials if not is_same(trial, baseline)]
+    rivals = [trial for trial in others if trial.feasible and speed(trial.final, result.request.objective)]
+    if not rivals:
+        return _alone(result, measured, others)
+    unused = result.disqualified
+    next_best = unused[0][0] if unused else max(rivals, key=lambda trial: _gain(trial, baseline, result))
+    gain = _gain(next_best, baseline, result)
+    sure, reason = verdict(gain, baseline.confirmed and next_best.confirmed)
+    name = f"trial {next_best.number} ({', '.join(short_words(next_best.configuration, baseline.configuration))})"
+    if unused and not any(trial.disqualified_reason for trial, _ in unused):
+        details = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
+        text = "Too noisy to tell whether anything is faster than your settings"
+        noisy = Verdict.NOISY, reason, _what_would_tell(result), _firmer_command(result)
+        return Claim(State.NOISY, text, details, (), None, *noisy)
+    if unused:
+        text = "Your settings are kept: what is faster does not learn as fp32 does"
+    elif result.request.objective == "memory":
+        text = f"Nothing leaner found in {counted(len(result.trials), 'trial')} that is as fast as your settings"
+    else:
+        text = f"No faster settings found in {counted(len(result.trials), 'trial')}"
+    sure = Verdict.SOLID if gain.high < 1 and baseline.confirmed else sure
+    details = (own, f"Next best: {name}, {interval_text(gain)}.")
+    return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
+
+
+def _alone(result: SearchResult, measured: str, others: list[Trial]) -> Claim:
+    if not others:
+        details = (f"Only your own settings were measured: {measured}.",)
+        return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
+    kinds = [trial.final.outcome.value.replace("_", " ") for trial in others]
+    ended = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    details = (f"Your settings: {measured}.", f"{counted(len(others), 'other configuration')}: {ended}.")
+    return Claim(State.ALONE, "Only your own settings run here", details, **_going_on(result))
+
+
+def _no_baseline(result: SearchResult, best: Trial) -> Claim:
+    baseline = result.baseline_trial
+    why = outcome_text(baseline) if baseline is not None and not baseline.feasible else result.speedup_reason
+    peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
+    details = (f"Your settings: {why}.", f"The answer trains {speed_text(best)} samples/s within {peak}.")
+    return Claim(State.NO_BASELINE, "Your settings cannot be compared; this configuration runs", details)
+
+
+def _no_answer(result: SearchResult) -> Claim:
+    error = why_no_answer(result.trials, result.allowed_bytes)
+    message, advice = error.written
+    text = "No configuration completed" if result.trials else "Nothing was measured"
+    if isinstance(error, NothingFits):
+        text, _, message = message.partition(": ")
+        message = message[:1].upper() + message[1:]
+    elif any(trial.disqualified_reason for trial in result.trials):
+        text = "No configuration may win"
+    return Claim(State.NO_ANSWER, text, (message,), advice=advice)
+
+
+def _interrupted(result: SearchResult, claim: Claim) -> Claim:
+    after = f"Interrupted after {counted(len(result.trials), 'trial')}" if result.trials else "Interrupted"
+    text = claim.headline[:1].lower() + claim.headline[1:]
+    so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
+    return replace(
+        claim,
+        headline=f"{after}: {text}{so_far}",
+        figures=tuple(figure.replace("About", "about") for figure in claim.figures),
+        advice="The same command goes on where it stopped.",
+        command=search_command(result),
+        interrupted=True,
+    )
+
+
+# Texts ----------------------------------------------------------------------------------------------------------------
+
+
+def _gain(trial: Trial, baseline: Trial, result: SearchResult) -> Interval:
+    return speed_up(trial, baseline, result.request.objective)[0] or Interval(0.0, 0.0, 0.0)
+
+
+def _times_text(gain: Interval, sure: Verdict) -> str:
+    """`1.58x as fast`, `about 1.5x as fast`, `as fast`."""
+    if gain.low <= 1 <= gain.high:
+        return "as fast"
+    return f"{gain:.2f}x as fast" if sure is Verdict.SOLID else f"about {gain:.1f}x as fast"
+
+
+def _memory_text(best: Trial, baseline: Trial) -> str:
+    """`24% less memory`, `2.3x the memory`; empty where both need about the same."""
+    if not best.peak_bytes or not baseline.peak_bytes:
+        return ""
+    share = best.peak_bytes / baseline.peak_bytes
+    if abs(share - 1) < SAME_PEAK:
+        return ""
+    return (
+        f"{share:.1f}x the memory" if share >= 2 else f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} memory"
+    )
+
+
+def _time_texts(best: Trial, baseline: Trial, gain: Interval, sure: Verdict) -> tuple[str, ...]:
+    before, after = baseline.final.step_time_s, best.final.step_time_s
+    if gain.low <= 1 or not before or not after:
+        return ()
+    hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
+    return (f"A step takes {time_text(after)} instead of {time_text(before)}: {hour}.",)
+
+
+def time_text(seconds: float) -> str:
+    """`1.60 s`, `306 ms`, `3 min 20 s`."""
+    if seconds >= 100:
+        return format_seconds(seconds)
+    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
+
+
+def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
+    """(share by which untested configurations can still beat the answer, their number) at the end; None where unknown."""
+    if not result.prospects:
+        return None
+    gap = result.prospects[max(result.prospects)]
+    return (max(0.0, gap.max_gain), gap.untried) if gap.untried and gap.max_gain < 10 else None
+
+
+def _going_on(result: SearchResult) -> dict[str, str]:
+    """Advice and command for a search that left something to gain."""
+    left = left_to_gain(result)
+    if left is not None and left[0] <= result.request.margin:
+        return {}
+    command = search_command(result, **larger_budget(result))
+    return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}
+
+
+def _what_would_tell(result: SearchResult) -> str:
+    """The advice in the reason why a speed-up is open, as a sentence."""
+    advice = result.speedup_reason.partition(": ")[2]
+    return f"{advice[:1].upper()}{advice[1:]}." if advice else ""
+
+
+def _firmer_command(result: SearchResult) -> str:
+    """The search with as many rounds as would tell; empty where that is unknown."""
+    rounds = re.search(r"--confirmation-rounds (\d+)", result.speedup_reason)
+    longer = {"timeout_s": 2 * result.request.timeout_s} if result.request.timeout_s else {}
+    return search_command(result, confirmation_rounds=int(rounds[1]), **longer) if rounds else ""
