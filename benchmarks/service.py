@@ -1,6 +1,6 @@
 """What `autotune serve` costs: memory, idle processor time, requests, events, and the searches that it runs.
 
-python benchmarks/service.py: about six minutes on an otherwise idle machine, on the loopback and SQLite; prints a table and writes
+python benchmarks/service.py: about six minutes on an idle machine, on the loopback and SQLite; prints a table and writes
 it into reports/service_speed.md. Searches of the part on events are replayed; all others are real.
 """
 
