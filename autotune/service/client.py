@@ -186,7 +186,7 @@ class Client:
         from autotune.report import FILES
 
         search, output_dir = self.read(search_id), Path(output_dir)
-        names = {file["name"] for file in self._ask("GET", f"/searches/{search_id}/files")}
+        names = {file["name"] for file in self._sent("GET", f"/searches/{search_id}/files").json()}
         folder = None
         if ARCHIVE in names:
             output_dir.mkdir(parents=True, exist_ok=True)
@@ -217,8 +217,9 @@ class Client:
     def _file(self, search_id: str, name: str) -> bytes:
         return self._sent("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}).content
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
-        return self._sent(method, path, **options).json()
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._sent(method, path, **options).json()
+        return answer
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
         for wait in (*RETRIES_S, None):

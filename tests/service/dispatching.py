@@ -1,14 +1,7 @@
-"""A dispatcher in a thread of a test, or as a process of its own that a test kills.
-
-python -m tests.service.dispatching URL STATE REPLAYING: dispatches the searches of this database until SIGTERM.
-"""
+"""A dispatcher in a thread of a test, and what must hold of the searches that it has run."""
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +13,6 @@ from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
 from autotune.service.store import ENDED, Search, Store
-from autotune.service.tables import hold_database, open_database
 from autotune.study.store import locked
 from tests.service.searches import Replaying
 
@@ -70,6 +62,14 @@ def ended(store: Store, search_id: str) -> Search:
     return when(store, search_id, lambda search: search.state in ENDED)
 
 
+def cancelled(store: Store, dispatcher: Dispatcher, *searches: str) -> None:
+    """Have these searches end now."""
+    for search_id in searches:
+        store.cancel(search_id, now=True)
+        dispatcher.wake()
+        ended(store, search_id)
+
+
 def states(store: Store, search_id: str) -> list[str]:
     return [event.body["state"] for event in store.events(search_id) if event.kind == "state"]
 
@@ -101,11 +101,12 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
         f"lost: events {sorted({*wanted} - {*sent})}": {*wanted} <= {*sent},
         f"lost: measurements {sorted({*sent} - {*wanted})}": {*sent} <= {*wanted},
         "lost: its result": (search.result or {}) | {"folder": None} == result.to_dict() | {"folder": None},
-        "lost: its files": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept}
-        and all(kept[name] == (study / name).read_bytes() for name in ("report.html", "result.json")),
+        f"lost: files of {sorted(kept)}": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept},
         "doubled: events": len({*keys}) == len(keys),
         "doubled: ends": ends.count(search.state) == 1,
     }
+    changed = [name for name in kept if (study / name).exists() and kept[name] != (study / name).read_bytes()]
+    checks[f"lost: content of {changed}"] = not changed
     with locked(study):
         return [fault for fault, is_right in checks.items() if not is_right]
 
@@ -113,28 +114,3 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
 def check_ended_once(store: Store, state: Path, search: Search) -> None:
     """It has no faults."""
     assert faults(store, state, search) == []
-
-
-def serve(url: str, state: Path, replaying: Replaying) -> subprocess.Popen[bytes]:
-    """The process of below."""
-    words = [sys.executable, "-m", "tests.service.dispatching", url, str(state), str(replaying.folder)]
-    with (state / "serve.log").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | {"AUTOTUNE_TEST": str(state)})
-
-
-async def _dispatch(dispatcher: Dispatcher) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await dispatcher.run()
-
-
-def main() -> None:
-    url, state, replaying = sys.argv[1], Path(sys.argv[2]), Replaying(Path(sys.argv[3]))
-    engine = open_database(url)
-    with hold_database(engine, state), contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_dispatch(dispatcher_of(Store(engine), state, replaying)))
-
-
-if __name__ == "__main__":
-    main()

@@ -198,7 +198,7 @@ class Killer:
         self.counts.kills[victim] += 1
         self.counts.seconds[victim] = max(seconds, self.counts.seconds.get(victim, 0.0))
         if self.log:
-            print(f"{self.counts.kills.total()}: {victim}, all gone after {seconds:.2f} s", file=sys.stderr, flush=True)
+            print(f"{self.counts.kills.total()}: {victim}, {seconds:.2f} s", file=sys.stderr, flush=True)
 
     # The end ----------------------------------------------------------------------------------------------------
 
@@ -295,7 +295,10 @@ def kill_service(
 
 def table(counts: Counts) -> list[str]:
     """Markdown: kills by victim, and what came of them."""
-    lines = ["| killed | kills | longest until all below was gone, s |", "|---|---|---|"]
+    lines = [
+        "| killed | kills | longest until all below was gone, and server and database answered again, s |",
+        "|---|---|---|",
+    ]
     lines += [
         f"| {victim} | {n} | {counts.seconds.get(victim, 0.0):.2f} |" for victim, n in sorted(counts.kills.items())
     ]

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import psutil
+import psycopg
 
-from tests.service.conftest import _program, _run
+from tests.service.conftest import _program
 
 
 class Postgres:
@@ -38,16 +39,26 @@ class Postgres:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _call(self, program: str, *words: str) -> None:
-        _run(program, "-D", str(self._data), *words, folder=self._folder)
+        user = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
+        command = [*user, program, "-D", str(self._data), *words]
+        subprocess.run(command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def start(self) -> None:
-        """Start it where it does not run; what a killed one left may have to end first."""
+        """Start it where it does not run, and wait until it answers; what a killed one left may have to end first."""
         options = f"-k {self._folder} -c listen_addresses='' -c fsync=off"
         until = time.monotonic() + 60
-        while not self._runs():
-            with contextlib.suppress(subprocess.CalledProcessError):
-                self._call(self._pg_ctl, "-o", options, "-l", str(self._folder / "log"), "-w", "start")
+        while not self._answers():
+            if not self._runs():
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    self._call(self._pg_ctl, "-o", options, "-l", str(self._folder / "log"), "-w", "start")
             assert time.monotonic() < until, (self._folder / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.url, connect_timeout=5).close()
+            return True
+        return False
 
     def _runs(self) -> bool:
         with contextlib.suppress(OSError, ValueError, psutil.Error):

@@ -112,7 +112,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
     number: signal.Signals, tmp_path: Path, replaying: Replaying
 ) -> None:
