@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import ValidationError
+from pydantic import StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 
 from autotune.core.configuration import word
@@ -44,24 +44,29 @@ FIELDS |= {"device": str, "memory_limit": str, "n_trials": int, "timeout": str, 
 WORK = ("model", "task", "global_batch_size", "sequence_length", "dataset", "dataset_split")
 """Options that must be equal for speeds of two searches to be compared."""
 
+SIZES = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
 NOT_ARGUMENTS = ("model_arguments", "adapter", "data_arguments", "torch_switches", "environment_variables")
 """Parts of an answer that `TrainingArguments` does not hold."""
 
 PLOT_WIDTH = 200.0
 MOST_EVENTS = 100_000
-AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 Record = Mapping[str, Any]
-"""A search as `api.shown` has it, a body of an event, or a trial of a result."""
+"""A search as `api.shown` has it, its result, a trial of that, or the body of an event."""
 
-Speed = Sequence[float | None]
-"""Mean, and ends of its 95 % interval; an upper end of None has no bound."""
+Interval = Sequence[float | None]
+"""A mean and the ends of its 95 % interval; an upper end of None has no bound."""
 
 
 # Words and numbers ------------------------------------------------------------------------------------------------
 
 
-def speed_text(speed: Speed | None) -> str:
+def interval(record: Record, name: str = "samples_per_second") -> Interval | None:
+    """A number of a result with its interval; None where it is not known."""
+    return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record and record[name] else None
+
+
+def speed_text(speed: Interval | None) -> str:
     """`41.2 ± 0.3`; `about 41` where the interval is wider than the value; or a dash."""
     mean, low, high = speed or (None, None, None)
     if mean is None:
@@ -70,76 +75,98 @@ def speed_text(speed: Speed | None) -> str:
     return f"about {three_digits(mean)}" if is_rough else format_interval(mean, low, high)
 
 
+def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
+    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where it has no speed."""
+    speed = interval(trial or {})
+    return f"{price[0] / 3600 / speed[0] * 1e6:.2f} {price[1]}" if speed and speed[0] else "–"
+
+
 def ago(moment: datetime) -> str:
     """`3 min ago`."""
     seconds = max(1.0, (datetime.now(UTC) - moment).total_seconds())
-    size, unit = next(age for age in AGES if seconds >= age[0])
+    size, unit = next(age for age in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")) if seconds >= age[0])
     return f"{seconds // size:.0f} {unit} ago"
 
 
 def outline(search: Record) -> str:
     """One line of a search: its place in the queue, what it does and has reached, or how it ended."""
-    progress = search["progress"] or {}
     if search["state"] == QUEUED:
         return f"Number {search['place']} in the queue"
-    if search["state"] == RUNNING:
-        reached = f"{progress['speedup']:.2f}× so far; " if progress.get("speedup") else ""
-        return f"{reached}{progress.get('doing') or 'choosing what to try'}"
-    return search["headline"] or search["statement"] or STATES[search["state"]]
+    if search["state"] != RUNNING:
+        return search["headline"] or search["statement"] or STATES[search["state"]]
+    progress = search["progress"] or {}
+    reached = f"{progress['speedup']:.2f}× so far; " if progress.get("speedup") else ""
+    return f"{reached}{progress.get('doing') or 'choosing what to try'}"
 
 
-def plotted(values: Speed | None, high: float) -> list[float]:
+def headline(search: Record, is_measured: bool) -> Sequence[str]:
+    """The outline of a search in three parts: how many times as fast, the sentence, and what is beside it."""
+    if search["state"] != RUNNING:
+        parts = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL)
+        return parts.groups("") if parts else ("", "", "")
+    progress = search["progress"] or {}
+    if progress.get("best") and progress["speedup"]:
+        return f"{progress['speedup']:.2f}×", " as fast as your settings so far", progress["doing"]
+    reached = "Nothing is faster than your settings so far" if is_measured else "Your own settings are measured first"
+    return "", reached, progress.get("doing", "")
+
+
+def plotted(values: Interval | None, high: float) -> list[float]:
     """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty where there is none."""
     places = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
     return [round(min(PLOT_WIDTH - 4, max(4.0, place)), 1) for place in places]
 
 
-def top_of(speeds: Sequence[Speed]) -> float:
-    """End of the axis on which all of these means and most of their intervals are."""
-    return 1.05 * max([min(high or 2 * mean, 2 * mean) for mean, _, high in speeds if mean], default=1.0)
+def top_of(intervals: Iterable[Interval | None]) -> float:
+    """End of an axis on which all of these means are, and their intervals where those are not very wide."""
+    return 1.05 * max([min(each[2] or 2 * each[0], 2 * each[0]) for each in intervals if each and each[0]], default=1.0)
 
 
 def trial_rows(events: Sequence[Event], best: int | None) -> list[dict[str, Any]]:
     """The latest numbers of each trial, the fastest first, what does not fit last."""
     latest = {event.body["number"]: event for event in events if event.kind in ("trial", "confirmed")}
-    bodies = [event.body | {"is_confirmed": event.kind == "confirmed"} for event in latest.values()]
-    bodies.sort(key=lambda body: (bool(body["reason"]), -(body["samples_per_second"] or [0])[0]))
-    top, roles = top_of([body["samples_per_second"] for body in bodies if body["samples_per_second"]]), {0: "yours"}
-    roles |= {} if best is None else {best: "answer"}
-    return [
-        body | {"role": roles.get(body["number"], ""), "plot": plotted(body["samples_per_second"], top)}
-        for body in bodies
+    roles = {0: "yours"} | ({} if best is None else {best: "answer"})
+    rows = [
+        event.body | {"is_confirmed": event.kind == "confirmed", "role": roles.get(number, "")}
+        for number, event in latest.items()
     ]
+    top = top_of(row["samples_per_second"] for row in rows)
+    rows.sort(key=lambda row: (bool(row["reason"]), -(row["samples_per_second"] or [0])[0]))
+    return [row | {"plot": plotted(row["samples_per_second"], top)} for row in rows]
 
 
 def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
-    """States with their reasons, preparations, and each new best: time, text, class."""
+    """States, why a search was queued again, preparations, and each new best: time, text, state."""
     lines: list[tuple[datetime, str, str]] = []
     best = None
     for event in events:
-        body, text, kind = event.body, "", ""
-        if event.kind == "state":
-            again = f", attempt {body['attempt']}" if body["state"] == RUNNING and body["attempt"] > 1 else ""
-            reason = f": {body['reason']}" if body.get("reason") else ""
-            text, kind = f"{STATES[body['state']]}{again}{reason}", f"chip {body['state']}"
+        body, text, state = event.body, "", event.body.get("state", "")
+        if state:
+            again = f", attempt {body['attempt']}" if state == RUNNING and body["attempt"] > 1 else ""
+            text = f"{STATES[state]}{again}{f': {why}' if (why := body.get('reason')) and state == QUEUED else ''}"
         elif event.kind == "preparing":
             text = body["message"]
         elif body["best"] not in (None, best):
             best = body["best"]
             text = f"Best so far: trial {best}, {speed_text(body['best_samples_per_second'])} samples/s"
         if text and (not lines or lines[-1][1] != text):
-            lines.append((event.at, text, kind))
+            lines.append((event.at, text, state))
     return lines
 
 
-def changes(before: Record, after: Record) -> list[tuple[str, str, str]]:
+def values_of(trial: Record | None) -> dict[str, Any]:
+    """Sizes and settings of a trial of a result, by name."""
+    return {name: trial[name] for name in SIZES} | trial["levers"] if trial else {}
+
+
+def changes(after: Record, before: Record) -> list[tuple[str, str, str]]:
     """Values that differ, as name, before and after."""
     pairs = {name: (before.get(name, "–"), value) for name, value in after.items()}
     return [(name.replace("_", " "), word(old), word(new)) for name, (old, new) in pairs.items() if old != new]
 
 
-def pasted(result: Record) -> str:
-    """The answer as Python; what no training argument holds as comments."""
+def python(result: Record) -> str:
+    """The answer as it is pasted; what no training argument holds as comments."""
     fields = [f"    {name}={value!r}," for name, value in result["training_arguments"].items()]
     others = [f"# {name.replace('_', ' ')}: {json.dumps(result[name])}" for name in NOT_ARGUMENTS if result.get(name)]
     begin = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
@@ -166,7 +193,7 @@ def command_line(wanted: Record, server: str) -> str:
 def curl(wanted: Record, server: str) -> str:
     """The same search as a call of the API."""
     token, body = '-H "Authorization: Bearer $AUTOTUNE_TOKEN"', shlex.quote(json.dumps(wanted))
-    return " \\\n    ".join(["curl", token, f"--json {body}", f"{server}{api.ROOT}/searches"])
+    return f"curl {token} \\\n    --json {body} \\\n    {server}{api.ROOT}/searches"
 
 
 # Answers ----------------------------------------------------------------------------------------------------------
@@ -181,7 +208,14 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters |= {"ago": ago, "bytes": format_bytes, "seconds": format_seconds, "speed": speed_text}
-_templates.filters |= {"outline": outline, "command_line": command_line, "curl": curl}
+_templates.filters |= {
+    "changes": changes,
+    "interval": interval,
+    "outline": outline,
+    "cost": cost_text,
+    "values_of": values_of,
+}
+_templates.filters |= {"command_line": command_line, "curl": curl, "python": python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}
 
@@ -210,7 +244,8 @@ class PageRoute(APIRoute):
             except (HTTPException, RequestValidationError, AutotuneError) as error:
                 problem = problem_of(error)
             if problem.status_code == 401:
-                return to(f"/login?next={quote(request.url.path)}")
+                page = f"{request.url.path}?{request.url.query}" if request.method == "GET" else "/"
+                return to(f"/login?next={quote(page)}")
             values = {"message": problem.detail, "advice": problem.advice}
             return shown(request, "problem", problem.status_code, **values)
 
@@ -221,7 +256,9 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Viewer = Annotated[Caller, Depends(needs("viewer"))]
 Submitter = Annotated[Caller, Depends(needs("submitter"))]
 Admin = Annotated[Caller, Depends(needs("admin"))]
-Text = Annotated[str, Form()]
+Field = Annotated[str, Form()]
+Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
+SearchId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
 @router.get("/static/{name}")
@@ -240,7 +277,7 @@ def login(request: Request, next: str = "/") -> Response:
 
 
 @router.post("/login")
-def signed_in(request: Request, token: Text = "", next: Text = "/") -> Response:
+def signed_in(request: Request, token: Field = "", next: Field = "/") -> Response:
     """A session for the owner of this token."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise Problem(403, "This request comes from another site.")
@@ -263,31 +300,37 @@ def signed_out(request: Request, _caller: Viewer) -> Response:
 
 @router.get("/")
 def searches(
-    request: Request, _caller: Viewer, state: str = "", owner: str = "", model: str = "", cursor: str = ""
+    request: Request,
+    _caller: Viewer,
+    state: api.Text = None,
+    owner: api.Text = None,
+    model: api.Text = None,
+    cursor: api.Text = None,
 ) -> Response:
     """Searches, the newest first."""
     store: Store = request.app.state.store
-    filters = {"state": state, "owner": owner, "model": model}
-    wanted = {name: value for name, value in filters.items() if value}
-    page, following = store.list(**wanted, cursor=cursor or None)
+    filters = {name: value for name, value in (("state", state), ("owner", owner), ("model", model)) if value}
+    page, following = store.list(**filters, cursor=cursor)
+    places = {search.id: store.place(search) for search in page if search.state == QUEUED}
     counts = {name: number for name, number in store.count().items() if number}
     return shown(
         request,
         "searches",
-        searches=[api.shown(search, store.place(search) if search.state == QUEUED else None) for search in page],
+        searches=[api.shown(search, places.get(search.id)) for search in page],
         filters=filters,
-        wanted=wanted,
         counts=counts,
-        more=following and urlencode(wanted | {"cursor": following}),
+        more=following and urlencode(filters | {"cursor": following}),
         last=store.last_change(),
         say=", ".join(f"{number} {STATES[name].lower()}" for name, number in counts.items()),
     )
 
 
 @router.get("/new")
-def new(request: Request, caller: Submitter, source: Annotated[str, Query(alias="from")] = "") -> Response:
+def new(
+    request: Request, _caller: Submitter, source: Annotated[SearchId | None, Query(alias="from")] = None
+) -> Response:
     """The form of a search, empty or as another search was."""
-    given = _search(request, caller, source)["request"] if source else {}
+    given = _search(request, source)["request"] if source else {}
     rest = {name: value for name, value in given.items() if name not in (*FIELDS, "priority")}
     more = yaml.safe_dump(rest, sort_keys=False, allow_unicode=True) if rest else ""
     return _form(request, {name: given.get(name, "") for name in FIELDS} | {"more": more})
@@ -310,7 +353,7 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
         key = f"{form.get('key', '')[:40]}:{hashlib.sha256(body.model_dump_json().encode()).hexdigest()}"
         search = api.submit(request, Response(), caller, body, idempotency_key=key)
         return to(f"/searches/{search['id']}")
-    except (HTTPException, RequestValidationError, AutotuneError) as error:
+    except (RequestValidationError, AutotuneError) as error:
         problem = problem_of(error)
     if problem.status_code != 422:
         raise problem
@@ -348,59 +391,48 @@ def _form(
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)
 
 
-def _search(request: Request, caller: Caller, search_id: str) -> dict[str, Any]:
-    """The search as the API answers it. Raises Problem 404."""
-    return api.search(request, Response(), caller, search_id)
+def _search(request: Request, search_id: str) -> dict[str, Any]:
+    store: Store = request.app.state.store
+    if (search := store.read(search_id)) is None:
+        raise Problem(404, "There is no such search.", "It may have been deleted.")
+    return api.shown(search, store.place(search))
 
 
 @router.get("/searches/{search_id}")
-def one_search(request: Request, caller: Viewer, search_id: str) -> Response:
+def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Response:
     """A search: what it found, does and did."""
-    store, search = request.app.state.store, _search(request, caller, search_id)
+    store, search = request.app.state.store, _search(request, search_id)
     events = store.events(search_id, limit=MOST_EVENTS)
     progress, result = search["progress"] or {}, search["result"] or {}
     best = result["best"]["number"] if result.get("best") else progress.get("best")
     rows = trial_rows(events, best)
     by_number = {row["number"]: row for row in rows}
-    answer, yours = by_number.get(best), by_number.get(0) if best else None
-    headline = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL).groups("")  # type: ignore[union-attr]
-    if search["state"] == RUNNING:
-        headline = (
-            "",
-            "Nothing is faster than your settings so far" if rows else "Your own settings are measured first",
-            "",
-        )
-        if best and progress.get("speedup"):
-            headline = f"{progress['speedup']:.2f}×", "as fast as your settings so far", ""
     return shown(
         request,
         "search",
         search=search,
         result=result,
         progress=progress,
-        headline=headline,
-        last=events[-1].seq if events else 0,
+        headline=headline(search, bool(rows)),
         rows=rows,
-        dashed=by_number[0]["plot"][:1] if 0 in by_number else [],
-        best=answer,
-        yours=yours,
-        changes=changes(yours["values"], answer["values"]) if yours and answer else [],
-        pasted=pasted(result) if result.get("best") else "",
+        best=by_number.get(best),
+        yours=by_number.get(0),
         timeline=timeline(events),
+        last=events[-1].seq if events else 0,
         files={file.name: file for file in store.artifacts(search_id)},
         is_ended=search["state"] in ENDED,
     )
 
 
 @router.post("/searches/{search_id}/cancel")
-def cancel(request: Request, caller: Submitter, search_id: str, now: Text = "") -> Response:
+def cancel(request: Request, caller: Submitter, search_id: SearchId, now: Field = "") -> Response:
     """End a search, after its running probe or now."""
     api.cancel(request, Response(), caller, search_id, api.Cancel(now=bool(now)))
     return to(f"/searches/{search_id}")
 
 
 @router.post("/searches/{search_id}/resume")
-def resume(request: Request, caller: Submitter, search_id: str) -> Response:
+def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response:
     """Queue a search again."""
     api.resume(request, Response(), caller, search_id)
     return to(f"/searches/{search_id}")
@@ -409,57 +441,32 @@ def resume(request: Request, caller: Submitter, search_id: str) -> Response:
 @router.get("/compare")
 def compare(
     request: Request,
-    caller: Viewer,
-    search: Annotated[list[str], Query(min_length=1, max_length=api.MOST_COMPARED)],
+    _caller: Viewer,
+    search: Annotated[list[SearchId], Query(min_length=1, max_length=api.MOST_COMPARED)],
     price: str = "",
 ) -> Response:
     """Answers of several searches side by side, and their costs at a price of an hour."""
-    found = [_search(request, caller, search_id) for search_id in dict.fromkeys(search)]
-    wrong, amount, currency = "", 0.0, ""
+    found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
     try:
-        amount, currency = parse_price(price) if price else (amount, currency)
+        cost = parse_price(price) if price else cost
     except ValueError as error:
         wrong = f"{error}."
-    rows = [_compared(each, amount, currency) for each in found]
-    top = top_of([row["speedup"] for row in rows if row["speedup"]])
-    for row in rows:
-        row["plot"] = plotted(row["speedup"], top)
+    speedups = [interval(each["result"] or {}, "speedup") for each in found]
+    top = top_of(speedups)
+    rows = [
+        (each, each["result"] or {}, speedup, plotted(speedup, top))
+        for each, speedup in zip(found, speedups, strict=True)
+    ]
     different = [name.replace("_", " ") for name in WORK if len({each["request"].get(name) for each in found}) > 1]
-    values = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "has_costs": amount > 0}
+    values = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "cost": cost}
     return shown(request, "compare", price=price, wrong=wrong, **values)
-
-
-def _compared(search: Record, amount: float, currency: str) -> dict[str, Any]:
-    """A search's answer and baseline in pairs: speeds, peaks, costs of a million samples."""
-
-    def interval(record: Record, name: str) -> Speed | None:
-        return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record.get(name) else None
-
-    def values(trial: Record) -> Record:
-        return {name: value for name, value in trial.items() if name.endswith("_size")} | trial.get("levers", {})
-
-    result = search["result"] or {}
-    trials = [result.get(name) or {} for name in ("best", "baseline")]
-    speeds = [interval(trial, "samples_per_second") for trial in trials]
-    return {
-        "search": search,
-        "speedup": interval(result, "speedup"),
-        "reason": result.get("speedup_reason") or outline(search),
-        "changes": ", ".join(f"{name} {new}" for name, _, new in changes(*map(values, trials[::-1]))),
-        "speeds": speeds,
-        "peaks": [trial.get("peak_bytes") for trial in trials],
-        "costs": [
-            f"{amount / 3600 / speed[0] * 1e6:.2f} {currency}" if speed and speed[0] else "–" for speed in speeds
-        ],
-    }
 
 
 @router.get("/devices")
 def devices(request: Request, caller: Viewer) -> Response:
     """The devices, and the search on each."""
-    rows = api.devices(request, caller)
-    running = {row["search"]: _search(request, caller, row["search"]) for row in rows if row["search"]}
-    return shown(request, "devices", rows=rows, running=running, last=request.app.state.store.last_change())
+    rows = [(row, _search(request, row["search"]) if row["search"] else None) for row in api.devices(request, caller)]
+    return shown(request, "devices", rows=rows, last=request.app.state.store.last_change())
 
 
 @router.get("/tokens")
@@ -469,13 +476,7 @@ def tokens(request: Request, caller: Admin) -> Response:
 
 
 @router.post("/tokens")
-def create_token(
-    request: Request,
-    caller: Admin,
-    user: Text,
-    role: Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()],
-    days: Annotated[float, Form()],
-) -> Response:
+def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Annotated[float, Form()]) -> Response:
     """A new token; its secret is in this answer alone."""
     made = api.create_token(request, caller, api.NewToken(user=user, role=role, days=days))
     return shown(request, "tokens", 201, tokens=api.tokens(request, caller), roles=[*RIGHTS], made=made)

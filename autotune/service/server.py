@@ -155,7 +155,16 @@ def _log_failure(dispatching: "asyncio.Task[None]") -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, whose streams of events end when it stops, and which a second Ctrl-C ends wherever it is."""
+    """uvicorn's server, which is announced once signals end it as they should, whose streams of events end when it stops,
+    and which a second Ctrl-C ends wherever it is."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
@@ -199,9 +208,8 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> Non
                 raise InvalidRequest(
                     f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
                 ) from error
-        url = settings.url(listener.getsockname()[1])
-        announce({"url": url, "state": str(settings.state), "token": app.state.accounts.first_admin()})
-        server = _Server(config)
+        facts = {"url": settings.url(listener.getsockname()[1]), "state": str(settings.state)}
+        server = _Server(config, lambda: announce(facts | {"token": app.state.accounts.first_admin()}))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises the signal again after the end

@@ -70,7 +70,7 @@ def make_app(folder: Path, url: str, roots: Roots) -> FastAPI:
     state.settings = SimpleNamespace(host="127.0.0.1", allowed_hosts=("tune.example",), state=folder)
     state.engine, state.hub = engine, Hub()
     state.store, state.accounts = Store(engine, state.hub.wake), Accounts(engine)
-    state.devices, state.roots = Devices.named(["cpu"]), roots
+    state.devices, state.roots = Devices(["cpu"]), roots
     problems.install(app)
     access.install(app)
     app.include_router(api.router)
