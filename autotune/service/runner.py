@@ -80,6 +80,9 @@ def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
 def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
     """Run it: how it ended; None where something else than its owner interrupted it."""
     try:
+        from autotune.study.plan import Progress
+
+        events.watch(Progress("preparing", (), message="reading device, model and data"))
         from autotune.commands.search import search
 
         search(**options, watch=events.watch)

@@ -115,7 +115,10 @@ class Killer:
     def start(self) -> None:
         """Start the server; some are killed before they answer."""
         variables = self.replaying.environment | {"TMPDIR": str(self.temporary)}
-        if self._token and self.chance.random() < EARLY:
+        last = [search.id for search in self._searches() if search.state not in ENDED]
+        may_be = max((self._interruptions[search_id] for search_id in last), default=0) < MOST_ATTEMPTS - 2
+        if self._token and may_be and self.chance.random() < EARLY:
+            self._interruptions.update(last)
             with serving_at_most(self.chance.uniform(0, 2.0), self.folder, self.words, variables):
                 self.counts.kills["server"] += 1
         self.server: Server = self._serving.enter_context(

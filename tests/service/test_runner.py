@@ -127,6 +127,10 @@ def test_a_search_sends_its_trials_and_rounds_once_and_its_end_last(finished: Fi
     others = [event["key"] for event in runner.events if event["kind"] not in ("trial", "confirmed")]
     assert others == list(dict.fromkeys(others))
     assert {key.partition(":")[0] for key in others} == {"preparing", "progress"}
+    assert (runner.events[0]["kind"], runner.events[0]["body"]["doing"]) == (
+        "preparing",
+        "reading device, model and data",
+    )
 
 
 def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:

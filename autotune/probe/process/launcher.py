@@ -199,6 +199,10 @@ class ProbeHost:
         """A new folder that is gone with the host, however this process ends."""
         if self._pid is None:
             self.start()
+        with contextlib.suppress(FileNotFoundError):
+            return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
+        self.close()  # the host was killed, and its folder removed
+        self.start()
         return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
 
     def ask(self, order: Order) -> Any:

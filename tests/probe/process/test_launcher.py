@@ -242,6 +242,16 @@ def test_a_host_killed_while_it_imports_is_said_to_be_killed(monkeypatch: pytest
     assert "Warning" not in str(met.value)
 
 
+@pytest.mark.nightly
+def test_a_host_killed_between_two_orders_is_started_again_with_its_folder() -> None:
+    with ProbeHost() as host:
+        first = host.scratch_folder().parent
+        psutil.Process(host.pid).kill()
+        assert becomes_true(lambda: not first.exists(), 20.0)
+        assert host.scratch_folder().is_dir()
+    assert not first.exists()
+
+
 def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: ProbeHost, tmp_path: Path) -> None:
     order = Order(kind="capabilities", folder=str(tmp_path), deadline_s=60.0, request={"device": "cpu"})
     host.scratch_folder()
