@@ -92,9 +92,8 @@ def _command_lines(command: str, first: str) -> list[str]:
 def _unbroken(pattern: str, text: str, first: str, width: int) -> list[str]:
     """The text as lines of which none ends within a word or what the pattern finds; backticks are taken off."""
     whole = re.sub(pattern, lambda found: found[0].strip("`").replace(" ", NO_BREAK), text)
-    options = {"break_on_hyphens": False, "break_long_words": False}
-    lines = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=" " * 8, **options)
-    return [line.replace(NO_BREAK, " ") for line in lines]
+    lines = textwrap.TextWrapper(width, first, " " * 8, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines.wrap(whole)]
 
 
 def _rows(result: SearchResult) -> list[str]:
