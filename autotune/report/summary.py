@@ -6,7 +6,7 @@ import textwrap
 
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
-from autotune.report.claim import State, claim_of, headline, time_text
+from autotune.report.claim import State, claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
@@ -103,10 +103,11 @@ def _rows(result: SearchResult) -> list[str]:
         return []
     sides = [(baseline if baseline.feasible else None), best]
     uses = [result.utilizations.get(trial.number) if trial else None for trial in sides]
+    times = time_texts(*(trial.final.step_time_s or 0.0 for trial in sides if trial))
     rows = {
         "": ["yours", "tuned"],
         "samples/s": [speed_text(trial) if trial else "-" for trial in sides],
-        "time per step": [time_text(trial.final.step_time_s or 0.0) if trial else "-" for trial in sides],
+        "time per step": times if len(times) > 1 else ["-", *times],
         f"peak memory, of {format_bytes(result.allowed_bytes)}": [
             format_bytes(trial.peak_bytes) if trial else "-" for trial in sides
         ],
