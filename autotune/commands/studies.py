@@ -22,7 +22,8 @@ def studies(output_dir: Path) -> Studies:
     found: dict[str, TuningResult | AutotuneError] = {}
     for folder in sorted(path.parent for path in output_dir.glob(f"*/{REQUEST}")):
         try:
-            found[folder.name] = TuningResult.load(folder)
+            found[folder.name] = result = TuningResult.load(folder)
+            result.best_setup  # noqa: B018  (raises for a study of another version)
         except AutotuneError as error:
             found[folder.name] = error
     return found
@@ -36,7 +37,7 @@ def studies_lines(studies: Studies) -> list[str]:
     if rows:
         names, *columns = zip(HEAD, *rows, strict=True)
         numbers = aligned([*zip(*columns, strict=True)], 0)
-        room = min(max(map(len, names)), WIDTH - len(numbers[0]))
+        room = min(max(map(len, names)), WIDTH - max(map(len, numbers)))
         for name, line in zip(names, numbers, strict=True):
             lines += [f"{name:<{room}}{line}"] if len(name) <= room else [name, f"{'':<{room}}{line}"]
     errors = (f"{name}: {error}" for name, error in studies.items() if isinstance(error, AutotuneError))

@@ -71,15 +71,14 @@ def warnings(result: SearchResult) -> list[str]:
 
 
 def changed_learning(result: SearchResult) -> dict[str, str]:
-    """Setting that changes numerics and differs between answer and baseline -> `bf16 instead of fp32 (how it differs)`."""
+    """Setting that changes numerics and differs between answer and baseline -> `from fp32 to bf16 (how it differs)`."""
     if result.best_trial is None or result.baseline_trial is None:
         return {}
     best, baseline = result.best_trial.configuration, result.baseline_trial.configuration
     values, before = best.values, baseline.values
     differences = {name: SETTINGS[name].differs(values[name]) for name in learning_differences(best, baseline)}
     return {
-        name: f"{values[name]} instead of {before[name]}{f' ({how})' if how else ''}"
-        for name, how in differences.items()
+        name: f"from {before[name]} to {values[name]}{f' ({how})' if how else ''}" for name, how in differences.items()
     }
 
 
@@ -189,7 +188,8 @@ def _warnings(result: SearchResult, claim: Claim) -> list[Check]:
         found.append(Check("warn", "The machine was disturbed.", " ".join(map(sentence, disturbed)), action))
     if wide and claim.gain is None:
         action = "More rounds (`--confirmation-rounds 6`) or a quiet machine make it surer."
-        found.append(Check("warn", "The speed is rough.", " ".join(map(sentence, wide)), action))
+        texts = [re.sub("interval (.*) wide", r"the 95% interval is \1 wide", text) for text in wide]
+        found.append(Check("warn", "The speed is rough.", " ".join(map(sentence, texts)), action))
     rest = [text for text in others if text not in disturbed and text not in wide]
     return [*found, *(Check("warn", "Warning.", sentence(text)) for text in rest)]
 

@@ -19,6 +19,9 @@ SOLID_WIDTH = 0.2
 SAME_PEAK = 0.02
 """Share by which two peaks differ at least where a headline speaks of it."""
 
+SAME_SPEED = 0.05
+"""Share by which the next best may be faster at most where the user's own settings are surely as good."""
+
 STOPPED = re.compile(r"the search was interrupted|interrupted by|ended by|the search failed")
 """Stop reasons of a search that did not come to its end."""
 
@@ -31,7 +34,7 @@ class State(StrEnum):
     NOISY = "too noisy"
     ALONE = "nothing else measured"
     NO_BASELINE = "yours does not run"
-    NO_ANSWER = "nothing fits"
+    NO_ANSWER = "no answer"
 
 
 class Verdict(StrEnum):
@@ -139,12 +142,13 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     unused = result.disqualified
     next_best = unused[0][0] if unused else max(rivals, key=lambda trial: _gain(trial, baseline, result))
     gain = _gain(next_best, baseline, result)
-    sure, reason = verdict(gain, baseline.confirmed and next_best.confirmed)
     name = f"trial {next_best.number} ({', '.join(short_words(next_best.configuration, baseline.configuration))})"
-    if unused and not any(trial.disqualified_reason for trial, _ in unused):
+    differs = any(trial.disqualified_reason for trial, _ in unused)
+    if gain > 1 and is_open(gain) and not differs and result.request.objective != "memory":
         details = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
         text = "Too noisy to tell whether anything is faster than your settings"
-        noisy = Verdict.NOISY, reason, _what_would_tell(result), _firmer_command(result)
+        told = verdict(gain, confirmed=True)[1]
+        noisy = Verdict.NOISY, told, _what_would_tell(result), _firmer_command(result)
         return Claim(State.NOISY, text, details, (), None, *noisy)
     if unused:
         text = "Your settings are kept: what is faster does not learn as fp32 does"
@@ -152,7 +156,9 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         text = f"Nothing leaner found in {counted(len(result.trials), 'trial')} that is as fast as your settings"
     else:
         text = f"No faster settings found in {counted(len(result.trials), 'trial')}"
-    sure = Verdict.SOLID if gain.high < 1 and baseline.confirmed else sure
+    confirmed = baseline.confirmed and next_best.confirmed
+    sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
+    reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
     details = (own, f"Next best: {name}, {interval_text(gain)}.")
     return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
 
@@ -189,7 +195,7 @@ def _no_answer(result: SearchResult) -> Claim:
 
 def _interrupted(result: SearchResult, claim: Claim) -> Claim:
     after = f"Interrupted after {counted(len(result.trials), 'trial')}" if result.trials else "Interrupted"
-    text = claim.headline[:1].lower() + claim.headline[1:]
+    text = re.sub(r" in [\d,]+ trials?$", "", claim.headline[:1].lower() + claim.headline[1:])
     so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
     return replace(
         claim,
@@ -232,14 +238,17 @@ def _time_texts(best: Trial, baseline: Trial, gain: Interval, sure: Verdict) -> 
     if gain.low <= 1 or not before or not after:
         return ()
     hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
-    return (f"A step takes {time_text(after)} instead of {time_text(before)}: {hour}.",)
+    now, was = time_texts(after, before)
+    return (f"A step takes {now} instead of {was}: {hour}.",)
 
 
-def time_text(seconds: float) -> str:
-    """`1.60 s`, `306 ms`, `3 min 20 s`."""
-    if seconds >= 100:
-        return format_seconds(seconds)
-    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
+def time_texts(*seconds: float) -> list[str]:
+    """Times in the same unit: `["0.94 s", "1.36 s"]`, `["306 ms", "399 ms"]`, `["3 min 20 s"]`."""
+    if max(seconds) >= 100:
+        return [format_seconds(each) for each in seconds]
+    if max(seconds) >= 1:
+        return [f"{each:.2f} s" for each in seconds]
+    return [f"{three_digits(1000 * each)} ms" for each in seconds]
 
 
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:

@@ -2,30 +2,36 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable
+from datetime import date
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from autotune.core import Outcome, Trial
-from autotune.core.configuration import RANKS, word
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_seconds
+from autotune.report import charts
+from autotune.report.checks import checks
+from autotune.report.claim import Claim, State, claim_of
 from autotune.report.device import study_parts
-from autotune.report.evidence import evidence_lines
+from autotune.report.evidence import measurement_lines, utilization_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
+from autotune.report.ladder import ladder
 from autotune.report.logs import log_tails
 from autotune.report.page_table import table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
-from autotune.report.summary import answer_parts, headline, warnings
+from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import is_same, outcome_text, sizes_and_settings, speed_text
+from autotune.report.trial_text import is_same, outcome_text
+from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
 MOST_LOGS = 50
 """Failed trials whose logs are in the page, so that it stays small; it names the files of the others."""
 
-IN_TABLE = ("best", "baseline", "", "warning")
-"""Labels of the answer that the page shows otherwise than as a line."""
+MOST_ROWS = 30
+"""Rows of the table up to which it has no frame of its own."""
 
 
 def page(result: SearchResult) -> str:
@@ -33,35 +39,43 @@ def page(result: SearchResult) -> str:
 
     Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
     """
-    best, baseline = result.best_trial, result.baseline_trial
-    sides = [] if best is None else [("best", best)]
-    if baseline is not None and not is_same(baseline, best):
-        sides.append(("baseline", baseline))
-    rows, same = _comparison(result, [trial for _, trial in sides])
+    claim, best = claim_of(result), result.best_trial
     failed = [trial for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED]
+    is_other = best is not None and not is_same(best, result.baseline_trial)
+    trials = _ranked(result)
     script = text_of("page.js")
     return rendered(
         "page.html",
         result=result,
-        ruled_out=list(map(str, result.ruled_out)),
-        where=study_parts(result),
-        headline=headline(result),
-        against=sides,
-        rows=rows,
-        same=same,
-        parts=_parts(result),
-        snippets=snippets(result),
-        exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE},
+        claim=claim,
+        headline=_emphasised(claim.headline.replace(" as your settings", ""), claim.figures),
+        details=[_emphasised(detail, claim.figures) for detail in claim.details],
+        about=_about(result),
+        date=_date(result.date),
+        share="\n".join(share_lines(result)),
+        checks=[(check, _coded(check.text), _coded(check.action)) for check in checks(result, claim)],
+        figures=charts.figures(result),
+        snippets=snippets(result) if is_other else [],
+        exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE}
+        if is_other
+        else {},
+        steps=charts.steps(ladder(result)),
+        unit=charts.unit_of(result),
+        step_time=charts.step_time(result) if claim.state is not State.ALONE else None,
+        memory=charts.memory_parts(result),
+        dots=charts.dot_plot(result),
         pictures=pictures(result),
-        evidence=evidence_lines(result, best) if best is not None else [],
-        warnings=warnings(result),
-        table=table_of(result.trials, result.utilizations),
+        evidence=_evidence(result, claim),
+        where=study_parts(result),
+        table=table_of(trials, result.utilizations),
+        roles={trial.number: charts.role_of(trial, result) for trial in result.trials},
+        framed=len(result.trials) > MOST_ROWS,
         failures=[(trial, outcome_text(trial)) for trial in failed],
         logs=log_tails(failed[:MOST_LOGS], result.folder),
         more_logs={trial.number: f"probes/{trial.number:04d}/log.txt" for trial in failed[MOST_LOGS:]},
         outcomes=sorted({trial.final.outcome.value for trial in result.trials}),
-        limit=format_bytes(result.memory_limit_bytes),
-        allowed=format_bytes(result.allowed_bytes),
+        probing=format_seconds(sum(trial.probe_seconds for trial in result.trials)),
+        counted=counted,
         policy=_policy(script),
         style=Markup(text_of("palette.css") + text_of("page.css")),
         script=Markup(script),
@@ -78,32 +92,56 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
-def _comparison(result: SearchResult, trials: Sequence[Trial]) -> tuple[dict[str, list[str]], str]:
-    """Label -> a text for each trial, of speed, peak, outcome and the sizes and settings that differ; and what is the same."""
-    shares = [use.mfu if (use := result.utilizations.get(trial.number)) else None for trial in trials]
-    rows = {
-        "samples/s": [speed_text(trial) for trial in trials],
-        "peak memory": [format_bytes(trial.peak_bytes) for trial in trials],
-        "outcome": [outcome_text(trial) for trial in trials],
-        **({"MFU": ["" if share is None else f"{share:.1%}" for share in shares]} if any(shares) else {}),
-    }
-    values = [{name: word(value) for name, value in sizes_and_settings(trial).items()} for trial in trials]
-    same: list[str] = []
-    for name in dict.fromkeys(name for side in values for name in side):
-        cells = [side.get(name, "-") for side in values]
-        if name == RANKS and set(cells) == {"1"}:
-            continue
-        if len(trials) > 1 and len(set(cells)) == 1:
-            same.append(f"{name.replace('_', ' ')} {cells[0]}")
-        else:
-            rows[name.replace("_", " ")] = cells
-    return rows, ", ".join(same)
+def _ranked(result: SearchResult) -> list[Trial]:
+    """The answer, the user's own settings, the others by speed, then what failed."""
+
+    def rank(trial: Trial) -> tuple[bool, bool, bool, float]:
+        rate = speed(trial.final, result.request.objective)
+        fits = trial.feasible and rate is not None
+        is_best, is_baseline = is_same(trial, result.best_trial), is_same(trial, result.baseline_trial)
+        return not is_best, not is_baseline, not fits, -float(rate or 0.0)
+
+    return sorted(result.trials, key=rank)
 
 
-def _parts(result: SearchResult) -> dict[str, list[str]]:
-    """Label -> its lines, of the answer's parts that are shown as lines."""
-    parts: dict[str, list[str]] = {}
-    for label, text in answer_parts(result):
-        if label not in IN_TABLE:
-            parts.setdefault(label, []).append(text)
-    return parts
+def _about(result: SearchResult) -> str:
+    """`llama-mini · causal-lm · global batch 32 · 256 tokens · AMD EPYC, 2 threads`."""
+    workload, environment = result.workload, result.environment
+    where = f"{environment.device_name}, {counted(environment.threads, 'thread')}"
+    length = [f"{workload.sequence_length} tokens"] if workload.sequence_length else []
+    what = [result.request.model_name if workload.user_objects else workload.name, workload.task]
+    return " · ".join([*what, f"global batch {result.request.global_batch_size}", *length, where])
+
+
+def _date(text: str) -> str:
+    day = date.fromisoformat(text) if text else None
+    return f"{day.day} {day:%b %Y}" if day else ""
+
+
+def _evidence(result: SearchResult, claim: Claim) -> list[str]:
+    if result.best_trial is None:
+        return []
+    lines = [
+        *measurement_lines(result.best_trial),
+        *utilization_lines(result.utilizations.get(result.best_trial.number)),
+    ]
+    verdict = [f"{claim.verdict}. {claim.reason}"] if claim.verdict else []
+    return [*verdict, *(f"{line[:1].upper()}{line[1:]}." for line in lines)]
+
+
+def _emphasised(text: str, parts: Iterable[str]) -> Markup:
+    """The text with these parts marked, and times as ×."""
+    escaped = str(escape(text))
+    for part in filter(None, parts):
+        escaped = escaped.replace(str(escape(part)), f"<em>{escape(part)}</em>", 1)
+    return _with_times(escaped)
+
+
+def _coded(text: str) -> Markup:
+    """The text with what is in backticks as code."""
+    return _with_times(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _with_times(escaped: str) -> Markup:
+    """`1.58×` of `1.58x`, and `4×8` of `4x8`."""
+    return Markup(re.sub(r"(?<=\d)x(?=\d|\b)", "\u00d7", escaped))

@@ -15,8 +15,8 @@ def one_line(text: str) -> str:
 
 def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
     """The text as lines of a terminal, broken between words alone; first, further: indentation of the first line and others."""
-    indents = {"initial_indent": first, "subsequent_indent": further}
-    return textwrap.wrap(one_line(text), WIDTH, **indents, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.TextWrapper(WIDTH, first, further, break_long_words=False, break_on_hyphens=False)
+    return lines.wrap(one_line(text))
 
 
 def markdown_text(text: str) -> str:

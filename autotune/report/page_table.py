@@ -13,13 +13,26 @@ from autotune.report.table import frame
 from autotune.space.utilization import Utilization
 
 USUAL = (
-    *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps"),
-    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "reason", "warnings"),
+    *("number", "micro_batch_size", "gradient_accumulation_steps"),
+    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "warnings"),
 )
 """Columns that are shown at first where they hold anything, besides the settings that differ between trials."""
 
+WHERE_FAILED = ("outcome", "reason")
+"""Columns that are shown at first where a trial did not complete."""
+
+GROUPS = ("Speed", "Memory", "Time", "Settings", "Why")
+
 LAST = ("where", "reason", "warnings", "remeasured_reason", "disqualified_reason")
 """Long texts, behind the numbers."""
+
+TITLES = {
+    "number": "trial",
+    "mfu": "MFU",
+    "micro_batch_size": "micro-batch",
+    "gradient_accumulation_steps": "accumulation",
+}
+TITLES |= {"data_wait_share": "data wait", "samples_per_second_low": "lowest samples/s", "feasible": "fits"}
 
 LONGEST = 160
 """Characters of a text that a cell shows."""
@@ -35,6 +48,7 @@ class Column:
     falls: bool  # sorted from the largest first
     long: bool  # its texts are sentences
     usual: bool  # shown at first
+    group: str  # of GROUPS
 
 
 @dataclass(frozen=True)
@@ -65,30 +79,44 @@ def table_of(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | N
     first = list(table.columns[: table.columns.get_loc("samples_per_second")])
     order = dict.fromkeys([*first, *USUAL, *table.columns])
     rows = plain_rows(table)
+    usual = {*USUAL, *(WHERE_FAILED if any(row["outcome"] != "completed" for row in rows) else ())}
     columns = [
-        _column(name, str(table[name].dtype), [row[name] for row in rows], name in settings)
+        _column(name, str(table[name].dtype), [row[name] for row in rows], name in settings, name in usual)
         for name in [*(name for name in order if name not in LAST), *LAST]
     ]
     cells = [[_cell(column.name, row[column.name], row) for column in columns] for row in rows]
     return Table(columns, list(zip(trials, cells, strict=True)))
 
 
-def _column(name: str, dtype: str, values: list[Any], setting: bool) -> Column:
-    has_values = any(value not in (None, "") for value in values)
+def _column(name: str, dtype: str, values: list[Any], setting: bool, usual: bool) -> Column:
+    has_values = any(value not in (None, "", 0.0) for value in values) or name == "number"
     return Column(
         name=name,
         title=_title(name),
         numeric=dtype.lower().startswith(("int", "float")),
         falls="per_second" in name,
         long=name in LAST,
-        usual=(name in USUAL and has_values) or (setting and len(set(values)) > 1),
+        usual=(usual and has_values) or (setting and len(set(values)) > 1),
+        group=_group(name, setting),
     )
+
+
+def _group(name: str, setting: bool) -> str:
+    if setting or name.endswith("_size") or name == "gradient_accumulation_steps":
+        return "Settings"
+    if "_per_" in name or name in ("mfu", "measured_product_share"):
+        return "Speed"
+    if name.endswith("_bytes") or name == "allocator_retries":
+        return "Memory"
+    if name.endswith(("_s", "_seconds", "_share", "_steps", "rounds")):
+        return "Time"
+    return "Why"
 
 
 def _title(name: str) -> str:
     """`samples/s`, `peak`, `step time`: the unit is in each cell."""
-    if name in ("number", "mfu"):
-        return {"number": "trial", "mfu": "MFU"}[name]
+    if name in TITLES:
+        return TITLES[name]
     title = name.replace("_per_second", "/s").replace("_per_", "/").replace("joules/", "J/")
     for unit in ("_bytes", "_s", "_seconds"):
         title = title.removesuffix(unit)

@@ -6,7 +6,7 @@ import textwrap
 
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
-from autotune.report.claim import State, claim_of, headline, time_text
+from autotune.report.claim import State, claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
@@ -92,9 +92,8 @@ def _command_lines(command: str, first: str) -> list[str]:
 def _unbroken(pattern: str, text: str, first: str, width: int) -> list[str]:
     """The text as lines of which none ends within a word or what the pattern finds; backticks are taken off."""
     whole = re.sub(pattern, lambda found: found[0].strip("`").replace(" ", NO_BREAK), text)
-    options = {"break_on_hyphens": False, "break_long_words": False}
-    lines = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=" " * 8, **options)
-    return [line.replace(NO_BREAK, " ") for line in lines]
+    lines = textwrap.TextWrapper(width, first, " " * 8, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines.wrap(whole)]
 
 
 def _rows(result: SearchResult) -> list[str]:
@@ -104,10 +103,11 @@ def _rows(result: SearchResult) -> list[str]:
         return []
     sides = [(baseline if baseline.feasible else None), best]
     uses = [result.utilizations.get(trial.number) if trial else None for trial in sides]
+    times = time_texts(*(trial.final.step_time_s or 0.0 for trial in sides if trial))
     rows = {
         "": ["yours", "tuned"],
         "samples/s": [speed_text(trial) if trial else "-" for trial in sides],
-        "time per step": [time_text(trial.final.step_time_s or 0.0) if trial else "-" for trial in sides],
+        "time per step": times if len(times) > 1 else ["-", *times],
         f"peak memory, of {format_bytes(result.allowed_bytes)}": [
             format_bytes(trial.peak_bytes) if trial else "-" for trial in sides
         ],

@@ -9,6 +9,7 @@
 import contextlib
 import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -209,7 +210,10 @@ def _measure(
     seconds = plan.time.cut(math.inf)
     if trials and not confirmation:
         seconds = plan.time.seconds_left() - reserved_seconds(plan, trials)
-    return measure(study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds)
+    started = time.monotonic()
+    measurement = measure(study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds)
+    study.pace.append((time.monotonic() - started, measurement.probe_seconds))
+    return measurement
 
 
 def _stop_where_it_crashes(study: Study) -> None:
@@ -334,7 +338,7 @@ def progress(study: Study, kind: str, **what: Any) -> Progress:
         max_gain=study.max_gain,
         probes_left=max(0, plan.n_trials - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
-        seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing),
+        seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing, study.pace),
         folder=study.folder,
         **what,
     )

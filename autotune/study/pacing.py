@@ -39,15 +39,21 @@ def reserved_seconds(plan: Plan, trials: Sequence[Trial]) -> float:
     """
     if not plan.time.is_set or len(trials) < LEAST_RIVALS:
         return 0.0
-    rivals = finalists(trials, plan.objective)[:LEAST_RIVALS]
-    baseline = [trial for trial in trials[:1] if trial.feasible]
-    if not any(trial.number for trial in rivals):  # a rival that is still to come
-        rivals = [replace(trial, number=-1) for trial in baseline]
+    rivals, baseline = _racing(plan, trials)
     one_round = _together(rivals, baseline, 1)
     if _together(rivals[:1], baseline, 1) > plan.time.seconds_left():
         return 0.0
     wanted = _together(rivals, baseline, plan.confirmation_rounds) + finishing_seconds(trials, plan.objective)
     return max(one_round, min(wanted, RESERVED * (plan.time.seconds or 0.0)))
+
+
+def _racing(plan: Plan, trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """(the finalists that are expected at the least, the baseline where it runs)."""
+    rivals = finalists(trials, plan.objective)[:LEAST_RIVALS]
+    baseline = [trial for trial in trials[:1] if trial.feasible]
+    if not any(trial.number for trial in rivals):  # a rival that is still to come
+        rivals = [replace(trial, number=-1) for trial in baseline]
+    return rivals, baseline
 
 
 def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int) -> float:
@@ -80,11 +86,18 @@ def starting_seconds(measurement: Measurement) -> float:
     return max(0.0, measurement.probe_seconds - in_steps)
 
 
-def seconds_to_go(plan: Plan, trials: Sequence[Trial], searching: bool, racing: Sequence[int] = ()) -> float | None:
+def seconds_to_go(
+    plan: Plan,
+    trials: Sequence[Trial],
+    searching: bool,
+    racing: Sequence[int] = (),
+    pace: Sequence[tuple[float, float]] = (),
+) -> float | None:
     """How long the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes and rounds that are left; else the sanity check alone. racing: the trials of the round that
-    runs, which end the search with the rounds that they still need.
+    runs, which end the search with the rounds that they still need. pace: seconds that measurements took on the clock, and
+    those of their probes alone: where the machine is disturbed they are repeated.
     """
     if not trials:
         return plan.time.seconds_left() if plan.time.is_set else None
@@ -96,9 +109,9 @@ def seconds_to_go(plan: Plan, trials: Sequence[Trial], searching: bool, racing: 
     elif searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         seconds += max(0, plan.n_trials - len(trials)) * fmean(others)
-        rivals = [*finalists(trials, plan.objective)[:LEAST_RIVALS], *(trial for trial in trials[:1] if trial.feasible)]
-        seconds += _together(rivals, [], plan.confirmation_rounds)
-    return min(seconds, plan.time.seconds_left())
+        seconds += _together(*_racing(plan, trials), plan.confirmation_rounds)
+    on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
+    return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:

@@ -44,7 +44,8 @@ class Study:
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
     does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
-    rounds so far, compared. racing: numbers of the trials of the round that runs. wish: the user's request to stop.
+    rounds so far, compared. racing: numbers of the trials of the round that runs. pace: seconds that each measurement of
+    this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
     risk: how likely the last proposal fits, where it may not; None: it does.
     """
 
@@ -59,6 +60,7 @@ class Study:
     references: dict[int, Measurement] = field(default_factory=dict)
     numerics: Numerics | None = None
     racing: Sequence[int] = ()
+    pace: list[tuple[float, float]] = field(default_factory=list)
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
     risk: float | None = None

@@ -16,9 +16,9 @@ WORDS = ["search", "bert-mini", "-b", "16", "--device", "cpu", "--no-history", "
 
 
 def end_of(*words: str) -> str:
-    done = CliRunner().invoke(app, [*WORDS, *words])
+    done = CliRunner().invoke(app, [*WORDS, "--quiet", *words])
     assert done.exit_code == 0, done.stderr
-    return done.stdout[done.stdout.rindex("\n\n\n") :] if "\n\n\n" in done.stdout else done.stdout
+    return done.stdout
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from autotune.core import Measurement, Trial
+from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
-from autotune.study.pacing import rounds_seconds, starting_seconds
-from tests.makers import completed, configuration
+from autotune.study.pacing import finishing_seconds, rounds_seconds, seconds_to_go, starting_seconds
+from autotune.study.plan import Plan
+from tests.makers import GIB, completed, configuration, trial
 
 
 def measured(context_bytes: int, step_s: float) -> Measurement:
@@ -31,3 +33,29 @@ def test_a_gpu_s_round_of_short_steps_takes_its_seconds(step_s: float) -> None:
 def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
     steps = CONFIRMATION.untimed_most + CONFIRMATION.timed_least
     assert round_s(measured(500 << 20, 2.0)) == round_s(measured(0, 2.0)) == pytest.approx(2.0 * steps)
+
+
+def test_the_time_to_go_is_of_all_probes_rounds_and_checks_that_are_left() -> None:
+    plan = Plan(n_trials=5, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    trials = [trial(0, 10.0, probe_seconds=9.0), trial(1, 20.0, of=configuration(16), probe_seconds=3.0)]
+    check_s = finishing_seconds(trials, plan.objective)
+    rounds_s = rounds_seconds(trials, 3)
+    assert seconds_to_go(plan, [], True) is None
+    assert seconds_to_go(plan, trials, False) == check_s
+    assert seconds_to_go(plan, trials, True) == pytest.approx(3 * 3.0 + rounds_s + check_s)
+    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(
+        2 * (3 * 3.0 + rounds_s + check_s)
+    )
+    assert seconds_to_go(plan, trials, True, racing=[0, 1]) == pytest.approx(rounds_s + check_s)
+    timed = replace(plan, time=TimeLimit(5.0))
+    assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
+    assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
+
+
+def test_rounds_that_were_run_are_not_to_go() -> None:
+    plan = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    fast = configuration(16)
+    trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=fast, confirmed=20.0)]
+    left = seconds_to_go(plan, trials, True, racing=[0, 1])
+    assert left == pytest.approx(rounds_seconds(trials, 3) + finishing_seconds(trials, plan.objective))
+    assert left < (seconds_to_go(plan, [replace(t, confirmations=()) for t in trials], True) or 0.0)

@@ -8,7 +8,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -29,8 +29,8 @@ ACCENT = PARTS[2]
 WIDTH, HEIGHT = 5.0, 3.4
 """Inches: on a phone's width the text has its nominal size."""
 
-SMALL = 8.5
-"""Points of the smaller text."""
+TEXT = 11
+"""Points of all text."""
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -41,12 +41,10 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.facecolor": "none",
-    "font.size": 10,
+    "font.size": TEXT,
     "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "hatch.color": BAD,
-    "hatch.linewidth": 0.7,
-    "legend.fontsize": SMALL,
+    "legend.fontsize": TEXT,
     "legend.frameon": False,
     "savefig.facecolor": "none",
     "svg.fonttype": "none",
@@ -55,10 +53,10 @@ _STYLE = {
     "text.parse_math": False,
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
-    "xtick.labelsize": 9,
+    "xtick.labelsize": TEXT,
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
-    "ytick.labelsize": 9,
+    "ytick.labelsize": TEXT,
 }
 _FONT = "font-family: system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; stroke-linejoin: round"
 _MEASURES = frozenset(("d", "x", "y", "width", "height", "transform"))
@@ -74,6 +72,7 @@ class Drawing:
     title: str
     caption: str
     figure: Any  # matplotlib's
+    file_title: str = ""  # in a file of its own
 
 
 @contextlib.contextmanager
@@ -104,19 +103,22 @@ def legend_below(figure: Any, columns: int, **more: Any) -> None:
         figure.legend(loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2, **more)
 
 
-def page_svg(drawing: Drawing) -> str:
-    """An `<svg>` element for a page: it takes the page's colours and width, and its ids begin with the figure's name."""
-    return _svg(drawing, {role: f"var(--{role})" for role in ROLES}, is_file=False)
+def page_svg(drawing: Drawing, titles: Mapping[str, str] | None = None) -> str:
+    """An `<svg>` element for a page: it takes the page's colours and width, and its ids begin with the figure's name.
+
+    titles: link of a mark -> what it says on hovering.
+    """
+    return _svg(drawing, {role: f"var(--{role})" for role in ROLES}, titles or {}, is_file=False)
 
 
 def file_svg(drawing: Drawing, title: str) -> str:
     """A whole SVG file: the same drawing in real colours on white, with this title above it."""
     drawing.figure.suptitle(title, fontsize="medium")
     drawing.figure.set_facecolor(PAPER)
-    return _svg(drawing, ROLES, is_file=True)
+    return _svg(drawing, ROLES, {}, is_file=True)
 
 
-def _svg(drawing: Drawing, colours: dict[str, str], is_file: bool) -> str:
+def _svg(drawing: Drawing, colours: dict[str, str], titles: Mapping[str, str], is_file: bool) -> str:
     content = io.StringIO()
     options = {
         "facecolor": PAPER if is_file else "none",
@@ -130,6 +132,14 @@ def _svg(drawing: Drawing, colours: dict[str, str], is_file: bool) -> str:
     }
     for element in root.iter():
         _adapt(element, drawing.name, references, colours)
+    for link in root.iter("a"):
+        href = link.attrib.pop("href")
+        if is_file:
+            link.tag = "g"
+        else:
+            link.attrib["href"] = href
+            title = ElementTree.SubElement(link, "title")
+            title.text = titles.get(href, "")
     if not is_file:
         del root.attrib["width"], root.attrib["height"]
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "style": _FONT}
@@ -160,7 +170,7 @@ def _adapt(element: Any, name: str, references: set[str], colours: dict[str, str
     if (id := attributes.pop("id", None)) in references:
         attributes["id"] = f"{name}-{id}"
     for key, value in attributes.items():
-        value = re.sub(r"#([a-z][\w-]*)", rf"#{name}-\1", value)
+        value = value if element.tag == "a" else re.sub(r"#([a-z][\w-]*)", rf"#{name}-\1", value)
         value = re.sub(r"#0a0b[0-9a-f]{2}", lambda match: colours[_PLACEHOLDERS[match[0]]], value)
         value = re.sub(r"font-family: [^;]*;? ?", "", value) if key == "style" else value
         attributes[key] = " ".join(_NUMBER.sub(_shorter, value).split()) if key in _MEASURES else value

@@ -1,65 +1,55 @@
-"""Losses of the confirmed trials against those of the reference."""
+"""Losses of the answer in a band of the reference's, from seed to seed."""
 
 import math
-import textwrap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from statistics import fmean
 
-from autotune.core.loss_curves import Curve, Numerics
-from autotune.report.figures.canvas import MUTED, PARTS, Drawing, legend_below, new_figure
-from autotune.report.figures.rows import trial_name
+from autotune.core.loss_curves import Curve
+from autotune.core.units import counted
+from autotune.report.figures.canvas import BASELINE, BEST, Drawing, new_figure
 from autotune.study.result import SearchResult
-
-LETTERS = 58
-"""Of a line of the legend."""
 
 
 def draw(result: SearchResult) -> Drawing | None:
-    """Loss minus the reference's over optimizer steps, a colour for each trial and a line for each round that both ran; None
-    where none was compared.
+    """Loss over optimizer steps: the reference's lowest to highest over the rounds as a band, the answer's mean as a line.
 
-    The grey lines are what the reference itself learned by then, below its first loss: a trial that learns nothing rises as
-    far above 0 as they fall below it. What is farther from 0 than twice that is outside the picture.
+    None where the answer was not compared. Both are of the same rounds; the line ends where a loss is not finite.
     """
-    numerics = result.numerics
-    if numerics is None or not any(map(numerics.difference, numerics.curves)):
+    numerics, best = result.numerics, result.best_trial
+    if numerics is None or best is None or numerics.difference(best.number) is None:
         return None
-    names = {trial.number: trial_name(result, trial) for trial in result.trials}
-    figure = new_figure(3.3 + 0.25 * len(numerics.curves))
+    shared = [number for number in numerics.curves[best.number] if number in numerics.references]
+    reference = _columns([numerics.references[number] for number in shared])
+    own = [fmean(losses) for losses in _columns([numerics.curves[best.number][number] for number in shared])]
+    steps = range(1, len(reference) + 1)
+    figure = new_figure()
     axes = figure.add_subplot()
-    learned = [
-        [loss - curve.losses[0] for loss in curve.losses] for curve in numerics.references.values() if curve.losses
-    ]
-    for place, losses in enumerate(learned):
-        label = None if place else f"what {numerics.reference} learned in each round"
-        axes.plot(_steps(losses), losses, color=MUTED, linewidth=1, label=label)
-    for place, (number, curves) in enumerate(numerics.curves.items()):
-        flagged = " (flagged)" if numerics.flag(number) else ""
-        name = textwrap.fill(names.get(number, f"trial {number}") + flagged, LETTERS)
-        _differences(axes, numerics, curves, PARTS[place % len(PARTS)], name)
-    most = max((abs(loss) for losses in learned for loss in losses if math.isfinite(loss)), default=0.0) or 1.0
-    axes.set(xlabel="optimizer step", ylabel=f"loss minus {numerics.reference}'s", ylim=(-1.1 * most, 1.1 * most))
+    low, high = [min(losses) for losses in reference], [max(losses) for losses in reference]
+    axes.fill_between(steps, low, high, color=BASELINE, alpha=0.35, linewidth=2)
+    axes.plot(range(1, len(own) + 1), own, color=BEST, linewidth=1.8)
+    for text, values, colour, place in (
+        ("answer", own, BEST, 1),
+        (f"{numerics.reference}, by seed", high, BASELINE, 2),
+    ):
+        step = place * (len(values) - 1) // 3
+        axes.annotate(text, (step + 1, values[step]), (8, 6), textcoords="offset points", color=colour)
+    axes.set(xlabel="optimizer step", ylabel="loss")
+    axes.margins(x=0.12)
     axes.grid()
-    legend_below(figure, 1)
-    caption = (
-        f"The same steps on the same data with {numerics.weights}, each round with a seed of its own. A line at 0 learns exactly "
-        f"as {numerics.reference} does; one that learned nothing would rise as far as the grey lines fall. A line ends where "
-        "its loss is not finite."
+    inside = all(
+        a <= loss <= b or math.isclose(loss, a, rel_tol=0.01) for a, loss, b in zip(low, own, high, strict=False)
     )
-    return Drawing("loss-curves", "Losses in the confirmation rounds", caption, figure)
+    where = "stays in" if inside else "leaves"
+    seeds = counted(len(shared), "seed")
+    caption = f"The answer's line {where} the band of {numerics.reference} over {seeds} ({numerics.weights})."
+    return Drawing("loss-curves", "Losses", caption, figure)
 
 
-def _differences(axes: Any, numerics: Numerics, curves: Mapping[int, Curve], color: str, name: str) -> None:
-    """The trial's losses minus the reference's in each round that both ran, up to the first that is not finite."""
-    for number, curve in curves.items():
-        reference = numerics.references.get(number, Curve())
-        pairs = zip(curve.losses, reference.losses, strict=False)
-        differences = [own - other for own, other in pairs]
-        finite = next((step for step, loss in enumerate(differences) if not math.isfinite(loss)), len(differences))
-        if finite:
-            axes.plot(_steps(differences[:finite]), differences[:finite], color=color, linewidth=1.5, label=name)
-            name = "_"  # one line of the legend
-
-
-def _steps(losses: list[float]) -> list[int]:
-    return list(range(1, len(losses) + 1))
+def _columns(curves: Sequence[Curve]) -> list[list[float]]:
+    """The losses of each step over the curves, up to the first that is not finite or that one has not."""
+    columns = []
+    for losses in zip(*(curve.losses for curve in curves), strict=False):
+        if not all(map(math.isfinite, losses)):
+            break
+        columns.append(list(losses))
+    return columns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
-from autotune.report.trial_text import sizes_and_settings, speedup_fields
+from autotune.report.trial_text import speedup_fields
 from autotune.study.objective import best_trial, speed_up
 from autotune.study.result import SearchResult
 
@@ -118,7 +118,7 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
         "speedup_so_far": speedup,
         "untried_could_win": max_gain,
     }
-    return Row(trial.number, _finite(numbers), sizes_and_settings(trial), measurement.outcome.value)
+    return Row(trial.number, _finite(numbers), _sizes_and_settings(trial), measurement.outcome.value)
 
 
 def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
@@ -145,8 +145,14 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     return Ending(
         numbers=_finite(numbers),
         words=words,
-        values=sizes_and_settings(best) if best is not None else {},
+        values=_sizes_and_settings(best) if best is not None else {},
         table=frame(result.trials, result.utilizations),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,
     )
+
+
+def _sizes_and_settings(trial: Trial) -> dict[str, Value]:
+    """A trial's sizes and settings by name."""
+    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)

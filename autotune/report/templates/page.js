@@ -1,19 +1,19 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const THEMES = ["system", "light", "dark"];
+  const THEMES = ["auto", "light", "dark"];
   const find = (selector) => document.querySelector(selector);
   const findAll = (selector, from = document) => [...from.querySelectorAll(selector)];
 
   // Stored where the browser allows it: a page opened from a file may have no storage.
   const storedTheme = () => { try { return localStorage.getItem("colours"); } catch { return null; } };
   const storeTheme = (theme) => { try { localStorage.setItem("colours", theme); } catch { /* it lasts as long as the page */ } };
-  const setTheme = (theme) => { if (theme === "system") delete root.dataset.theme; else root.dataset.theme = theme; };
-  let theme = THEMES.includes(storedTheme()) ? storedTheme() : "system";
+  const setTheme = (theme) => { if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme; };
+  let theme = THEMES.includes(storedTheme()) ? storedTheme() : "auto";
   setTheme(theme);
 
   function toggleTheme(button) {
-    const show = () => { button.textContent = `colours: ${theme}`; };
+    const show = () => { button.textContent = `Theme: ${theme}`; };
     show();
     button.addEventListener("click", () => {
       theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
@@ -25,29 +25,24 @@
 
   // Copying -------------------------------------------------------------------------------------------------------
 
-  function select(element) {
-    const range = document.createRange();
-    range.selectNodeContents(element);
-    getSelection().removeAllRanges();
-    getSelection().addRange(range);
-  }
-
-  async function copy(source) {
+  async function copy(text) {
     try {
-      await navigator.clipboard.writeText(source.textContent);
+      await navigator.clipboard.writeText(text);
       return true;
     } catch { // none on a page that is not secure, or it may not be used
-      select(source);
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      document.body.append(area);
+      area.select();
       const done = document.execCommand("copy");
-      if (done) getSelection().removeAllRanges();
+      area.remove();
       return done;
     }
   }
 
   async function onCopy(button) {
-    const done = await copy(document.getElementById(button.dataset.copy));
-    button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    const name = button.textContent;
+    button.textContent = await copy(document.getElementById(button.dataset.copy).textContent) ? "Copied" : "Select it by hand";
+    setTimeout(() => { button.textContent = name; }, 2000);
   }
 
   // The table -----------------------------------------------------------------------------------------------------
@@ -80,7 +75,7 @@
     const texts = new Map([...body.rows].map((row) => [row, textOf(row).toLowerCase()]));
     const filter = () => {
       const wanted = find("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
-      const outcome = find("#outcome").value;
+      const outcome = find("#outcome")?.value;
       const feasible = find("#feasible").value;
       let shown = 0;
       for (const [row, text] of texts) {
@@ -108,32 +103,25 @@
     });
   }
 
-  // Printing shows what is folded; afterwards it is as before ----------------------------------------------------
-
-  function unfoldForPrint() {
-    let folded = [];
-    addEventListener("beforeprint", () => {
-      folded = findAll("details:not([open], .columns)");
-      folded.forEach((details) => { details.open = true; });
-    });
-    addEventListener("afterprint", () => folded.forEach((details) => { details.open = false; }));
-  }
+  // A link to something in what is folded opens it --------------------------------------------------------------------
 
   function unfoldTarget() {
-    const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) target.open = true;
+    const target = document.getElementById(location.hash.slice(1));
+    for (let box = target?.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
+    target?.scrollIntoView({ block: "center" });
   }
 
   document.addEventListener("DOMContentLoaded", () => {
     findAll("[data-scripted]").forEach((element) => { element.hidden = false; });
     toggleTheme(find("#theme"));
     findAll("button.copy").forEach((button) => button.addEventListener("click", () => onCopy(button)));
-    const headers = findAll("#trials thead th");
-    const body = find("#trials tbody");
-    headers.forEach((header) => header.addEventListener("click", () => sortBy(header, headers, body)));
-    filterTable(body);
-    chooseColumns(find("#columns"));
-    unfoldForPrint();
+    if (find("#trials")) {
+      const headers = findAll("#trials thead th");
+      const body = find("#trials tbody");
+      headers.forEach((header) => header.addEventListener("click", () => sortBy(header, headers, body)));
+      filterTable(body);
+      chooseColumns(find("#columns"));
+    }
     addEventListener("hashchange", unfoldTarget);
     unfoldTarget();
   });
