@@ -35,7 +35,7 @@ def imported(tree: ast.AST, at_import: bool = False) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are written in full"
             assert node.module is not None
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            whole = {f"{node.module}.{alias.name}" for alias in node.names} - {"autotune.__version__"}
             names |= {name if name in MODULES else node.module for name in whole}
         elif at_import and (isinstance(node, (ast.FunctionDef, ast.Lambda)) or for_types(node)):
             continue

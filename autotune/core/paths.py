@@ -8,7 +8,7 @@ _LIBRARY = re.compile(
     r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
 )
 _FOLDERS = re.compile(r"(?<![\w./:-])(?:/[^\s/:'\"<>|]+){2,}/")
-_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
+_TOKEN = re.compile(r"\b(?:hf_|hfat_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
 
 def scrubbed(text: str) -> str:

@@ -30,6 +30,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
@@ -148,7 +149,7 @@ class Metrics:
         self.registry.register(self)  # first: it counts what those below show
         known: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**known)
-        Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
+        Gauge("autotune_build_info", "Version", ["version"], **known).labels(__version__).set(1)
         labels, buckets = ["route", "method", "status"], (0.005, 0.02, 0.1, 0.5, 2, 10)
         self.http = Histogram("autotune_http_seconds", "Answers, without streams", labels, buckets=buckets, **known)
         self.refused = Counter("autotune_auth_failures", "Requests without a valid token", **known)

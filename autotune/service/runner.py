@@ -16,10 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from autotune.core import Outcome, Trial, read_json
+from autotune.core import Measurement, Outcome, Trial, read_json
 from autotune.core.errors import AutotuneError, NothingFits, ProbeHostFailed, StudyInUse
 from autotune.core.interrupt import ENDING, ending_on_signals
 from autotune.core.paths import scrubbed
@@ -126,13 +127,13 @@ class Events:
     def catch_up(self, progress: "Progress") -> None:
         """Send the trials and rounds that were not sent yet."""
         for trial in progress.trials:
-            self._once(f"trial:{trial.number}", "trial", progress, trial)
-            for number in trial.rounds:
-                self._once(f"round:{trial.number}:{number}", "confirmed", progress, trial)
+            self._once(f"trial:{trial.number}", "trial", progress, trial, trial.measurement)
+            for number, measured in zip(trial.rounds, trial.confirmations, strict=True):
+                self._once(f"round:{trial.number}:{number}", "confirmed", progress, trial, measured)
 
-    def _once(self, key: str, kind: str, progress: "Progress", trial: Trial) -> None:
+    def _once(self, key: str, kind: str, progress: "Progress", trial: Trial, measured: Measurement) -> None:
         if key not in self._sent:
-            self._event(key, kind, body(progress, trial))
+            self._event(key, kind, body(replace(progress, kind=kind), trial, measured))
             self._sent.add(key)
 
     def _event(self, key: str, kind: str, content: dict[str, Any]) -> None:
@@ -145,10 +146,10 @@ class Events:
             self._out.flush()
 
 
-def body(progress: "Progress", trial: Trial | None = None) -> dict[str, Any]:
-    """A progress as plain data without paths. trial: the one that it is of, if that has ended."""
+def body(progress: "Progress", trial: Trial | None = None, measured: Measurement | None = None) -> dict[str, Any]:
+    """A progress as plain data without paths. trial, measured: what it is of, if that has ended."""
     from autotune.core.units import finite
-    from autotune.report.live.text import baseline_of, doing_text
+    from autotune.report.live.text import now_text
     from autotune.report.trial_text import outcome_text
 
     def speed(of: Trial | None) -> list[float | None] | None:
@@ -157,11 +158,15 @@ def body(progress: "Progress", trial: Trial | None = None) -> dict[str, Any]:
 
     first, best = (progress.trials[0] if progress.trials else None), progress.best
     shown = trial.configuration if trial else progress.configuration
-    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    is_baseline = first is None or (trial is not None and trial.number == first.number)
+    names = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    sizes = shown and {name: getattr(shown, name) for name in names}
     return {
+        "kind": progress.kind,
         "number": trial.number if trial else progress.number,
-        "configuration": shown and shown.unlike(baseline_of(progress, trial)),
-        "values": shown and {name: getattr(shown, name) for name in sizes} | dict(shown.settings),
+        "configuration": shown and shown.unlike(None if is_baseline or first is None else first.configuration),
+        "sizes": sizes,
+        "values": shown and {**(sizes or {}), **dict(shown.settings)},
         "outcome": trial and trial.final.outcome.value,
         "reason": "" if trial is None or trial.feasible else scrubbed(outcome_text(trial)),
         "samples_per_second": speed(trial),
@@ -174,10 +179,26 @@ def body(progress: "Progress", trial: Trial | None = None) -> dict[str, Any]:
         "baseline_samples_per_second": speed(first),
         "probes_left": progress.probes_left,
         "seconds_left": progress.seconds_left,
-        "could_win": finite(progress.max_gain),
-        "doing": "" if trial else scrubbed(doing_text(progress)),
+        "seconds_to_go": finite(progress.seconds_to_go),
+        "max_gain": finite(progress.max_gain),
+        "doing": "" if trial else scrubbed(now_text(progress)),
         "message": scrubbed(progress.message),
+        "disqualified": {
+            f"{trial.number}": scrubbed(trial.disqualified_reason)
+            for trial in progress.trials
+            if trial.disqualified_reason
+        },
+        "measurement": measured and _scrubbed(measured.to_dict()),
     }
+
+
+def _scrubbed(data: Any) -> Any:
+    """Plain data without paths in its texts."""
+    if isinstance(data, dict):
+        return {name: _scrubbed(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_scrubbed(value) for value in data]
+    return scrubbed(data) if isinstance(data, str) else data
 
 
 def _left(folder: Path, events: Events) -> dict[str, Any]:

@@ -1,17 +1,14 @@
 """A search on a server as `Progress`, put together from its events, for the displays of searches here."""
 
-import math
-import re
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-from autotune.core.configuration import RANKS, Configuration
-from autotune.core.interval import Interval
-from autotune.core.trial import Trial
+from autotune.core import Configuration, Measurement, Trial
 from autotune.study.plan import Progress
 
-SIZES = ("micro_batch_size", "gradient_accumulation_steps", RANKS)
+SAME = ("number", "probes_left", "seconds_left", "seconds_to_go", "speedup", "max_gain", "message")
+"""Fields of a Progress that an event has as they are."""
 
 
 class View:
@@ -26,58 +23,26 @@ class View:
             reason = f": {body['reason']}" if body.get("reason") else ""
             waits = body["state"] in ("queued", "running")
             return Progress("preparing", self._sorted(), message=f"{body['state']}{reason}") if waits else None
-        configuration, number, trial = _configuration(body["values"]), body["number"], None
-        if kind in ("trial", "confirmed"):
-            before = self._trials.get(number)
-            rounds = len(before.confirmations) + 1 if before and kind == "confirmed" else 0
-            self._trials[number] = trial = _trial(body, configuration, rounds)
-        elif kind == "progress":
-            kind = body["doing"].partition(" ")[0] if configuration else "finishing" if body["doing"] else "resumed"
-        names = ("probes_left", "seconds_left", "speedup", "message")
-        told = {name: body[name] for name in names} | {"max_gain": body["could_win"]}
-        best = self._trials.get(body["best"])
-        return Progress(kind, self._sorted(), number, configuration, trial, best, **told)
+        configuration = None
+        if body["values"]:
+            settings = {name: value for name, value in body["values"].items() if name not in body["sizes"]}
+            configuration = Configuration(**body["sizes"], settings=tuple(settings.items()))
+        if kind in ("trial", "confirmed") and configuration:
+            measured, number = Measurement.from_dict(body["measurement"]), body["number"]
+            if kind == "trial":
+                self._trials[number] = Trial(number, configuration, measured)
+            elif before := self._trials.get(number):
+                self._trials[number] = replace(before, confirmations=(*before.confirmations, measured))
+        for number, reason in body["disqualified"].items():
+            self._trials[int(number)] = replace(self._trials[int(number)], disqualified_reason=reason)
+        return Progress(
+            kind=body["kind"],
+            trials=self._sorted(),
+            configuration=configuration,
+            trial=self._trials.get(body["number"]) if kind in ("trial", "confirmed") else None,
+            best=self._trials.get(body["best"]),
+            **{name: body[name] for name in SAME},
+        )
 
     def _sorted(self) -> tuple[Trial, ...]:
         return tuple(self._trials[number] for number in sorted(self._trials))
-
-
-def _configuration(values: Mapping[str, Any] | None) -> Configuration | None:
-    if values is None:
-        return None
-    settings = tuple(item for item in values.items() if item[0] not in SIZES)
-    micro, accumulation, ranks = (values[name] for name in SIZES)
-    return Configuration(micro, accumulation, ranks, settings)
-
-
-class _Outcome(str):
-    """Text of how a trial ended, as `outcome_text` has it before its first comma or colon; value: the outcome's name."""
-
-    value: str
-
-
-def _trial(body: Mapping[str, Any], configuration: Configuration | None, rounds: int) -> Trial:
-    """What displays read of a trial; its steps stay on the server."""
-    speed, feasible = body["samples_per_second"], not body["reason"]
-    text, *reason = re.split("[,:] ", body["reason"], maxsplit=1)
-    outcome = _Outcome(text)
-    outcome.value = body["outcome"]
-    final = SimpleNamespace(
-        outcome=outcome,
-        reason="".join(reason),
-        feasible=feasible,
-        warnings=tuple(body["warnings"]),
-        **{"where": "", "refused_bytes": None, "ended_early": False},
-    )
-    shown = SimpleNamespace(
-        number=body["number"],
-        configuration=configuration,
-        samples_per_second=speed and Interval(*(math.inf if number is None else number for number in speed)),
-        peak_bytes=body["peak_bytes"],
-        final=final,
-        feasible=feasible,
-        confirmations=(None,) * rounds,
-        confirmed=feasible and rounds > 0,
-        disqualified_reason="",
-    )
-    return cast(Trial, shown)

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
-from autotune.report.live.terminal import trials_table
-from autotune.report.live.text import best_text, bound_text, left_text
+from autotune.report.live.terminal import table
+from autotune.report.live.text import best_text, gain_text, now_text, to_go_text
 from autotune.report.live.views import print_line
 from autotune.service.runner import Events
 from autotune.service.view import View
@@ -38,6 +38,7 @@ def progress(kind: str, number: int, trials: tuple[Trial, ...] = TRIALS, message
         else None,
         probes_left=5,
         seconds_left=61.0,
+        seconds_to_go=361.0,
         speedup=2.0 if number == 3 else 1.0,
         max_gain=0.25,
         message=message,
@@ -84,11 +85,9 @@ def test_lines_of_a_log_are_the_same() -> None:
 
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_table_and_the_lines_below_are_the_same(width: int) -> None:
-    def drawn(progress: Progress) -> str:
-        console = Console(file=io.StringIO(), width=width)
-        console.print(trials_table(progress, width, 12, whole=True))
-        below = [best_text(progress), left_text(progress), bound_text(progress)]
-        return console.file.getvalue() + "\n".join(below)  # type: ignore[attr-defined]
+    def drawn(progress: Progress) -> list[str]:
+        around = [best_text(progress), gain_text(progress), now_text(progress), to_go_text(progress)]
+        return [*(line.plain for line in table(progress, width, 12)), *around]
 
     shown = remote(SEARCH)
     assert [progress.kind for progress in shown] == [progress.kind for progress in SEARCH]
