@@ -101,8 +101,10 @@ class SearchBody(BaseModel):
     label_column: _Name | None = None
     tokenizer: _Name | None = None
     space: str = Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")
-    fix: dict[_Name, _Word] = Field({}, max_length=100)
-    only: dict[_Name, _Word | list[_Word]] = Field({}, max_length=100)
+    fix: dict[_Name, _Word] | list[_Name] = Field(
+        {}, max_length=100, description="As {precision: bf16}, or precision=bf16."
+    )
+    only: dict[_Name, _Word | list[_Word]] | list[_Name] = Field({}, max_length=100)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
     memory_limit: _Amount | None = None
     headroom: _Amount = 0.05

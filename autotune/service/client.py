@@ -243,8 +243,9 @@ class Client:
         response.read()
         plain = response.headers.get("content-type", "").startswith("application/problem+json")
         problem = response.json() if plain else {}
-        details = [f"{error['pointer']}: {error['detail']}" for error in problem.get("errors", ())]
-        message = "; ".join([problem.get("detail") or f"The server answers {response.status_code}.", *details])
+        message = problem.get("detail") or f"The server answers {response.status_code}."
+        fields = [error for error in problem.get("errors", ()) if error["detail"] != message]
+        message = "; ".join([message, *(f"{error['pointer']}: {error['detail']}" for error in fields)])
         if response.status_code in (502, 503, 504):  # it starts, stops, or waits for its database
             raise self._lost(message.rstrip("."))
         advice = problem.get("advice") or ""

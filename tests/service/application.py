@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from autotune.service import access, api, problems
@@ -22,7 +23,6 @@ from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.store import RUNNING, Search, Store
 from autotune.service.stream import Hub
-from autotune.service.tables import open_database
 
 URL = "http://127.0.0.1:8321"
 SMALL = {"model": "bert-mini", "global_batch_size": 8, "device": "cpu"}
@@ -63,10 +63,10 @@ class Service:
         return self.store.read(search.id)
 
 
-def make_app(folder: Path, url: str, roots: Roots) -> FastAPI:
+def make_app(folder: Path, engine: Engine, roots: Roots) -> FastAPI:
     """The application as `server.create_app` makes it, but for its page, its metrics and its dispatcher."""
     app = FastAPI(openapi_url=None)
-    state, engine = app.state, open_database(url)
+    state = app.state
     state.settings = SimpleNamespace(host="127.0.0.1", allowed_hosts=("tune.example",), state=folder)
     state.engine, state.hub = engine, Hub()
     state.store, state.accounts = Store(engine, state.hub.wake), Accounts(engine)

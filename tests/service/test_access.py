@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, Request
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
 from autotune.service import access, api
@@ -26,8 +26,8 @@ ADMINS = {("GET", "/api/v1/tokens"), ("POST", "/api/v1/tokens"), ("DELETE", "/ap
 
 
 @pytest.fixture
-def service(tmp_path: Path, database_url: str) -> Service:
-    return Service(make_app(tmp_path, database_url, Roots()))
+def service(tmp_path: Path, engine: Engine) -> Service:
+    return Service(make_app(tmp_path, engine, Roots()))
 
 
 def contents(service: Service) -> dict[str, list[Any]]:
@@ -50,8 +50,8 @@ def walk(service: Service, client: TestClient) -> Iterator[tuple[str, str, int]]
     """The status of every operation, with a body that it would take."""
     search = service.queued("bertha")
     bodies: dict[str, Any] = {"/searches": SMALL, "/cancel": {"now": True}, "/tokens": {"user": "eve", "role": "admin"}}
-    before = contents(service)
     for method, path, operation in OPERATIONS:
+        before = contents(service)
         body = (
             next((body for end, body in bodies.items() if path.endswith(end)), None)
             if "requestBody" in operation
@@ -274,7 +274,9 @@ def test_every_answer_has_the_security_headers(service: Service) -> None:
 
 def test_no_secret_is_in_the_database_or_in_an_answer(service: Service) -> None:
     secret = service.token("anna", "admin")
-    client = TestClient(service.app, base_url=URL, headers={"Authorization": f"Bearer {secret}"})
+    client = TestClient(
+        service.app, base_url=URL, headers={"Authorization": f"Bearer {secret}", "Accept": "application/json"}
+    )
     answers = [client.request(method, filled(path, "0" * 32)).text for method, path, _ in OPERATIONS if method == "GET"]
     assert not [text for text in answers if secret in text]
     assert secret not in str(contents(service))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from autotune.service import api
 from autotune.service.body import Roots
@@ -21,11 +22,11 @@ PLACE = "/api/v1/searches"
 
 
 @pytest.fixture
-def service(tmp_path: Path, database_url: str) -> Service:
+def service(tmp_path: Path, engine: Engine) -> Service:
     (tmp_path / "models" / "bert").mkdir(parents=True)
     (tmp_path / "models" / "bert" / "config.json").write_text('{"model_type": "bert"}')
     roots = Roots({"team": tmp_path / "models"}, {})
-    return Service(make_app(tmp_path, database_url, roots))
+    return Service(make_app(tmp_path, engine, roots))
 
 
 def problem(answer: Any, status: int, kind: str) -> dict[str, Any]:
@@ -153,16 +154,16 @@ def test_a_list_goes_on_where_the_page_before_ended(service: Service) -> None:
 
 
 def test_a_list_is_filtered_and_keeps_its_filter(service: Service) -> None:
+    failed = service.ended("failed", "carla")
     for owner in ("anna", "bertha", "anna"):
         service.queued(owner)
-    done = service.ended("failed", "carla")
     client = service.client("vera", "viewer")
 
     def ids(**filters: Any) -> list[str]:
         return [search["id"] for search in client.get(PLACE, params=filters).json()]
 
-    assert len(ids(owner="anna")) == 1 + (done.owner == "anna") + 1
-    assert ids(state="failed") == [done.id]
+    assert len(ids(owner="anna")) == 2
+    assert ids(state="failed") == ids(owner="carla") == [failed.id]
     assert ids(model="gpt2-mini") == []
     link = client.get(PLACE, params={"owner": "anna", "limit": 1}).links["next"]["url"]
     assert "owner=anna" in link
@@ -194,7 +195,7 @@ def test_what_has_not_changed_is_not_sent_again(service: Service) -> None:
     )
 
 
-@pytest.mark.parametrize("search_id", ["0" * 32, "x", "%00", "..", "%2e%2e%2fetc", "0" * 5000])
+@pytest.mark.parametrize("search_id", ["0" * 32, "x", "%00", "%2e%2e%2fetc", "0" * 5000])
 def test_a_search_that_is_not_there_is_not_found(search_id: str, service: Service) -> None:
     client = service.client("root", "admin")
     paths = ["", "/events", "/trials", "/result", "/files", "/files/report.html", "/trials/0/log"]
@@ -385,7 +386,7 @@ def test_a_report_runs_its_script_without_any_right(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["other.html", "..%2freport.html", "%2e%2e", "report.html%00", "..", "/etc/passwd", "report.html/"]
+    "name", ["other.html", "..%2freport.html", "%2e%2e", "report.html%00", "/etc/passwd", "report.html/"]
 )
 def test_files_are_those_of_the_report(name: str, service: Service) -> None:
     search = service.ended(artifacts={"report.html": b"x"})

@@ -127,7 +127,8 @@ def test_a_misspelt_field_is_named_with_the_nearest() -> None:
         {"headroom": float("nan")},
         {"fix": {"precision": None}},
         {"fix": {"precision": float("inf")}},
-        {"fix": ["precision=bf16"]},
+        {"fix": "precision=bf16"},
+        {"fix": [1]},
         {"only": {"precision": {"a": 1}}},
         {"args": {"optim": [1]}},
         {"args": {"lr_scheduler_kwargs": {"a": {"b": 1}}}},
@@ -153,6 +154,13 @@ def test_a_checked_request_has_what_was_given_and_what_limits_it(roots: Roots) -
     request = checked(body(fix={"precision": "bf16"}, name="mine", priority=-3), roots, ANNA)
     assert request == SMALL | {"timeout": "24h", "fix": {"precision": "bf16"}, "name": "mine", "priority": -3}
     assert json.loads(json.dumps(request)) == request
+
+
+def test_settings_are_taken_as_the_command_line_has_them_too(roots: Roots) -> None:
+    words = {"fix": ["precision=fp32"], "only": ["workers=0,2"]}
+    assert checked(body(**words), roots, ANNA) == SMALL | {"timeout": "24h"} | words
+    with pytest.raises(InvalidRequest, match="presicion"):
+        checked(body(fix=["presicion=fp32"]), roots, ANNA)
 
 
 def test_a_request_that_was_checked_is_checked_again_to_the_same(roots: Roots) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import Engine
 
 from autotune.service import stream
 from autotune.service.body import Roots
@@ -21,8 +22,8 @@ Item = tuple[str, str, dict[str, Any]]
 
 
 @pytest.fixture
-def service(tmp_path: Path, database_url: str) -> Service:
-    return Service(make_app(tmp_path, database_url, Roots()))
+def service(tmp_path: Path, engine: Engine) -> Service:
+    return Service(make_app(tmp_path, engine, Roots()))
 
 
 @pytest.fixture
