@@ -83,15 +83,17 @@ def caller(request: Request) -> Caller:
             "Send `Authorization: Bearer hfat_...`; `autotune token create` makes one.",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    state.caller = found
-    return found
+    who: Caller = found
+    state.caller = who
+    return who
 
 
 def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     """A new session for the owner of this token, to be kept in the cookie; None for a wrong one. Raises Problem 429."""
     accounts, failures, address = request.app.state.accounts, request.app.state.failures, address_of(request)
     failures.check(address)
-    if (signed := accounts.sign_in(secret.strip())) is None:
+    signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
+    if signed is None:
         failures.add(address)
     accounts.record(signed and signed[1].caller, "sign-in", "done" if signed else "refused", remote=address)
     return signed

@@ -1,6 +1,5 @@
-"""REST under /api/v1: searches, their events and files, comparisons, and what this server has; `python -m` prints its schema."""
+"""REST under /api/v1: searches, their events and files, comparisons; `python -m` prints the whole schema."""
 
-import csv
 import io
 import json
 import re
@@ -8,32 +7,45 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, create_model
 
-from autotune.service.access import address_of, needs
-from autotune.service.accounts import Caller, Token
-from autotune.service.body import SearchBody, checked, parse_body
-from autotune.service.problems import MEDIA_TYPE, SCHEMA, Problem
+from autotune.service import server_api
+from autotune.service.answers import (
+    CSV,
+    JSON,
+    MOST_EVENTS,
+    ROOT,
+    After,
+    Cancel,
+    CheckedRequest,
+    LastEvent,
+    Limit,
+    ShownEvent,
+    ShownSearch,
+    Submitter,
+    Text,
+    Viewer,
+    accepted,
+    as_csv,
+    found_search,
+    is_fresh,
+    note,
+    owned_search,
+    routes,
+    shown,
+)
+from autotune.service.body import SearchBody, checked
+from autotune.service.problems import SCHEMA, Problem
 from autotune.service.store import ENDED, QUEUED, RUNNING, Artifact, Event, Search, Store
 from autotune.service.stream import EVERY, Hub, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
-from autotune.space.file import describe_space, named_spaces
-from autotune.workload.model.builtin import BUILT_IN
 
-JSON, CSV = "application/json", "text/csv"
-ROOT = "/api/v1"
-MOST_EVENTS = 500
-"""In one answer."""
 COMPARED_S = 120.0
 """Deadline of a comparison."""
 MOST_COMPARED = 8
@@ -46,173 +58,7 @@ SANDBOXED = {
 """Type of a report's file -> its policy: scripts have no rights of this site, and the report's own policy holds too."""
 
 OF_A_TRIAL = ("number", "configuration", "values", "outcome", "reason", "samples_per_second", "peak_bytes", "warnings")
-_HIDDEN = ("version", "interruptions", "not_before", "pid", "pid_started")
-"""Of a search, what is the server's own."""
-
-
-class _Plain(Request):
-    async def json(self) -> Any:
-        try:
-            return parse_body(await self.body())
-        except ValueError as error:
-            raise Problem(400, f"The body is no JSON that can be read: {error}.", kind="invalid-json") from error
-
-
-class _Route(APIRoute):
-    """A route that takes JSON alone, as strictly as `parse_body`."""
-
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            given, kind = request.headers, request.headers.get("content-type", "")
-            has_body = given.get("content-length", "0") != "0" or "transfer-encoding" in given
-            if self.body_field and has_body and kind.partition(";")[0].strip().lower() != JSON:
-                raise Problem(415, f"A body of type {JSON} is needed.", kind="unsupported-media-type")
-            return await handler(_Plain(request.scope, request.receive))
-
-        return handle
-
-
-_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-router = APIRouter(
-    prefix=ROOT,
-    route_class=_Route,
-    responses={
-        "4XX": {"description": "The request cannot be done as it is", "content": _PROBLEM},
-        "503": {"description": "The server cannot do it now", "content": _PROBLEM},
-    },
-)
-
-Viewer = Annotated[Caller, Depends(needs("viewer"))]
-Submitter = Annotated[Caller, Depends(needs("submitter"))]
-Admin = Annotated[Caller, Depends(needs("admin"))]
-After = Annotated[int | None, Query(ge=0, lt=2**31)]
-LastEvent = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, lt=2**31)]
-Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]
-Text = Annotated[str | None, Query(max_length=300, pattern=r"^[^\x00]*$")]
-
-
-# What is answered -------------------------------------------------------------------------------------------------
-
-_kinds: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Search).items() if name not in _HIDDEN}
-_kinds |= {
-    "state": (Literal[(QUEUED, RUNNING, *ENDED)], ...),
-    "place": (int | None, ...),
-    "links": (dict[str, str], ...),
-}  # type: ignore[valid-type]
-ShownSearch = create_model("Search", **_kinds)
-
-
-class CheckedRequest(BaseModel):
-    """What a dry run would have submitted."""
-
-    model_config = ConfigDict(extra="forbid")
-    request: dict[str, Any]
-
-
-class ShownEvent(BaseModel):
-    """An event of a search; `id` counts within the search, or over all of them in `/events`."""
-
-    id: int
-    search: str
-    kind: str
-    at: datetime
-    body: dict[str, Any]
-
-
-class Cancel(BaseModel):
-    """now: without waiting for the running probe."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    now: bool = False
-
-
-class NewToken(BaseModel):
-    """days: after which it expires; null: never."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    user: str
-    role: Literal["viewer", "submitter", "admin", "metrics"]
-    days: float | None = 90.0
-
-
-class SecretToken(BaseModel):
-    """A new token with its secret, which is shown this once."""
-
-    token: Token
-    secret: str
-
-
-class Names(BaseModel):
-    """What a request may name; hub: off, cached or online."""
-
-    built_in: dict[str, str]
-    models: list[str]
-    data: list[str]
-    hub: str
-    hub_patterns: list[str]
-
-
-def shown(search: Search, place: int | None = None) -> dict[str, Any]:
-    """A search as it is answered."""
-    values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
-    here = f"{ROOT}/searches/{search.id}"
-    links = {"self": here} | {name: f"{here}/{name}" for name in ("events", "trials", "files")}
-    return values | {"place": place, "links": links | ({"result": f"{here}/result"} if search.result else {})}
-
-
-def _fresh(request: Request, response: Response, tag: str) -> bool:
-    """Whether the caller has this version already; else its tag is sent."""
-    response.headers["ETag"] = f'"{tag}"'
-    response.headers["Cache-Control"] = "private, no-cache"
-    tags = (given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(","))
-    return any(given in ("*", f'"{tag}"') for given in tags)
-
-
-def _accepted(request: Request, *offered: str) -> str:
-    """The type of these that the caller likes best, the first of equals. Raises Problem 406."""
-    likes = dict.fromkeys(offered, 0.0)
-    for kind in offered:
-        near = 0
-        for part in request.headers.get("accept", "*/*").split(","):
-            name, _, rest = part.partition(";")
-            pattern = name.strip().lower()
-            exact = [pattern in ("", "*/*"), pattern == f"{kind.partition('/')[0]}/*", pattern == kind]
-            weight = re.search(r"q\s*=\s*([01](?:\.\d{0,3})?)", rest)
-            if any(exact) and (rank := 1 + exact.index(True)) > near:
-                near, likes[kind] = rank, float(weight[1]) if weight else 1.0
-    best = max(offered, key=lambda kind: likes[kind])
-    if not likes[best]:
-        raise Problem(406, f"This is there as {' or '.join(offered)}.", kind="not-acceptable")
-    return best
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> Response:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return Response(text.getvalue(), media_type=CSV)
-
-
-def _found(request: Request, search_id: str) -> Search:
-    store: Store = request.app.state.store
-    search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
-    if search is None:
-        raise Problem(404, "There is no such search.", "GET /api/v1/searches lists them.", kind="not-found")
-    return search
-
-
-def _owned(request: Request, search_id: str, who: Caller) -> Search:
-    search = _found(request, search_id)
-    if search.owner != who.user and not who.may("admin"):
-        raise Problem(403, f"The search is {search.owner}'s.", "Its owner and admins can do this.")
-    return search
-
-
-def _note(request: Request, who: Caller, action: str, search_id: str | None = None) -> None:
-    request.app.state.accounts.record(who, action, "done", search_id, address_of(request))
+router = routes()
 
 
 # Searches ---------------------------------------------------------------------------------------------------------
@@ -228,7 +74,7 @@ def submit(
     body: SearchBody,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
-) -> ShownSearch | CheckedRequest:  # type: ignore[valid-type]
+) -> ShownSearch | CheckedRequest:
     """Queue a search; with dry_run only check it."""
     state = request.app.state
     wanted = checked(body, state.roots, who, state.devices.names)
@@ -238,7 +84,7 @@ def submit(
     name = body.name or f"{body.model} {body.global_batch_size}"
     search, is_new = state.store.submit(who.user, name, wanted, priority=body.priority, idempotency_key=idempotency_key)
     if is_new:
-        _note(request, who, "submit", search.id)
+        note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{ROOT}/searches/{search.id}"
     return _answer(request, response, search)
@@ -246,7 +92,7 @@ def submit(
 
 def _answer(request: Request, response: Response, search: Search) -> Any:
     place = request.app.state.store.place(search)
-    is_known = _fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
+    is_known = is_fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
     return Response(status_code=304, headers=dict(response.headers)) if is_known else shown(search, place)
 
 
@@ -260,7 +106,7 @@ def searches(
     model: Text = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
     cursor: Text = None,
-) -> list[ShownSearch]:  # type: ignore[valid-type]
+) -> list[ShownSearch]:
     """Searches, newest first, without requests and results; the header Link names the next page."""
     page, following = request.app.state.store.list(state=state, owner=owner, model=model, limit=limit, cursor=cursor)
     if following:
@@ -272,32 +118,32 @@ def searches(
 @router.get("/searches/{search_id}", response_model=ShownSearch, responses={304: {"description": "As it was"}})
 def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
-    return _answer(request, response, _found(request, search_id))
+    return _answer(request, response, found_search(request, search_id))
 
 
 @router.post("/searches/{search_id}/cancel", status_code=202, response_model=ShownSearch)
 def cancel(request: Request, response: Response, who: Submitter, search_id: str, body: Cancel | None = None) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    search = _owned(request, search_id, who)
+    search = owned_search(request, search_id, who)
     search = request.app.state.store.cancel(search.id, body is not None and body.now)
-    _note(request, who, "cancel", search.id)
+    note(request, who, "cancel", search.id)
     return _answer(request, response, search)
 
 
 @router.post("/searches/{search_id}/resume", status_code=202, response_model=ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
-    search = request.app.state.store.resume(_owned(request, search_id, who).id)
-    _note(request, who, "resume", search.id)
+    search = request.app.state.store.resume(owned_search(request, search_id, who).id)
+    note(request, who, "resume", search.id)
     return _answer(request, response, search)
 
 
 @router.delete("/searches/{search_id}", status_code=204)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
     """Delete an ended search with its report."""
-    search = _owned(request, search_id, who)
+    search = owned_search(request, search_id, who)
     request.app.state.store.delete(search.id)
-    _note(request, who, "delete", search.id)
+    note(request, who, "delete", search.id)
 
 
 # Events -----------------------------------------------------------------------------------------------------------
@@ -323,9 +169,9 @@ async def events(
 ) -> Any:
     """A search's events after the given one: a stream, or a page of them where JSON is accepted."""
     store: Store = request.app.state.store
-    await run_in_threadpool(_found, request, search_id)
+    await run_in_threadpool(found_search, request, search_id)
     start = last if last is not None else after or 0
-    if _accepted(request, EVENTS, JSON) == JSON:
+    if accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -347,7 +193,7 @@ async def changes(
     """Changes of all searches' states after the given one; a stream without it begins with the next change."""
     store: Store = request.app.state.store
     start = last if last is not None else after
-    if _accepted(request, EVENTS, JSON) == JSON:
+    if accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.id) for event in await run_in_threadpool(store.changes, start or 0, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -365,8 +211,8 @@ async def changes(
 @router.get("/searches/{search_id}/trials", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
 def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any]]:
     """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
-    store, search = request.app.state.store, _found(request, search_id)
-    kind = _accepted(request, JSON, CSV)
+    store, search = request.app.state.store, found_search(request, search_id)
+    kind = accepted(request, JSON, CSV)
     if kind == CSV and (file := store.artifact(search.id, "trials.csv")):
         return served(file, request)  # type: ignore[return-value]
     rows: dict[int, dict[str, Any]] = {}
@@ -377,7 +223,7 @@ def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any
             after = event.seq
             if event.kind in ("trial", "confirmed"):
                 rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
-    return list(rows.values()) if kind == JSON else _csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
+    return list(rows.values()) if kind == JSON else as_csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,7 +235,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 @router.get("/searches/{search_id}/result")
 def result(request: Request, _who: Viewer, search_id: str) -> dict[str, Any]:
     """The answer of a search, as `autotune search --json` prints it."""
-    search = _found(request, search_id)
+    search = found_search(request, search_id)
     if search.result is None:
         raise Problem(404, f"The search is {search.state} and has no result.", kind="not-found")
     return search.result
@@ -408,7 +254,7 @@ def trial_log(request: Request, _who: Viewer, search_id: str, number: int) -> Re
 @router.get("/searches/{search_id}/files")
 def files(request: Request, _who: Viewer, search_id: str) -> list[Artifact]:
     """The files of an ended search's report."""
-    found: list[Artifact] = request.app.state.store.artifacts(_found(request, search_id).id)
+    found: list[Artifact] = request.app.state.store.artifacts(found_search(request, search_id).id)
     return found
 
 
@@ -419,7 +265,7 @@ def report_file(request: Request, _who: Viewer, search_id: str, name: str) -> Re
 
 
 def _file(request: Request, search_id: str, name: str) -> Response:
-    search = _found(request, search_id)
+    search = found_search(request, search_id)
     file = request.app.state.store.artifact(search.id, name) if re.fullmatch(r"[\w.-]{1,100}", name) else None
     if file is None:
         raise Problem(404, "There is no such file.", kind="not-found")
@@ -436,7 +282,7 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
     response = Response(content, media_type=artifact.media_type, headers=headers)
     return (
         Response(status_code=304, headers={"ETag": response.headers["ETag"]})
-        if _fresh(request, response, artifact.sha256)
+        if is_fresh(request, response, artifact.sha256)
         else response
     )
 
@@ -452,10 +298,10 @@ async def comparisons(
     request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=MOST_COMPARED)]
 ) -> list[dict[str, Any]]:
     """Ended searches side by side: a row each, as `autotune compare` has them."""
-    kind = _accepted(request, JSON, CSV)
-    found = [await run_in_threadpool(_found, request, search_id) for search_id in dict.fromkeys(search)]
+    kind = accepted(request, JSON, CSV)
+    found = [await run_in_threadpool(found_search, request, search_id) for search_id in dict.fromkeys(search)]
     rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
-    return rows if kind == JSON else _csv(rows)  # type: ignore[return-value]
+    return rows if kind == JSON else as_csv(rows)  # type: ignore[return-value]
 
 
 def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
@@ -478,59 +324,9 @@ def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
     return rows
 
 
-# The server -------------------------------------------------------------------------------------------------------
+router.include_router(server_api.router)
 
-
-@router.get("/devices")
-def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
-    """Devices that this server lends, and the search on each."""
-    state = request.app.state
-    lent = {search.lent: search.id for search in state.store.running()}
-    return [asdict(device) | {"search": lent.get(device.name)} for device in state.devices.devices]
-
-
-@router.get("/spaces")
-def spaces(_who: Viewer) -> list[dict[str, str]]:
-    """Search spaces that a request may name."""
-    return [{"name": name, "description": describe_space(path)} for name, path in named_spaces().items()]
-
-
-@router.get("/models")
-def models(request: Request, _who: Viewer) -> Names:
-    """Models and data that a request may name."""
-    roots = request.app.state.roots
-    built_in = {name: model.description for name, model in BUILT_IN.items()}
-    below = {kind: roots.names(kind) for kind in ("models", "data")}
-    return Names(built_in=built_in, hub=roots.hub, hub_patterns=list(roots.hub_patterns), **below)
-
-
-@router.get("/me")
-def me(who: Viewer) -> Caller:
-    """Whose token this is."""
-    return who
-
-
-@router.get("/tokens")
-def tokens(request: Request, _who: Admin) -> list[Token]:
-    """All tokens, without their secrets."""
-    found: list[Token] = request.app.state.accounts.tokens()
-    return found
-
-
-@router.post("/tokens", status_code=201)
-def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
-    """A new token; its secret is in this answer alone."""
-    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user)
-    _note(request, who, f"create token {token.id}")
-    return SecretToken(token=token, secret=secret)
-
-
-@router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(request: Request, who: Admin, token_id: str) -> None:
-    """End a token and its sessions."""
-    if not re.fullmatch("[0-9a-f]{8}", token_id) or not request.app.state.accounts.revoke(token_id):
-        raise Problem(404, "There is no such token.", kind="not-found")
-    _note(request, who, f"revoke token {token_id}")
+# All of it ---------------------------------------------------------------------------------------------------------
 
 
 def document() -> dict[str, Any]:

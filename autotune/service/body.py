@@ -41,34 +41,21 @@ MOST_NAMES = 500
 """Names below a root that are listed."""
 
 TRAINING_ARGS = frozenset(
-    {
-        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio", "weight_decay"),
-        *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
-        *("label_smoothing_factor", "neftune_noise_alpha", "num_train_epochs", "max_steps", "seed", "data_seed"),
-        *("full_determinism", "per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size"),
-        *("average_tokens_across_devices", "bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "use_cache"),
-        *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
-        *("gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
-        *("use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps", "dataloader_num_workers"),
-        *(
-            "dataloader_pin_memory",
-            "dataloader_persistent_workers",
-            "dataloader_prefetch_factor",
-            "dataloader_drop_last",
-        ),
-        *("dataloader_in_order", "remove_unused_columns", "label_names", "train_sampling_strategy", "group_by_length"),
-        *("length_column_name", "ddp_backend", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
-        *("ddp_find_unused_parameters", "ddp_timeout", "fsdp", "do_train", "do_eval", "do_predict", "disable_tqdm"),
-        *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "eval_strategy"),
-        *("eval_steps", "per_device_eval_batch_size", "prediction_loss_only", "save_strategy", "save_steps"),
-        *(
-            "save_total_limit",
-            "save_only_model",
-            "load_best_model_at_end",
-            "metric_for_best_model",
-            "greater_is_better",
-        ),
-    }
+    """
+    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio weight_decay optim optim_args
+    optim_target_modules adam_beta1 adam_beta2 adam_epsilon max_grad_norm label_smoothing_factor neftune_noise_alpha
+    num_train_epochs max_steps seed data_seed full_determinism per_device_train_batch_size
+    gradient_accumulation_steps auto_find_batch_size average_tokens_across_devices bf16 fp16 tf32 bf16_full_eval
+    fp16_full_eval use_cache activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
+    gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode use_liger_kernel
+    liger_kernel_config torch_empty_cache_steps dataloader_num_workers dataloader_pin_memory
+    dataloader_persistent_workers dataloader_prefetch_factor dataloader_drop_last dataloader_in_order
+    remove_unused_columns label_names train_sampling_strategy group_by_length length_column_name ddp_backend
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_find_unused_parameters ddp_timeout fsdp do_train
+    do_eval do_predict disable_tqdm logging_strategy logging_steps logging_first_step logging_nan_inf_filter
+    eval_strategy eval_steps per_device_eval_batch_size prediction_loss_only save_strategy save_steps
+    save_total_limit save_only_model load_best_model_at_end metric_for_best_model greater_is_better
+    """.split()  # noqa: SIM905 (a list of them has ninety lines)
 )
 """Fields of TrainingArguments that a request may state: none of them names a folder, a file, an address or code."""
 MOST_WORKERS = 64
@@ -109,7 +96,7 @@ class SearchBody(BaseModel):
     memory_limit: _Amount | None = None
     headroom: _Amount = 0.05
     n_trials: int = Field(20, ge=1, le=200)
-    timeout: _Amount = Field("24h", description="Of the whole search; at most 24h.")
+    timeout: _Amount | None = Field(None, description="Of the whole search; at most 24h.")
     probe_timeout: _Amount | None = None
     confirmation_rounds: int = Field(3, ge=1, le=MOST_ROUNDS)
     sampler: Literal[SAMPLERS] = "physics"  # type: ignore[valid-type]
@@ -248,7 +235,9 @@ def _check_model_files(path: str, name: str) -> None:
                 f"{name!r} brings Python code of its own (auto_map in {file.name}), and this server runs none.",
                 "Take auto_map out of a copy, if transformers has this model itself.",
             )
-    for pickled, safe in _PICKLED.items() if folder else ():
+    for pickled, safe in _PICKLED.items():
+        if folder is None:
+            return
         has = [any((folder / f"{stem}{end}").is_file() for end in ("", ".index.json")) for stem in (pickled, safe)]
         if has == [True, False]:
             raise InvalidRequest(f"The weights of {name!r} are pickled ({pickled}).", "Save them as safetensors.")
@@ -278,7 +267,7 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, devices: Sequence[st
         raise InvalidField("/device", f"This server lends no {body.device}.", f"It lends {', '.join(devices or ())}.")
     if body.priority > 0 and not caller.may("admin"):
         raise InvalidField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
-    request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device, "timeout": body.timeout}
+    request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
     _check_args(body.args)
     names: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,8 @@
 """The page: what the API answers as HTML, rendered here and complete without JavaScript."""
 
 import hashlib
-import json
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
@@ -21,180 +18,40 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 
-from autotune.core.configuration import word
 from autotune.core.errors import AutotuneError
-from autotune.core.options import ARGUMENTS
 from autotune.core.request import TASKS
-from autotune.core.units import format_bytes, format_interval, format_seconds, parse_price, three_digits
+from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
-from autotune.service import api
+from autotune.service import answers, api, server_api
 from autotune.service.access import COOKIE, needs, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.body import SearchBody
 from autotune.service.problems import InvalidField, Problem, problem_of
-from autotune.service.store import ENDED, QUEUED, RUNNING, Event, Store
+from autotune.service.store import ENDED, QUEUED, Store
+from autotune.service.wording import (
+    FIELDS,
+    MOST_EVENTS,
+    STATES,
+    WORK,
+    Record,
+    ago,
+    changes,
+    command_line,
+    cost_text,
+    curl,
+    headline,
+    interval,
+    outline,
+    plotted,
+    python,
+    speed_text,
+    timeline,
+    top_of,
+    trial_rows,
+    values_of,
+)
 from autotune.space.file import read_yaml
 from autotune.workload.model.builtin import BUILT_IN
-
-STATES = {state: state.replace("_", " ").capitalize() for state in (QUEUED, RUNNING, *ENDED)}
-FIELDS = {"model": str, "global_batch_size": int, "sequence_length": int, "dataset": str, "task": str, "name": str}
-FIELDS |= {"device": str, "memory_limit": str, "n_trials": int, "timeout": str, "keep_numerics": bool}
-"""Options that have a field of their own -> their type; all others are written as YAML."""
-
-WORK = ("model", "task", "global_batch_size", "sequence_length", "dataset", "dataset_split")
-"""Options that must be equal for speeds of two searches to be compared."""
-
-SIZES = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-NOT_ARGUMENTS = ("model_arguments", "adapter", "data_arguments", "torch_switches", "environment_variables")
-"""Parts of an answer that `TrainingArguments` does not hold."""
-
-PLOT_WIDTH = 200.0
-MOST_EVENTS = 100_000
-
-Record = Mapping[str, Any]
-"""A search as `api.shown` has it, its result, a trial of that, or the body of an event."""
-
-Interval = Sequence[float | None]
-"""A mean and the ends of its 95 % interval; an upper end of None has no bound."""
-
-
-# Words and numbers ------------------------------------------------------------------------------------------------
-
-
-def interval(record: Record, name: str = "samples_per_second") -> Interval | None:
-    """A number of a result with its interval; None where it is not known."""
-    return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record and record[name] else None
-
-
-def speed_text(speed: Interval | None) -> str:
-    """`41.2 ± 0.3`; `about 41` where the interval is wider than the value; or a dash."""
-    mean, low, high = speed or (None, None, None)
-    if mean is None:
-        return "–"
-    is_rough = low is None or high is None or high - low > mean
-    return f"about {three_digits(mean)}" if is_rough else format_interval(mean, low, high)
-
-
-def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
-    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where it has no speed."""
-    speed = interval(trial or {})
-    return f"{price[0] / 3600 / speed[0] * 1e6:.2f} {price[1]}" if speed and speed[0] else "–"
-
-
-def ago(moment: datetime) -> str:
-    """`3 min ago`."""
-    seconds = max(1.0, (datetime.now(UTC) - moment).total_seconds())
-    size, unit = next(age for age in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")) if seconds >= age[0])
-    return f"{seconds // size:.0f} {unit} ago"
-
-
-def outline(search: Record) -> str:
-    """One line of a search: its place in the queue, what it does and has reached, or how it ended."""
-    if search["state"] == QUEUED:
-        return f"Number {search['place']} in the queue"
-    if search["state"] != RUNNING:
-        return search["headline"] or search["statement"] or STATES[search["state"]]
-    progress = search["progress"] or {}
-    reached = f"{progress['speedup']:.2f}× so far; " if progress.get("speedup") else ""
-    return f"{reached}{progress.get('doing') or 'choosing what to try'}"
-
-
-def headline(search: Record, is_measured: bool) -> Sequence[str]:
-    """The outline of a search in three parts: how many times as fast, the sentence, and what is beside it."""
-    if search["state"] != RUNNING:
-        parts = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL)
-        return parts.groups("") if parts else ("", "", "")
-    progress = search["progress"] or {}
-    if progress.get("best") and progress["speedup"]:
-        return f"{progress['speedup']:.2f}×", " as fast as your settings so far", progress["doing"]
-    reached = "Nothing is faster than your settings so far" if is_measured else "Your own settings are measured first"
-    return "", reached, progress.get("doing", "")
-
-
-def plotted(values: Interval | None, high: float) -> list[float]:
-    """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty where there is none."""
-    places = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
-    return [round(min(PLOT_WIDTH - 4, max(4.0, place)), 1) for place in places]
-
-
-def top_of(intervals: Iterable[Interval | None]) -> float:
-    """End of an axis on which all of these means are, and their intervals where those are not very wide."""
-    return 1.05 * max([min(each[2] or 2 * each[0], 2 * each[0]) for each in intervals if each and each[0]], default=1.0)
-
-
-def trial_rows(events: Sequence[Event], best: int | None) -> list[dict[str, Any]]:
-    """The latest numbers of each trial, the fastest first, what does not fit last."""
-    latest = {event.body["number"]: event for event in events if event.kind in ("trial", "confirmed")}
-    roles = {0: "yours"} | ({} if best is None else {best: "answer"})
-    rows = [
-        event.body | {"is_confirmed": event.kind == "confirmed", "role": roles.get(number, "")}
-        for number, event in latest.items()
-    ]
-    top = top_of(row["samples_per_second"] for row in rows)
-    rows.sort(key=lambda row: (bool(row["reason"]), -(row["samples_per_second"] or [0])[0]))
-    return [row | {"plot": plotted(row["samples_per_second"], top)} for row in rows]
-
-
-def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
-    """States, why a search was queued again, preparations, and each new best: time, text, state."""
-    lines: list[tuple[datetime, str, str]] = []
-    best = None
-    for event in events:
-        body, text, state = event.body, "", event.body.get("state", "")
-        if state:
-            again = f", attempt {body['attempt']}" if state == RUNNING and body["attempt"] > 1 else ""
-            text = f"{STATES[state]}{again}{f': {why}' if (why := body.get('reason')) and state == QUEUED else ''}"
-        elif event.kind == "preparing":
-            text = body["message"]
-        elif body["best"] not in (None, best):
-            best = body["best"]
-            text = f"Best so far: trial {best}, {speed_text(body['best_samples_per_second'])} samples/s"
-        if text and (not lines or lines[-1][1] != text):
-            lines.append((event.at, text, state))
-    return lines
-
-
-def values_of(trial: Record | None) -> dict[str, Any]:
-    """Sizes and settings of a trial of a result, by name."""
-    return {name: trial[name] for name in SIZES} | trial["levers"] if trial else {}
-
-
-def changes(after: Record, before: Record) -> list[tuple[str, str, str]]:
-    """Values that differ, as name, before and after."""
-    pairs = {name: (before.get(name, "–"), value) for name, value in after.items()}
-    return [(name.replace("_", " "), word(old), word(new)) for name, (old, new) in pairs.items() if old != new]
-
-
-def python(result: Record) -> str:
-    """The answer as it is pasted; what no training argument holds as comments."""
-    fields = [f"    {name}={value!r}," for name, value in result["training_arguments"].items()]
-    others = [f"# {name.replace('_', ' ')}: {json.dumps(result[name])}" for name in NOT_ARGUMENTS if result.get(name)]
-    begin = ["from transformers import TrainingArguments", "", "arguments = TrainingArguments("]
-    return "\n".join([*begin, '    output_dir="output",', *fields, ")", *others])
-
-
-def command_line(wanted: Record, server: str) -> str:
-    """The same search as `autotune search`; what is a file there follows as a comment."""
-    flags, parts, files = {argument: option for option, argument in ARGUMENTS.items()}, [], []
-    for name, value in wanted.items():
-        flag = f"--{flags.get(name, name).replace('_', '-')}"
-        if name == "args" or (name == "space" and "\n" in value):
-            files.append(f"# {name}.yaml: {json.dumps(value)}")
-            parts.append(f"{flag} {name}.yaml")
-        elif isinstance(value, Mapping):
-            texts = {key: ",".join(map(str, item)) if isinstance(item, list) else item for key, item in value.items()}
-            parts += [f"{flag} {shlex.quote(f'{key}={text}')}" for key, text in texts.items()]
-        elif name not in ("model", "name", "priority"):
-            parts.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
-    command = [f"autotune search {shlex.quote(wanted['model'])}", *parts, f"--server {server}"]
-    return "\n".join([" \\\n    ".join(command), *files])
-
-
-def curl(wanted: Record, server: str) -> str:
-    """The same search as a call of the API."""
-    token, body = '-H "Authorization: Bearer $AUTOTUNE_TOKEN"', shlex.quote(json.dumps(wanted))
-    return f"curl {token} \\\n    --json {body} \\\n    {server}{api.ROOT}/searches"
-
 
 # Answers ----------------------------------------------------------------------------------------------------------
 
@@ -222,7 +79,7 @@ _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC)
 
 def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     """The template with these values, and who sees it."""
-    common = {"request": request, "server": str(request.base_url).rstrip("/")}
+    common: dict[str, Any] = {"request": request, "server": str(request.base_url).rstrip("/")}
     common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "session", None)}
     return HTMLResponse(_templates.get_template(f"{name}.html").render(common | values), status)
 
@@ -302,21 +159,21 @@ def signed_out(request: Request, _caller: Viewer) -> Response:
 def searches(
     request: Request,
     _caller: Viewer,
-    state: api.Text = None,
-    owner: api.Text = None,
-    model: api.Text = None,
-    cursor: api.Text = None,
+    state: answers.Text = None,
+    owner: answers.Text = None,
+    model: answers.Text = None,
+    cursor: answers.Text = None,
 ) -> Response:
     """Searches, the newest first."""
     store: Store = request.app.state.store
+    page, following = store.list(state=state, owner=owner, model=model, cursor=cursor)
     filters = {name: value for name, value in (("state", state), ("owner", owner), ("model", model)) if value}
-    page, following = store.list(**filters, cursor=cursor)
     places = {search.id: store.place(search) for search in page if search.state == QUEUED}
     counts = {name: number for name, number in store.count().items() if number}
     return shown(
         request,
         "searches",
-        searches=[api.shown(search, places.get(search.id)) for search in page],
+        searches=[answers.shown(search, places.get(search.id)) for search in page],
         filters=filters,
         counts=counts,
         more=following and urlencode(filters | {"cursor": following}),
@@ -348,10 +205,11 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
     try:
         body = _body(values)
         if form.get("do") != "start":
-            return _form(request, values, wanted=api.submit(request, Response(), caller, body, dry_run=True).request)
+            wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
+            return _form(request, values, wanted=wanted.request)
         # The same form sent twice is one search, a changed one is another.
         key = f"{form.get('key', '')[:40]}:{hashlib.sha256(body.model_dump_json().encode()).hexdigest()}"
-        search = api.submit(request, Response(), caller, body, idempotency_key=key)
+        search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
         return to(f"/searches/{search['id']}")
     except (RequestValidationError, AutotuneError) as error:
         problem = problem_of(error)
@@ -395,7 +253,7 @@ def _search(request: Request, search_id: str) -> dict[str, Any]:
     store: Store = request.app.state.store
     if (search := store.read(search_id)) is None:
         raise Problem(404, "There is no such search.", "It may have been deleted.")
-    return api.shown(search, store.place(search))
+    return answers.shown(search, store.place(search))
 
 
 @router.get("/searches/{search_id}")
@@ -427,7 +285,7 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
 @router.post("/searches/{search_id}/cancel")
 def cancel(request: Request, caller: Submitter, search_id: SearchId, now: Field = "") -> Response:
     """End a search, after its running probe or now."""
-    api.cancel(request, Response(), caller, search_id, api.Cancel(now=bool(now)))
+    api.cancel(request, Response(), caller, search_id, answers.Cancel(now=bool(now)))
     return to(f"/searches/{search_id}")
 
 
@@ -458,32 +316,34 @@ def compare(
         for each, speedup in zip(found, speedups, strict=True)
     ]
     different = [name.replace("_", " ") for name in WORK if len({each["request"].get(name) for each in found}) > 1]
-    values = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "cost": cost}
+    values: dict[str, Any] = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "cost": cost}
     return shown(request, "compare", price=price, wrong=wrong, **values)
 
 
 @router.get("/devices")
 def devices(request: Request, caller: Viewer) -> Response:
     """The devices, and the search on each."""
-    rows = [(row, _search(request, row["search"]) if row["search"] else None) for row in api.devices(request, caller)]
+    rows = [
+        (row, _search(request, row["search"]) if row["search"] else None) for row in server_api.devices(request, caller)
+    ]
     return shown(request, "devices", rows=rows, last=request.app.state.store.last_change())
 
 
 @router.get("/tokens")
 def tokens(request: Request, caller: Admin) -> Response:
     """All tokens, without their secrets."""
-    return shown(request, "tokens", tokens=api.tokens(request, caller), roles=[*RIGHTS], made=None)
+    return shown(request, "tokens", tokens=server_api.tokens(request, caller), roles=[*RIGHTS], made=None)
 
 
 @router.post("/tokens")
 def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Annotated[float, Form()]) -> Response:
     """A new token; its secret is in this answer alone."""
-    made = api.create_token(request, caller, api.NewToken(user=user, role=role, days=days))
-    return shown(request, "tokens", 201, tokens=api.tokens(request, caller), roles=[*RIGHTS], made=made)
+    made = server_api.create_token(request, caller, answers.NewToken(user=user, role=role, days=days))
+    return shown(request, "tokens", 201, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], made=made)
 
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(request: Request, caller: Admin, token_id: str) -> Response:
     """End a token and its sessions."""
-    api.revoke_token(request, caller, token_id)
+    server_api.revoke_token(request, caller, token_id)
     return to("/tokens")

@@ -19,7 +19,7 @@ from tests.service.application import Service, make_app
 REAL = Path(__file__).parents[1] / "data" / "studies" / "gpt2-mini-600MiB"
 """A real search on a CPU whose trial 4 ran out of memory."""
 
-WANTED = {"model": "gpt2-mini", "global_batch_size": 48, "device": "cpu", "memory_limit": "600MiB", "timeout": "24h"}
+WANTED = {"model": "gpt2-mini", "global_batch_size": 48, "device": "cpu", "memory_limit": "600MiB"}
 """A request as it is stored."""
 
 PROBLEM = {"type": "SearchFailed", "message": "The baseline crashed: mat1 and mat2.", "advice": "Read its log."}

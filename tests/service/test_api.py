@@ -72,7 +72,7 @@ def test_a_search_without_a_name_is_named_by_what_it_trains(service: Service) ->
 def test_a_dry_run_checks_and_queues_nothing(service: Service) -> None:
     client = service.client("anna")
     good = client.post(PLACE, json=SMALL, params={"dry_run": True})
-    assert (good.status_code, good.json()) == (200, {"request": SMALL | {"timeout": "24h"}})
+    assert (good.status_code, good.json()) == (200, {"request": SMALL})
     problem(client.post(PLACE, json=SMALL | {"fix": {"x": 1}}, params={"dry_run": True}), 422, "invalid-request")
     assert service.store.list()[0] == []
 

@@ -152,13 +152,13 @@ def test_values_at_their_limits_are_taken() -> None:
 
 def test_a_checked_request_has_what_was_given_and_what_limits_it(roots: Roots) -> None:
     request = checked(body(fix={"precision": "bf16"}, name="mine", priority=-3), roots, ANNA)
-    assert request == SMALL | {"timeout": "24h", "fix": {"precision": "bf16"}, "name": "mine", "priority": -3}
+    assert request == SMALL | {"fix": {"precision": "bf16"}, "name": "mine", "priority": -3}
     assert json.loads(json.dumps(request)) == request
 
 
 def test_settings_are_taken_as_the_command_line_has_them_too(roots: Roots) -> None:
     words = {"fix": ["precision=fp32"], "only": ["workers=0,2"]}
-    assert checked(body(**words), roots, ANNA) == SMALL | {"timeout": "24h"} | words
+    assert checked(body(**words), roots, ANNA) == SMALL | words
     with pytest.raises(InvalidRequest, match="presicion"):
         checked(body(fix=["presicion=fp32"]), roots, ANNA)
 
@@ -261,7 +261,6 @@ def test_names_below_the_roots_become_paths_when_the_search_starts(roots: Roots,
         "model": str(tmp_path / "models" / "bert"),
         "dataset": str(tmp_path / "data" / "texts" / "corpus.jsonl"),
         "tokenizer": str(tmp_path / "models" / "bert"),
-        "timeout": "24h",
         "device": "cuda:1",
         "output_dir": str(tmp_path / "here"),
         "study_name": "study",

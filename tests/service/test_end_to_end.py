@@ -219,7 +219,7 @@ def searches_when_running(server: Server) -> list[str]:
     """Ids of the running searches, once there are some and their first probe has begun."""
     while True:
         page = server.http.get("/searches", params={"state": "running"}).json()
-        if found := [search["id"] for search in page if "probing" in ((search["progress"] or {}).get("doing") or "")]:
+        if found := [search["id"] for search in page if (search["progress"] or {}).get("kind") == "probing"]:
             return found
 
 

@@ -104,7 +104,7 @@ def replaying(tmp_path: Path) -> Replaying:
 
 
 def has_begun(search: dict[str, Any]) -> bool:
-    return "probing" in ((search["progress"] or {}).get("doing") or "")
+    return (search["progress"] or {}).get("kind") == "probing"
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -1,0 +1,196 @@
+"""Types of what the API takes and answers, and what its routes share."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_type_hints
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, create_model
+
+from autotune.service.access import address_of, needs
+from autotune.service.accounts import Caller, Token
+from autotune.service.body import parse_body
+from autotune.service.problems import MEDIA_TYPE, Problem
+from autotune.service.store import ENDED, QUEUED, RUNNING, Search, Store
+
+JSON, CSV = "application/json", "text/csv"
+ROOT = "/api/v1"
+MOST_EVENTS = 500
+"""In one answer."""
+_HIDDEN = ("version", "interruptions", "not_before", "pid", "pid_started")
+"""Of a search, what is the server's own."""
+
+
+class _Plain(Request):
+    async def json(self) -> Any:
+        try:
+            return parse_body(await self.body())
+        except ValueError as error:
+            raise Problem(400, f"The body is no JSON that can be read: {error}.", kind="invalid-json") from error
+
+
+class _Route(APIRoute):
+    """A route that takes JSON alone, as strictly as `parse_body`."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            given, kind = request.headers, request.headers.get("content-type", "")
+            has_body = given.get("content-length", "0") != "0" or "transfer-encoding" in given
+            if self.body_field and has_body and kind.partition(";")[0].strip().lower() != JSON:
+                raise Problem(415, f"A body of type {JSON} is needed.", kind="unsupported-media-type")
+            return await handler(_Plain(request.scope, request.receive))
+
+        return handle
+
+
+_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def routes(prefix: str = ROOT) -> APIRouter:
+    """A router whose errors are described."""
+    return APIRouter(
+        prefix=prefix,
+        route_class=_Route,
+        responses={
+            "4XX": {"description": "The request cannot be done as it is", "content": _PROBLEM},
+            "503": {"description": "The server cannot do it now", "content": _PROBLEM},
+        },
+    )
+
+
+Viewer = Annotated[Caller, Depends(needs("viewer"))]
+Submitter = Annotated[Caller, Depends(needs("submitter"))]
+Admin = Annotated[Caller, Depends(needs("admin"))]
+After = Annotated[int | None, Query(ge=0, lt=2**31)]
+LastEvent = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, lt=2**31)]
+Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]
+Text = Annotated[str | None, Query(max_length=300, pattern=r"^[^\x00]*$")]
+
+
+# What is answered -------------------------------------------------------------------------------------------------
+
+_kinds: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Search).items() if name not in _HIDDEN}
+_kinds |= {
+    "state": (Literal[(QUEUED, RUNNING, *ENDED)], ...),
+    "place": (int | None, ...),
+    "links": (dict[str, str], ...),
+}
+ShownSearch = create_model("Search", **_kinds)
+
+
+class CheckedRequest(BaseModel):
+    """What a dry run would have submitted."""
+
+    model_config = ConfigDict(extra="forbid")
+    request: dict[str, Any]
+
+
+class ShownEvent(BaseModel):
+    """An event of a search; `id` counts within the search, or over all of them in `/events`."""
+
+    id: int
+    search: str
+    kind: str
+    at: datetime
+    body: dict[str, Any]
+
+
+class Cancel(BaseModel):
+    """now: without waiting for the running probe."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    now: bool = False
+
+
+class NewToken(BaseModel):
+    """days: after which it expires; null: never."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    user: str
+    role: Literal["viewer", "submitter", "admin", "metrics"]
+    days: float | None = 90.0
+
+
+class SecretToken(BaseModel):
+    """A new token with its secret, which is shown this once."""
+
+    token: Token
+    secret: str
+
+
+class Names(BaseModel):
+    """What a request may name; hub: off, cached or online."""
+
+    built_in: dict[str, str]
+    models: list[str]
+    data: list[str]
+    hub: str
+    hub_patterns: list[str]
+
+
+def shown(search: Search, place: int | None = None) -> dict[str, Any]:
+    """A search as it is answered."""
+    values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
+    here = f"{ROOT}/searches/{search.id}"
+    links = {"self": here} | {name: f"{here}/{name}" for name in ("events", "trials", "files")}
+    return values | {"place": place, "links": links | ({"result": f"{here}/result"} if search.result else {})}
+
+
+def is_fresh(request: Request, response: Response, tag: str) -> bool:
+    """Whether the caller has this version already; else its tag is sent."""
+    response.headers["ETag"] = f'"{tag}"'
+    response.headers["Cache-Control"] = "private, no-cache"
+    tags = (given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(","))
+    return any(given in ("*", f'"{tag}"') for given in tags)
+
+
+def accepted(request: Request, *offered: str) -> str:
+    """The type of these that the caller likes best, the first of equals. Raises Problem 406."""
+    likes = dict.fromkeys(offered, 0.0)
+    for kind in offered:
+        near = 0
+        for part in request.headers.get("accept", "*/*").split(","):
+            name, _, rest = part.partition(";")
+            pattern = name.strip().lower()
+            exact = [pattern in ("", "*/*"), pattern == f"{kind.partition('/')[0]}/*", pattern == kind]
+            weight = re.search(r"q\s*=\s*([01](?:\.\d{0,3})?)", rest)
+            if any(exact) and (rank := 1 + exact.index(True)) > near:
+                near, likes[kind] = rank, float(weight[1]) if weight else 1.0
+    best = max(offered, key=lambda kind: likes[kind])
+    if not likes[best]:
+        raise Problem(406, f"This is there as {' or '.join(offered)}.", kind="not-acceptable")
+    return best
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return Response(text.getvalue(), media_type=CSV)
+
+
+def found_search(request: Request, search_id: str) -> Search:
+    store: Store = request.app.state.store
+    search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
+    if search is None:
+        raise Problem(404, "There is no such search.", "GET /api/v1/searches lists them.", kind="not-found")
+    return search
+
+
+def owned_search(request: Request, search_id: str, who: Caller) -> Search:
+    search = found_search(request, search_id)
+    if search.owner != who.user and not who.may("admin"):
+        raise Problem(403, f"The search is {search.owner}'s.", "Its owner and admins can do this.")
+    return search
+
+
+def note(request: Request, who: Caller, action: str, search_id: str | None = None) -> None:
+    request.app.state.accounts.record(who, action, "done", search_id, address_of(request))

@@ -1,0 +1,66 @@
+"""REST under /api/v1: what this server has: devices, spaces, models and tokens."""
+
+import re
+from dataclasses import asdict
+
+from fastapi import Request
+
+from autotune.service.accounts import Caller, Token
+from autotune.service.answers import Admin, Names, NewToken, SecretToken, Viewer, note, routes
+from autotune.service.problems import Problem
+from autotune.space.file import describe_space, named_spaces
+from autotune.workload.model.builtin import BUILT_IN
+
+router = routes("")
+
+
+@router.get("/devices")
+def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
+    """Devices that this server lends, and the search on each."""
+    state = request.app.state
+    lent = {search.lent: search.id for search in state.store.running()}
+    return [asdict(device) | {"search": lent.get(device.name)} for device in state.devices.devices]
+
+
+@router.get("/spaces")
+def spaces(_who: Viewer) -> list[dict[str, str]]:
+    """Search spaces that a request may name."""
+    return [{"name": name, "description": describe_space(path)} for name, path in named_spaces().items()]
+
+
+@router.get("/models")
+def models(request: Request, _who: Viewer) -> Names:
+    """Models and data that a request may name."""
+    roots = request.app.state.roots
+    built_in = {name: model.description for name, model in BUILT_IN.items()}
+    below = {kind: roots.names(kind) for kind in ("models", "data")}
+    return Names(built_in=built_in, hub=roots.hub, hub_patterns=list(roots.hub_patterns), **below)
+
+
+@router.get("/me")
+def me(who: Viewer) -> Caller:
+    """Whose token this is."""
+    return who
+
+
+@router.get("/tokens")
+def tokens(request: Request, _who: Admin) -> list[Token]:
+    """All tokens, without their secrets."""
+    found: list[Token] = request.app.state.accounts.tokens()
+    return found
+
+
+@router.post("/tokens", status_code=201)
+def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
+    """A new token; its secret is in this answer alone."""
+    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user)
+    note(request, who, f"create token {token.id}")
+    return SecretToken(token=token, secret=secret)
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+def revoke_token(request: Request, who: Admin, token_id: str) -> None:
+    """End a token and its sessions."""
+    if not re.fullmatch("[0-9a-f]{8}", token_id) or not request.app.state.accounts.revoke(token_id):
+        raise Problem(404, "There is no such token.", kind="not-found")
+    note(request, who, f"revoke token {token_id}")
