@@ -30,7 +30,7 @@ from autotune.report.templates import text_of
 from autotune.service import api
 from autotune.service.access import COOKIE, needs, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
-from autotune.service.body import SearchBody
+from autotune.service.body import SearchBody, parse_body
 from autotune.service.problems import InvalidField, Problem, problem_of
 from autotune.service.store import ENDED, QUEUED, RUNNING, Event, Store
 from autotune.space.file import read_yaml
@@ -71,8 +71,9 @@ def speed_text(speed: Interval | None) -> str:
     mean, low, high = speed or (None, None, None)
     if mean is None:
         return "–"
-    is_rough = low is None or high is None or high - low > mean
-    return f"about {three_digits(mean)}" if is_rough else format_interval(mean, low, high)
+    if low is None or high is None or high - low > mean:
+        return f"about {three_digits(mean)}"
+    return format_interval(mean, low, high)
 
 
 def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
@@ -222,7 +223,7 @@ _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC)
 
 def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     """The template with these values, and who sees it."""
-    common = {"request": request, "server": str(request.base_url).rstrip("/")}
+    common: dict[str, Any] = {"request": request, "server": str(request.base_url).rstrip("/")}
     common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "session", None)}
     return HTMLResponse(_templates.get_template(f"{name}.html").render(common | values), status)
 
@@ -309,8 +310,8 @@ def searches(
 ) -> Response:
     """Searches, the newest first."""
     store: Store = request.app.state.store
+    page, following = store.list(state=state or None, owner=owner or None, model=model or None, cursor=cursor)
     filters = {name: value for name, value in (("state", state), ("owner", owner), ("model", model)) if value}
-    page, following = store.list(**filters, cursor=cursor)
     places = {search.id: store.place(search) for search in page if search.state == QUEUED}
     counts = {name: number for name, number in store.count().items() if number}
     return shown(
@@ -348,10 +349,11 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
     try:
         body = _body(values)
         if form.get("do") != "start":
-            return _form(request, values, wanted=api.submit(request, Response(), caller, body, dry_run=True).request)
+            checked: Any = api.submit(request, Response(), caller, body, dry_run=True)
+            return _form(request, values, wanted=checked.request)
         # The same form sent twice is one search, a changed one is another.
-        key = f"{form.get('key', '')[:40]}:{hashlib.sha256(body.model_dump_json().encode()).hexdigest()}"
-        search = api.submit(request, Response(), caller, body, idempotency_key=key)
+        key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
+        search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
         return to(f"/searches/{search['id']}")
     except (RequestValidationError, AutotuneError) as error:
         problem = problem_of(error)
@@ -367,9 +369,9 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
 def _body(values: Mapping[str, str]) -> SearchBody:
     """The body that a form states. Raises InvalidField and RequestValidationError."""
     try:
-        body = read_yaml(values["more"], aliases=False) or {}
-    except yaml.YAMLError as error:
-        raise InvalidField("/more", f"This is no YAML: {' '.join(str(error).split())}.") from error
+        body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
     for name, kind in FIELDS.items():
@@ -458,8 +460,8 @@ def compare(
         for each, speedup in zip(found, speedups, strict=True)
     ]
     different = [name.replace("_", " ") for name in WORK if len({each["request"].get(name) for each in found}) > 1]
-    values = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "cost": cost}
-    return shown(request, "compare", price=price, wrong=wrong, **values)
+    dashed = plotted([1.0], top)
+    return shown(request, "compare", rows=rows, dashed=dashed, different=different, cost=cost, price=price, wrong=wrong)
 
 
 @router.get("/devices")
