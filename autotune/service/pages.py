@@ -1,6 +1,7 @@
 """The page: what the API answers as HTML, rendered here and complete without JavaScript."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -25,7 +26,7 @@ from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api
 from autotune.service.access import COOKIE, needs, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
-from autotune.service.body import SearchBody
+from autotune.service.body import SearchBody, parse_body
 from autotune.service.problems import InvalidField, Problem, problem_of
 from autotune.service.store import ENDED, QUEUED, Store
 from autotune.service.wording import (
@@ -166,7 +167,7 @@ def searches(
 ) -> Response:
     """Searches, the newest first."""
     store: Store = request.app.state.store
-    page, following = store.list(state=state, owner=owner, model=model, cursor=cursor)
+    page, following = store.list(state=state or None, owner=owner or None, model=model or None, cursor=cursor)
     filters = {name: value for name, value in (("state", state), ("owner", owner), ("model", model)) if value}
     places = {search.id: store.place(search) for search in page if search.state == QUEUED}
     counts = {name: number for name, number in store.count().items() if number}
@@ -208,7 +209,7 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
             wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
             return _form(request, values, wanted=wanted.request)
         # The same form sent twice is one search, a changed one is another.
-        key = f"{form.get('key', '')[:40]}:{hashlib.sha256(body.model_dump_json().encode()).hexdigest()}"
+        key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
         search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
         return to(f"/searches/{search['id']}")
     except (RequestValidationError, AutotuneError) as error:
@@ -225,9 +226,9 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
 def _body(values: Mapping[str, str]) -> SearchBody:
     """The body that a form states. Raises InvalidField and RequestValidationError."""
     try:
-        body = read_yaml(values["more"], aliases=False) or {}
-    except yaml.YAMLError as error:
-        raise InvalidField("/more", f"This is no YAML: {' '.join(str(error).split())}.") from error
+        body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
     for name, kind in FIELDS.items():
