@@ -203,7 +203,7 @@ def test_the_same_search_is_shown_as_a_command_and_as_a_call() -> None:
 
 def test_style_and_script_are_served_with_their_types(service: Service) -> None:
     client = service.client()
-    for name, kind in (("report.css", "text/css"), ("page.css", "text/css"), ("live.js", "text/javascript")):
+    for name, kind in (("palette.css", "text/css"), ("page.css", "text/css"), ("live.js", "text/javascript")):
         answer = client.get(f"/static/{name}?abc")
         assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
         assert "max-age" in answer.headers["cache-control"]
