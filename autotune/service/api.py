@@ -1,28 +1,19 @@
 """REST under /api/v1: searches, their events and files, comparisons, and what this server has; `python -m` prints its schema."""
 
-import csv
-import io
 import json
 import re
-import subprocess
-import sys
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, create_model
 
+from autotune.service import answers
 from autotune.service.access import address_of, needs
 from autotune.service.accounts import Caller, Token
-from autotune.service.body import SearchBody, checked, parse_body
+from autotune.service.body import JSON, JsonRoute, SearchBody, checked
 from autotune.service.problems import MEDIA_TYPE, SCHEMA, Problem
 from autotune.service.store import ENDED, QUEUED, RUNNING, Artifact, Event, Search, Store
 from autotune.service.stream import EVERY, Hub, Item
@@ -30,54 +21,10 @@ from autotune.service.stream import MEDIA_TYPE as EVENTS
 from autotune.space.file import describe_space, named_spaces
 from autotune.workload.model.builtin import BUILT_IN
 
-JSON, CSV = "application/json", "text/csv"
-ROOT = "/api/v1"
-MOST_EVENTS = 500
-"""In one answer."""
-COMPARED_S = 120.0
-"""Deadline of a comparison."""
-MOST_COMPARED = 8
-
-SANDBOXED = {
-    "text/html": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts",
-    "image/svg+xml": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox",
-}
-"""Type of a report's file -> its policy: scripts have no rights of this site, and the report's own policy holds too."""
-
-OF_A_TRIAL = ("number", "configuration", "values", "outcome", "reason", "samples_per_second", "peak_bytes", "warnings")
-_HIDDEN = ("version", "interruptions", "not_before", "pid", "pid_started")
-"""Of a search, what is the server's own."""
-
-
-class _Plain(Request):
-    async def json(self) -> Any:
-        try:
-            return parse_body(await self.body())
-        except ValueError as error:
-            raise Problem(400, f"The body is no JSON that can be read: {error}.", kind="invalid-json") from error
-
-
-class _Route(APIRoute):
-    """A route that takes JSON alone, as strictly as `parse_body`."""
-
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            given, kind = request.headers, request.headers.get("content-type", "")
-            has_body = given.get("content-length", "0") != "0" or "transfer-encoding" in given
-            if self.body_field and has_body and kind.partition(";")[0].strip().lower() != JSON:
-                raise Problem(415, f"A body of type {JSON} is needed.", kind="unsupported-media-type")
-            return await handler(_Plain(request.scope, request.receive))
-
-        return handle
-
-
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 router = APIRouter(
-    prefix=ROOT,
-    route_class=_Route,
+    prefix=answers.ROOT,
+    route_class=JsonRoute,
     responses={
         "4XX": {"description": "The request cannot be done as it is", "content": _PROBLEM},
         "503": {"description": "The server cannot do it now", "content": _PROBLEM},
@@ -89,111 +36,8 @@ Submitter = Annotated[Caller, Depends(needs("submitter"))]
 Admin = Annotated[Caller, Depends(needs("admin"))]
 After = Annotated[int | None, Query(ge=0, lt=2**31)]
 LastEvent = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, lt=2**31)]
-Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]
+Limit = Annotated[int, Query(ge=1, le=answers.MOST_EVENTS)]
 Text = Annotated[str | None, Query(max_length=300, pattern=r"^[^\x00]*$")]
-
-
-# What is answered -------------------------------------------------------------------------------------------------
-
-_kinds: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Search).items() if name not in _HIDDEN}
-_kinds |= {
-    "state": (Literal[(QUEUED, RUNNING, *ENDED)], ...),
-    "place": (int | None, ...),
-    "links": (dict[str, str], ...),
-}  # type: ignore[valid-type]
-ShownSearch = create_model("Search", **_kinds)
-
-
-class CheckedRequest(BaseModel):
-    """What a dry run would have submitted."""
-
-    model_config = ConfigDict(extra="forbid")
-    request: dict[str, Any]
-
-
-class ShownEvent(BaseModel):
-    """An event of a search; `id` counts within the search, or over all of them in `/events`."""
-
-    id: int
-    search: str
-    kind: str
-    at: datetime
-    body: dict[str, Any]
-
-
-class Cancel(BaseModel):
-    """now: without waiting for the running probe."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    now: bool = False
-
-
-class NewToken(BaseModel):
-    """days: after which it expires; null: never."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    user: str
-    role: Literal["viewer", "submitter", "admin", "metrics"]
-    days: float | None = 90.0
-
-
-class SecretToken(BaseModel):
-    """A new token with its secret, which is shown this once."""
-
-    token: Token
-    secret: str
-
-
-class Names(BaseModel):
-    """What a request may name; hub: off, cached or online."""
-
-    built_in: dict[str, str]
-    models: list[str]
-    data: list[str]
-    hub: str
-    hub_patterns: list[str]
-
-
-def shown(search: Search, place: int | None = None) -> dict[str, Any]:
-    """A search as it is answered."""
-    values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
-    here = f"{ROOT}/searches/{search.id}"
-    links = {"self": here} | {name: f"{here}/{name}" for name in ("events", "trials", "files")}
-    return values | {"place": place, "links": links | ({"result": f"{here}/result"} if search.result else {})}
-
-
-def _fresh(request: Request, response: Response, tag: str) -> bool:
-    """Whether the caller has this version already; else its tag is sent."""
-    response.headers["ETag"] = f'"{tag}"'
-    response.headers["Cache-Control"] = "private, no-cache"
-    tags = (given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(","))
-    return any(given in ("*", f'"{tag}"') for given in tags)
-
-
-def _accepted(request: Request, *offered: str) -> str:
-    """The type of these that the caller likes best, the first of equals. Raises Problem 406."""
-    likes = dict.fromkeys(offered, 0.0)
-    for kind in offered:
-        near = 0
-        for part in request.headers.get("accept", "*/*").split(","):
-            name, _, rest = part.partition(";")
-            pattern = name.strip().lower()
-            exact = [pattern in ("", "*/*"), pattern == f"{kind.partition('/')[0]}/*", pattern == kind]
-            weight = re.search(r"q\s*=\s*([01](?:\.\d{0,3})?)", rest)
-            if any(exact) and (rank := 1 + exact.index(True)) > near:
-                near, likes[kind] = rank, float(weight[1]) if weight else 1.0
-    best = max(offered, key=lambda kind: likes[kind])
-    if not likes[best]:
-        raise Problem(406, f"This is there as {' or '.join(offered)}.", kind="not-acceptable")
-    return best
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> Response:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return Response(text.getvalue(), media_type=CSV)
 
 
 def _found(request: Request, search_id: str) -> Search:
@@ -228,26 +72,26 @@ def submit(
     body: SearchBody,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
-) -> ShownSearch | CheckedRequest:  # type: ignore[valid-type]
+) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
     state = request.app.state
     wanted = checked(body, state.roots, who, state.devices.names)
     if dry_run:
         response.status_code = 200
-        return CheckedRequest(request=wanted)
+        return answers.CheckedRequest(request=wanted)
     name = body.name or f"{body.model} {body.global_batch_size}"
     search, is_new = state.store.submit(who.user, name, wanted, priority=body.priority, idempotency_key=idempotency_key)
     if is_new:
         _note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"{ROOT}/searches/{search.id}"
+    response.headers["Location"] = f"{answers.ROOT}/searches/{search.id}"
     return _answer(request, response, search)
 
 
 def _answer(request: Request, response: Response, search: Search) -> Any:
     place = request.app.state.store.place(search)
-    is_known = _fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
-    return Response(status_code=304, headers=dict(response.headers)) if is_known else shown(search, place)
+    is_known = answers.fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
+    return Response(status_code=304, headers=dict(response.headers)) if is_known else answers.shown(search, place)
 
 
 @router.get("/searches")
@@ -260,31 +104,33 @@ def searches(
     model: Text = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
     cursor: Text = None,
-) -> list[ShownSearch]:  # type: ignore[valid-type]
+) -> list[answers.ShownSearch]:
     """Searches, newest first, without requests and results; the header Link names the next page."""
     page, following = request.app.state.store.list(state=state, owner=owner, model=model, limit=limit, cursor=cursor)
     if following:
         url = request.url.include_query_params(cursor=following)
         response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return [shown(search) for search in page]
+    return [answers.shown(search) for search in page]
 
 
-@router.get("/searches/{search_id}", response_model=ShownSearch, responses={304: {"description": "As it was"}})
+@router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
 def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
     return _answer(request, response, _found(request, search_id))
 
 
-@router.post("/searches/{search_id}/cancel", status_code=202, response_model=ShownSearch)
-def cancel(request: Request, response: Response, who: Submitter, search_id: str, body: Cancel | None = None) -> Any:
+@router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)
+def cancel(
+    request: Request, response: Response, who: Submitter, search_id: str, body: answers.Cancel | None = None
+) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    search = _owned(request, search_id, who)
-    search = request.app.state.store.cancel(search.id, body is not None and body.now)
+    wish = body is not None and body.now
+    search = request.app.state.store.cancel(_owned(request, search_id, who).id, wish)
     _note(request, who, "cancel", search.id)
     return _answer(request, response, search)
 
 
-@router.post("/searches/{search_id}/resume", status_code=202, response_model=ShownSearch)
+@router.post("/searches/{search_id}/resume", status_code=202, response_model=answers.ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
     search = request.app.state.store.resume(_owned(request, search_id, who).id)
@@ -312,26 +158,26 @@ def _event(event: Event, number: int) -> dict[str, Any]:
     return {"id": number, "search": event.search_id, "kind": event.kind, "at": event.at, "body": event.body}
 
 
-@router.get("/searches/{search_id}/events", response_model=list[ShownEvent], responses=_STREAM)
+@router.get("/searches/{search_id}/events", response_model=list[answers.ShownEvent], responses=_STREAM)
 async def events(
     request: Request,
     who: Viewer,
     search_id: str,
     after: After = None,
-    limit: Limit = MOST_EVENTS,
+    limit: Limit = answers.MOST_EVENTS,
     last: LastEvent = None,
 ) -> Any:
     """A search's events after the given one: a stream, or a page of them where JSON is accepted."""
     store: Store = request.app.state.store
     await run_in_threadpool(_found, request, search_id)
     start = last if last is not None else after or 0
-    if _accepted(request, EVENTS, JSON) == JSON:
+    if answers.accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
         search = store.read(search_id)  # before the events: of an ended search they are all there
-        found = store.events(search_id, after, MOST_EVENTS)
-        is_last = search is None or (search.state in ENDED and len(found) < MOST_EVENTS)
+        found = store.events(search_id, after, answers.MOST_EVENTS)
+        is_last = search is None or (search.state in ENDED and len(found) < answers.MOST_EVENTS)
         return [(event.seq, event.kind, event.body) for event in found], is_last
 
     if last is not None and await run_in_threadpool(read, last) == ([], True):
@@ -340,18 +186,18 @@ async def events(
     return hub.stream(who.token_id, search_id, start, read)
 
 
-@router.get("/events", response_model=list[ShownEvent], responses=_STREAM)
+@router.get("/events", response_model=list[answers.ShownEvent], responses=_STREAM)
 async def changes(
-    request: Request, who: Viewer, after: After = None, limit: Limit = MOST_EVENTS, last: LastEvent = None
+    request: Request, who: Viewer, after: After = None, limit: Limit = answers.MOST_EVENTS, last: LastEvent = None
 ) -> Any:
     """Changes of all searches' states after the given one; a stream without it begins with the next change."""
     store: Store = request.app.state.store
     start = last if last is not None else after
-    if _accepted(request, EVENTS, JSON) == JSON:
+    if answers.accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.id) for event in await run_in_threadpool(store.changes, start or 0, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
-        found = store.changes(after, MOST_EVENTS)
+        found = store.changes(after, answers.MOST_EVENTS)
         return [(event.id, event.kind, {"search": event.search_id, **event.body}) for event in found], False
 
     start = await run_in_threadpool(store.last_change) if start is None else start
@@ -362,28 +208,15 @@ async def changes(
 # Reports ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/searches/{search_id}/trials", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
+@router.get("/searches/{search_id}/trials", responses={200: {"content": {answers.CSV: {"schema": {"type": "string"}}}}})
 def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any]]:
     """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
     store, search = request.app.state.store, _found(request, search_id)
-    kind = _accepted(request, JSON, CSV)
-    if kind == CSV and (file := store.artifact(search.id, "trials.csv")):
-        return served(file, request)  # type: ignore[return-value]
-    rows: dict[int, dict[str, Any]] = {}
-    after, found = 0, [None]
-    while found:
-        found = store.events(search.id, after, MOST_EVENTS)
-        for event in found:
-            after = event.seq
-            if event.kind in ("trial", "confirmed"):
-                rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
-    return list(rows.values()) if kind == JSON else _csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    speed = dict(zip(("samples_per_second", "low", "high"), row["samples_per_second"] or [], strict=False))
-    flat = {name: value for name, value in row.items() if name not in ("values", "samples_per_second", "warnings")}
-    return flat | speed | {"warnings": "; ".join(row["warnings"] or [])} | (row["values"] or {})
+    kind = answers.accepted(request, JSON, answers.CSV)
+    if kind == answers.CSV and (file := store.artifact(search.id, "trials.csv")):
+        return answers.served(file, request)  # type: ignore[return-value]
+    rows = answers.trial_rows(store, search.id)
+    return rows if kind == JSON else answers.as_csv([answers.flat(row) for row in rows])  # type: ignore[return-value]
 
 
 @router.get("/searches/{search_id}/result")
@@ -423,22 +256,7 @@ def _file(request: Request, search_id: str, name: str) -> Response:
     file = request.app.state.store.artifact(search.id, name) if re.fullmatch(r"[\w.-]{1,100}", name) else None
     if file is None:
         raise Problem(404, "There is no such file.", kind="not-found")
-    return served(file, request)
-
-
-def served(file: tuple[Artifact, bytes], request: Request) -> Response:
-    """A file of a report as an answer, in which no script has rights of this site."""
-    artifact, content = file
-    is_shown = artifact.media_type in SANDBOXED or artifact.media_type in ("text/plain", JSON)
-    headers = {"Content-Disposition": f'{"inline" if is_shown else "attachment"}; filename="{artifact.name}"'}
-    if artifact.media_type in SANDBOXED:
-        headers["Content-Security-Policy"] = SANDBOXED[artifact.media_type]
-    response = Response(content, media_type=artifact.media_type, headers=headers)
-    return (
-        Response(status_code=304, headers={"ETag": response.headers["ETag"]})
-        if _fresh(request, response, artifact.sha256)
-        else response
-    )
+    return answers.served(file, request)
 
 
 # Comparisons ------------------------------------------------------------------------------------------------------
@@ -447,35 +265,15 @@ _alone = CapacityLimiter(1)
 """Comparisons at once: they need pandas, a process each, and a core that a search may be measuring on."""
 
 
-@router.get("/comparisons", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
+@router.get("/comparisons", responses={200: {"content": {answers.CSV: {"schema": {"type": "string"}}}}})
 async def comparisons(
-    request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=MOST_COMPARED)]
+    request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=8)]
 ) -> list[dict[str, Any]]:
     """Ended searches side by side: a row each, as `autotune compare` has them."""
-    kind = _accepted(request, JSON, CSV)
+    kind = answers.accepted(request, JSON, answers.CSV)
     found = [await run_in_threadpool(_found, request, search_id) for search_id in dict.fromkeys(search)]
-    rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
-    return rows if kind == JSON else _csv(rows)  # type: ignore[return-value]
-
-
-def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
-    """Rows of `autotune compare`, which call a study by its search's id. Raises Problem 409 where it cannot be compared."""
-    with tempfile.TemporaryDirectory() as place:
-        folders = []
-        for search in searches:
-            if (file := store.artifact(search.id, "study.tar.gz")) is None:
-                raise Problem(
-                    409, f"The search {search.id} has no study to compare.", "Compare searches that are done."
-                )
-            with tarfile.open(fileobj=io.BytesIO(file[1])) as archive:
-                archive.extractall(Path(place) / search.id, filter="data")
-            folders.append(str(Path(place) / search.id))
-        command = ("nice", "-n", "19", sys.executable, "-m", "autotune", "compare", *folders, "--json")
-        answer = json.loads(subprocess.run(command, capture_output=True, timeout=COMPARED_S).stdout)
-    if "error" in answer:
-        raise Problem(409, answer["error"]["message"].replace(f"{place}/", ""), answer["error"]["advice"])
-    rows: list[dict[str, Any]] = answer["studies"]
-    return rows
+    rows = await to_thread.run_sync(answers.compared, request.app.state.store, found, limiter=_alone)
+    return rows if kind == JSON else answers.as_csv(rows)  # type: ignore[return-value]
 
 
 # The server -------------------------------------------------------------------------------------------------------
@@ -496,12 +294,12 @@ def spaces(_who: Viewer) -> list[dict[str, str]]:
 
 
 @router.get("/models")
-def models(request: Request, _who: Viewer) -> Names:
+def models(request: Request, _who: Viewer) -> answers.Names:
     """Models and data that a request may name."""
     roots = request.app.state.roots
     built_in = {name: model.description for name, model in BUILT_IN.items()}
     below = {kind: roots.names(kind) for kind in ("models", "data")}
-    return Names(built_in=built_in, hub=roots.hub, hub_patterns=list(roots.hub_patterns), **below)
+    return answers.Names(built_in=built_in, hub=roots.hub, hub_patterns=list(roots.hub_patterns), **below)
 
 
 @router.get("/me")
@@ -518,11 +316,11 @@ def tokens(request: Request, _who: Admin) -> list[Token]:
 
 
 @router.post("/tokens", status_code=201)
-def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
+def create_token(request: Request, who: Admin, body: answers.NewToken) -> answers.SecretToken:
     """A new token; its secret is in this answer alone."""
     token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user)
     _note(request, who, f"create token {token.id}")
-    return SecretToken(token=token, secret=secret)
+    return answers.SecretToken(token=token, secret=secret)
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
@@ -535,9 +333,7 @@ def revoke_token(request: Request, who: Admin, token_id: str) -> None:
 
 def document() -> dict[str, Any]:
     """The OpenAPI document of these routes."""
-    app = FastAPI(
-        title="autotune", version="1", description="Searches for the fastest training configuration, as a service."
-    )
+    app = FastAPI(title="autotune", version="1", description="Searches for the fastest training configuration.")
     app.include_router(router)
     schema = app.openapi()
     schema["components"]["schemas"]["Problem"] = SCHEMA
