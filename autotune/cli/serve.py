@@ -64,7 +64,9 @@ def serve(
         options["keep"] = options.pop("keep_days", None)
         if devices is not None:
             options["devices"] = [name.strip() for name in devices.split(",")]
-        frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+        }
         serve(Settings(**frozen), command.json if as_json else _announce)
 
 
@@ -119,7 +121,7 @@ def token(
         from autotune.service.server import Settings
         from autotune.service.tables import open_database
 
-        place = {"state": Path(state)} if state else {}
+        place: dict[str, Any] = {"state": Path(state)} if state else {}
         accounts = Accounts(open_database(Settings(**place, database=database).database_url))
         if action == "create":
             made, secret = accounts.create(name or "", role, days, "command line")

@@ -57,8 +57,11 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
     }
-    begin(result, folder)
-    return write_report(Path(folder), result, ended)
+    begin(replace(result, finished=""), folder)
+    write_report(Path(folder), result, ended)
+    if result.finished:  # last: a search that was killed before it writes its report again
+        begin(result, folder)
+    return Path(folder)
 
 
 def fields_of_saved(folder: str | Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ AutotuneError              1    something failed
 ├── StorageFailed          1    the report folder cannot be written
 ├── ProbeHostFailed        1    the process that starts probes died or refuses to fork
 ├── TracingFailed          1    the memory of a model cannot be estimated
+├── ServerFailed           1    a server of `autotune serve` cannot be reached, or cannot answer now
 ├── TimeIsOver             1    the time limit ended before the baseline was measured
 └── SearchFailed           1    the baseline crashed, a crash repeated itself, or no trial completed
 """
@@ -85,6 +86,10 @@ class ProbeHostFailed(AutotuneError):
 
 class TracingFailed(AutotuneError):
     """The memory of a model cannot be estimated: its step cannot be traced."""
+
+
+class ServerFailed(AutotuneError):
+    """A server of `autotune serve` cannot be reached, or cannot answer now."""
 
 
 class TimeIsOver(AutotuneError):

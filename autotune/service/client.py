@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from autotune.core import errors
-from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
+from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def connect(url: str, token: str | None = None) -> "Client":
 
 
 class Client:
-    """Searches on one server. Every method raises InvalidRequest for what the server refuses, AutotuneError where it is out of
-    reach."""
+    """Searches on one server. Every method raises InvalidRequest for what the server refuses, ServerFailed where it is out of
+    reach or cannot answer now."""
 
     def __init__(self, url: str, token: str) -> None:
         try:
@@ -105,6 +105,7 @@ class Client:
             base_url=f"{url}{API}",
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(30.0, read=SILENCE_S),
+            limits=httpx2.Limits(max_keepalive_connections=0),  # nothing stays open that somebody would have to close
             event_hooks={"response": [self._check]},
         )
         self._lost = httpx2.TransportError
@@ -185,7 +186,7 @@ class Client:
         from autotune.report import FILES
 
         search, output_dir = self.read(search_id), Path(output_dir)
-        names = {file["name"] for file in self._ask("GET", f"/searches/{search_id}/files")}
+        names = {file["name"] for file in self._sent("GET", f"/searches/{search_id}/files").json()}
         folder = None
         if ARCHIVE in names:
             output_dir.mkdir(parents=True, exist_ok=True)
@@ -216,8 +217,9 @@ class Client:
     def _file(self, search_id: str, name: str) -> bytes:
         return self._sent("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}).content
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
-        return self._sent(method, path, **options).json()
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._sent(method, path, **options).json()
+        return answer
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
         for wait in (*RETRIES_S, None):
@@ -229,8 +231,8 @@ class Client:
                 sleep(wait)
         raise AssertionError("unreachable")
 
-    def _out_of_reach(self, error: Exception) -> AutotuneError:
-        return AutotuneError(
+    def _out_of_reach(self, error: Exception) -> ServerFailed:
+        return ServerFailed(
             f"The server at {self.url} cannot be reached: {error}.", "Check the address and that it runs."
         )
 
@@ -250,7 +252,7 @@ class Client:
         if response.status_code == 401:
             advice = f"Run: autotune login {self.url}"
         of_request = response.status_code < 500 and response.status_code not in (409, 429)
-        raise (InvalidRequest if of_request else AutotuneError)(message, advice)
+        raise (InvalidRequest if of_request else ServerFailed)(message, advice)
 
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:

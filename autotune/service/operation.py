@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -27,10 +27,10 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import autotune
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
 from autotune.service.store import ENDED, RUNNING
@@ -45,6 +45,7 @@ LEAST_FREE_BYTES = 2**30
 OFTEN = ("/livez", "/readyz", "/metrics")
 """Paths that other programs ask for every few seconds: logged only where they fail."""
 
+METHODS = ("GET", "HEAD", "POST", "DELETE")
 SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 """Buckets of waits and searches, in seconds."""
 
@@ -60,9 +61,11 @@ def log_to_stderr(log_format: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    ends: list[Any] = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    # Tracebacks as text: the other forms hold local variables, and so bodies and tokens.
+    ends: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     if log_format == "text":
-        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        plain = structlog.dev.plain_traceback
+        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -70,6 +73,7 @@ def log_to_stderr(log_format: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -115,14 +119,15 @@ class RequestLog:
             seconds = time.perf_counter() - started
             if not streams:
                 route = getattr(scope.get("route"), "path", "none")
-                self._metrics.http.labels(route, scope["method"], status).observe(seconds)
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                self._metrics.http.labels(route, method, status).observe(seconds)
             self._metrics.refused.inc(status == 401)
             if status >= 400 or scope["path"] not in OFTEN:
                 caller = getattr(request.state, "caller", None)
                 log.info(
                     "request",
                     method=scope["method"],
-                    path=scope["path"],
+                    path=scope["path"][:200],
                     status=status,
                     seconds=round(seconds, 4),
                     remote=scope["client"] and scope["client"][0],
@@ -138,13 +143,14 @@ class Metrics:
 
     def __init__(self, state: Any) -> None:
         self._state, self._lock = state, threading.Lock()
+        self._last = state.store.last_change()
         self.registry = CollectorRegistry()
+        self.registry.register(self)  # first: it counts what those below show
         known: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**known)
-        Gauge("autotune_build_info", "Version", ["version"], **known).labels(autotune.__version__).set(1)
-        self.http = Histogram(
-            "autotune_http_seconds", "Answers, without streams", ["route", "method", "status"], **known
-        )
+        Gauge("autotune_build_info", "Version", ["version"], **known).labels(sys.modules["autotune"].__version__).set(1)
+        labels, buckets = ["route", "method", "status"], (0.005, 0.02, 0.1, 0.5, 2, 10)
+        self.http = Histogram("autotune_http_seconds", "Answers, without streams", labels, buckets=buckets, **known)
         self.refused = Counter("autotune_auth_failures", "Requests without a valid token", **known)
         self._ended = Counter("autotune_searches_ended", "Searches that ended", ["end"], **known)
         self._probes = Counter("autotune_probes", "Probes that ended", ["outcome"], **known)
@@ -155,36 +161,25 @@ class Metrics:
         self._durations = Histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS, **known)
         errors = Counter("autotune_database_errors", "Statements that the database refused", **known)
         sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
-        self._last = state.store.last_change()
-        self.registry.register(self)  # type: ignore[arg-type]
 
-    def describe(self) -> list[Any]:
-        """Nothing: what `collect` names changes with the searches."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """The numbers of this moment."""
-        state = self._state
-        searches = GaugeMetricFamily("autotune_searches", "Searches by state", labels=["state"])
-        for name, number in state.store.count().items():
-            searches.add_metric([name], number)
-        yield searches
-        devices = GaugeMetricFamily("autotune_devices", "Devices by use", labels=["state"])
-        running = len(state.store.running())
-        devices.add_metric(["lent"], running)
-        devices.add_metric(["free"], len(state.devices.names) - running)
-        yield devices
-        yield GaugeMetricFamily("autotune_streams", "Open streams of events", state.hub.streams)
-        free = shutil.disk_usage(state.settings.state).free
-        yield GaugeMetricFamily("autotune_state_free_bytes", "Free bytes of the state folder", free)
-        turn = time.monotonic() - state.dispatcher.ticked_at
-        yield GaugeMetricFamily("autotune_dispatcher_turn_age_seconds", "Seconds since its last turn", turn)
-
-    def text(self) -> bytes:
-        """All of them as Prometheus reads it."""
-        with self._lock:
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The numbers of this moment, those of the database only while it answers."""
+        state, running = self._state, 0
+        plain = {
+            "streams": state.hub.streams,
+            "state_free_bytes": shutil.disk_usage(state.settings.state).free,
+            "dispatcher_turn_age_seconds": time.monotonic() - state.dispatcher.ticked_at,
+        }
+        with contextlib.suppress(StorageFailed), self._lock:
             self._count_events()
-            return generate_latest(self.registry)
+            searches = GaugeMetricFamily("autotune_searches", "Searches by state", labels=["state"])
+            for name, number in state.store.count().items():
+                searches.add_metric([name], number)
+                running += number if name == RUNNING else 0
+            plain |= {"devices_lent": running, "devices": len(state.devices.names)}
+            yield searches
+        for name, number in plain.items():
+            yield GaugeMetricFamily(f"autotune_{name}", name.replace("_", " ").capitalize(), number)
 
     def _count_events(self) -> None:
         """Count what happened since the last time; the table of events is the only source."""
@@ -199,22 +194,21 @@ class Metrics:
             if kind == "trial":
                 self._probes.labels(body["outcome"]).inc()
                 continue
-            state, attempt = body["state"], body["attempt"]
-            search = self._state.store.read(search_id)
+            state, search = body["state"], self._state.store.read(search_id)
             if state in ENDED:
                 self._ended.labels(state).inc()
                 if search and search.started_at and search.ended_at:
                     self._durations.observe((search.ended_at - search.started_at).total_seconds())
-            elif state == RUNNING and attempt == 1 and search and search.started_at:
+            elif state == RUNNING and body["attempt"] == 1 and search and search.started_at:
                 self._waits.observe((search.started_at - search.created_at).total_seconds())
-            elif state != RUNNING and attempt > 0:
+            elif body.get("reason"):
                 self._restarts.inc()
 
 
 @router.get("/metrics", dependencies=[Depends(needs("metrics"))])
 def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/livez")

@@ -94,10 +94,12 @@ def _search(options: dict[str, Any], events: "Events", cancelled: threading.Even
 
 
 def problem(error: Exception) -> dict[str, str]:
-    """An error as plain data: its type, message and advice, options as on the command line."""
+    """An error as plain data: its type in `autotune.core.errors`, message and advice, options as on the command line."""
     written = (str(error) or "No further details.", "See the traceback in the search's log.")
     message, advice = error.written if isinstance(error, AutotuneError) else written
-    return {"type": type(error).__name__, "message": scrubbed(message), "advice": scrubbed(advice)}
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == AutotuneError.__module__]
+    kind = kinds[0] if kinds else type(error).__name__
+    return {"type": kind, "message": scrubbed(message), "advice": scrubbed(advice)}
 
 
 class Events:

@@ -18,8 +18,8 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import start_http_server
 
-import autotune
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import Accounts
@@ -98,14 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
     Raises StorageFailed for a state folder or database that cannot be used, or that another server uses; InvalidRequest
     for devices that are not there.
     """
-    app = FastAPI(
-        title="autotune",
-        version=autotune.__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        lifespan=_lifespan,
-    )
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan)
     state = app.state
     with contextlib.ExitStack() as stack:
         _make_private(settings.state)
@@ -119,7 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
 
         state.settings, state.engine, state.hub = settings, engine, Hub()
         state.store, state.accounts = Store(engine, changed), Accounts(engine)
-        state.devices = Devices.named(settings.devices)
+        state.devices = Devices(settings.devices)
         state.roots = Roots(dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns)
         keep = None if settings.keep is None else timedelta(days=settings.keep)
         state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)
@@ -162,7 +155,16 @@ def _log_failure(dispatching: "asyncio.Task[None]") -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, whose streams of events end when it stops, and which a second Ctrl-C ends wherever it is."""
+    """uvicorn's server, which is announced once signals end it as they should, whose streams of events end when it stops,
+    and which a second Ctrl-C ends wherever it is."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
@@ -199,9 +201,15 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> Non
             raise InvalidRequest(
                 f"The TLS certificate cannot be used: {error}.", "Check --tls-cert and --tls-key."
             ) from error
-        url = settings.url(listener.getsockname()[1])
-        announce({"url": url, "state": str(settings.state), "token": app.state.accounts.first_admin()})
-        server = _Server(config)
+        if settings.metrics_port is not None:
+            try:
+                start_http_server(settings.metrics_port, "127.0.0.1", app.state.metrics.registry)
+            except OSError as error:
+                raise InvalidRequest(
+                    f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
+                ) from error
+        facts = {"url": settings.url(listener.getsockname()[1]), "state": str(settings.state)}
+        server = _Server(config, lambda: announce(facts | {"token": app.state.accounts.first_admin()}))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises the signal again after the end

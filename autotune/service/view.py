@@ -46,7 +46,8 @@ def _configuration(values: Mapping[str, Any] | None) -> Configuration | None:
     if values is None:
         return None
     settings = tuple(item for item in values.items() if item[0] not in SIZES)
-    return Configuration(*(values[name] for name in SIZES), settings)
+    micro, accumulation, ranks = (values[name] for name in SIZES)
+    return Configuration(micro, accumulation, ranks, settings)
 
 
 class _Outcome(str):

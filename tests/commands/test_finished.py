@@ -20,6 +20,7 @@ from autotune.core.errors import NothingFits
 from autotune.core.io import read_json, write_json
 from autotune.core.request import tuning_request
 from autotune.probe.recorded import RecordedHost
+from autotune.report import files
 from tests.conftest import RECORDED
 
 ASKED: dict[str, Any] = {"sequence_length": 32, "device": "cpu", "n_trials": 3, "no_history": True}
@@ -70,6 +71,30 @@ def test_the_same_request_is_answered_with_what_is_stored_and_starts_nothing(fin
     assert again.to_dict() == finished.to_dict()
     assert again.stop_reason == finished.stop_reason
     assert {path: path.stat().st_mtime_ns for path in Path("reports").rglob("*")} == before
+
+
+def test_a_search_that_ended_while_it_wrote_its_report_writes_it_again(
+    finished: TuningResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = files._write_whole
+
+    def killed(path: Path, content: bytes) -> None:
+        if path.name == "report.html":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    assert finished.folder is not None
+    (finished.folder / "report.html").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finished.save(finished.folder)
+    assert stored_answer() is None
+    again, kinds = searched()
+    assert "probing" not in kinds
+    assert again.best == finished.best
+    assert (finished.folder / "report.html").exists()
+    assert stored_answer() is not None
 
 
 def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finished: TuningResult) -> None:

@@ -1,14 +1,7 @@
-"""A dispatcher in a thread of a test, or as a process of its own that a test kills.
-
-python -m tests.service.dispatching URL STATE REPLAYING: dispatches the searches of this database until SIGTERM.
-"""
+"""A dispatcher in a thread of a test, and what must hold of the searches that it has run."""
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +13,6 @@ from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
 from autotune.service.store import ENDED, Search, Store
-from autotune.service.tables import hold_database, open_database
 from autotune.study.store import locked
 from tests.service.searches import Replaying
 
@@ -70,6 +62,14 @@ def ended(store: Store, search_id: str) -> Search:
     return when(store, search_id, lambda search: search.state in ENDED)
 
 
+def cancelled(store: Store, dispatcher: Dispatcher, *searches: str) -> None:
+    """Have these searches end now."""
+    for search_id in searches:
+        store.cancel(search_id, now=True)
+        dispatcher.wake()
+        ended(store, search_id)
+
+
 def states(store: Store, search_id: str) -> list[str]:
     return [event.body["state"] for event in store.events(search_id) if event.kind == "state"]
 
@@ -79,50 +79,38 @@ def trials_of(store: Store, search_id: str) -> list[int]:
     return [event.body["number"] for event in store.events(search_id, limit=5000) if event.kind == "trial"]
 
 
-def check_ended_once(store: Store, state: Path, search: Search) -> None:
-    """It has one end, each trial and round of its folder as one event, its files, and nobody holds its folder."""
+def faults(store: Store, state: Path, search: Search) -> list[str]:
+    """What is wrong with a search that has ended `done` or `cancelled`; empty where it has one end, each trial and round of
+    its folder as one event, its result and its files, and nobody holds its folder."""
     events = store.events(search.id, limit=5000)
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert [event.body["state"] for event in events if event.kind == "state"].count(search.state) == 1
-    assert (events[-1].kind, events[-1].body["state"]) == ("state", search.state)
-    assert len({event.key for event in events}) == len(events)
-    folder = state / "searches" / search.id / "study"
-    result = TuningResult.load(folder)
-    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
-    assert sorted(trials_of(store, search.id)) == list(range(len(result.trials)))
-    rounds = [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
-    assert sorted(event.key for event in events if event.kind == "confirmed") == sorted(rounds)
-    assert search.result == {name: value for name, value in result.to_dict().items() if name != "folder"}
-    names = {artifact.name for artifact in store.artifacts(search.id)}
-    assert names >= {"report.html", "result.json", "request.json", "study.tar.gz"}
-    for name in ("report.html", "result.json"):
-        kept = store.artifact(search.id, name)
-        assert kept is not None
-        assert kept[1] == (folder / name).read_bytes()
-    with locked(folder):
-        pass
+    keys = [event.key for event in events]
+    ends = [event.body["state"] for event in events if event.kind == "state"]
+    study = state / "searches" / search.id / "study"
+    result = TuningResult.load(study)
+    wanted = [f"trial:{trial.number}" for trial in result.trials]
+    wanted += [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
+    sent = [key for key in keys if key.startswith(("trial:", "round:"))]
+    kept = {
+        artifact.name: (store.artifact(search.id, artifact.name) or (None, b""))[1]
+        for artifact in store.artifacts(search.id)
+    }
+    checks = {
+        "lost: events have gaps": [event.seq for event in events] == list(range(1, len(events) + 1)),
+        "lost: its end": bool(ends) and ends[-1] == search.state and keys[-1].startswith("state:"),
+        "lost: trials have gaps": [trial.number for trial in result.trials] == list(range(len(result.trials))),
+        f"lost: events {sorted({*wanted} - {*sent})}": {*wanted} <= {*sent},
+        f"lost: measurements {sorted({*sent} - {*wanted})}": {*sent} <= {*wanted},
+        "lost: its result": (search.result or {}) | {"folder": None} == result.to_dict() | {"folder": None},
+        f"lost: files of {sorted(kept)}": {"report.html", "result.json", "request.json", "study.tar.gz"} <= {*kept},
+        "doubled: events": len({*keys}) == len(keys),
+        "doubled: ends": ends.count(search.state) == 1,
+    }
+    changed = [name for name in kept if (study / name).exists() and kept[name] != (study / name).read_bytes()]
+    checks[f"lost: content of {changed}"] = not changed
+    with locked(study):
+        return [fault for fault, is_right in checks.items() if not is_right]
 
 
-def serve(url: str, state: Path, replaying: Replaying) -> subprocess.Popen[bytes]:
-    """The process of below."""
-    words = [sys.executable, "-m", "tests.service.dispatching", url, str(state), str(replaying.folder)]
-    with (state / "serve.log").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | {"AUTOTUNE_TEST": str(state)})
-
-
-async def _dispatch(dispatcher: Dispatcher) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await dispatcher.run()
-
-
-def main() -> None:
-    url, state, replaying = sys.argv[1], Path(sys.argv[2]), Replaying(Path(sys.argv[3]))
-    engine = open_database(url)
-    with hold_database(engine, state), contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_dispatch(dispatcher_of(Store(engine), state, replaying)))
-
-
-if __name__ == "__main__":
-    main()
+def check_ended_once(store: Store, state: Path, search: Search) -> None:
+    """It has no faults."""
+    assert faults(store, state, search) == []

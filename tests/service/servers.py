@@ -38,7 +38,8 @@ class Server:
     def http(self) -> httpx2.Client:
         """What asks it as its admin."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60)
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, limits=limits)
 
     @property
     def log(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.core.errors import AutotuneError, InvalidRequest
+from autotune.core.errors import AutotuneError, InvalidRequest, ServerFailed
 from autotune.service import client
 from autotune.service.client import connect, save_token, tokens_file
 from autotune.study.plan import Progress
@@ -141,7 +141,7 @@ def test_options_that_cannot_travel_are_refused_before_anything_is_sent(option: 
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, InvalidRequest), (404, InvalidRequest), (422, InvalidRequest), (429, AutotuneError)]
+    ("status", "kind"), [(401, InvalidRequest), (404, InvalidRequest), (422, InvalidRequest), (429, ServerFailed)]
 )
 def test_a_refusal_is_an_error_with_its_detail_advice_and_fields(status: int, kind: type[AutotuneError]) -> None:
     errors = [{"pointer": "/fix/presicion", "detail": "unknown setting"}]
@@ -156,7 +156,7 @@ def test_a_refusal_is_an_error_with_its_detail_advice_and_fields(status: int, ki
 def test_a_server_out_of_reach_is_one_message() -> None:
     with answering() as server:
         pass
-    with pytest.raises(AutotuneError, match="cannot be reached"):
+    with pytest.raises(ServerFailed, match="cannot be reached"):
         server.client.read("abc")
 
 

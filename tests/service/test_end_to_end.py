@@ -141,7 +141,7 @@ def test_the_client_s_result_is_the_server_s_and_a_study_as_any_other(server: Se
 
 def test_nothing_that_fits_is_the_same_error_as_without_a_server(server: Server, tmp_path: Path) -> None:
     client = autotune.connect(server.url, server.token)
-    with pytest.raises(NothingFits, match="Report so far"):
+    with pytest.raises(NothingFits, match="a limit of 1 MiB"):
         client.search("bert-mini", 16, watch=False, output_dir=tmp_path, memory_limit="1MiB", **OPTIONS)
 
 

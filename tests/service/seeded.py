@@ -1,0 +1,93 @@
+"""Searches in every state, with what runners send and leave of a study."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.commands.result import TuningResult
+from autotune.service import pages
+from autotune.service.body import Roots
+from autotune.service.runner import Events
+from autotune.service.store import Search
+from autotune.study.objective import best_trial, speed_up
+from autotune.study.plan import Progress
+from tests.service.application import Service, make_app
+
+REAL = Path(__file__).parents[1] / "data" / "studies" / "gpt2-mini-600MiB"
+"""A real search on a CPU whose trial 4 ran out of memory."""
+
+WANTED = {"model": "gpt2-mini", "global_batch_size": 48, "device": "cpu", "memory_limit": "600MiB", "timeout": "24h"}
+"""A request as it is stored."""
+
+PROBLEM = {"type": "SearchFailed", "message": "The baseline crashed: mat1 and mat2.", "advice": "Read its log."}
+
+
+def page_service(folder: Path) -> Service:
+    """The API and the page, without a dispatcher."""
+    app = make_app(folder, f"sqlite:///{folder / 'service.db'}", Roots())
+    app.include_router(pages.router)
+    return Service(app)
+
+
+def sent(study: TuningResult, trials: int | None = None) -> list[dict[str, Any]]:
+    """What the runner of this study sends while it runs, up to so many trials; of all of them the rounds too."""
+    lines = io.StringIO()
+    events = Events(lines)
+    events.run = "1"
+    events.watch(Progress("preparing", (), message="reading device, model and data"))
+    first = tuple(replace(trial, confirmations=()) for trial in study.trials[:trials])
+    for number, trial in enumerate(first):
+        best = best_trial(first[:number], study.request.objective)
+        speedup = speed_up(best, first[0], study.request.objective)[0] if best else None
+        known: dict[str, Any] = {"best": best, "speedup": speedup, "probes_left": len(study.trials) - number}
+        running = {"number": trial.number, "configuration": trial.configuration, "max_gain": 0.21}
+        events.watch(Progress("probing", first[:number], **known, **running))
+    done = first if trials else tuple(study.trials)
+    best = best_trial(done, study.request.objective)
+    speedup = speed_up(best, done[0], study.request.objective)[0] if best else None
+    events.watch(Progress("finishing", done, best=best, speedup=speedup, message="writing the report"))
+    return [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
+
+
+def left(study: TuningResult, folder: Path) -> dict[str, bytes]:
+    """The files that the runner of this study leaves."""
+    saved = study.save(folder)
+    logs = {f"trial-{trial.number}.log": b"MemoryError" for trial in study.trials if not trial.feasible}
+    return {path.name: path.read_bytes() for path in saved.iterdir() if path.is_file()} | logs
+
+
+def seed(
+    service: Service, study: TuningResult, files: Mapping[str, bytes], name: str = "gpt2 nightly", owner: str = "anna"
+) -> dict[str, str]:
+    """A search in each state, and `fresh`, one that runs without a trial; name of the state -> id."""
+    store, ids = service.store, {}
+    answer = {key: value for key, value in study.to_dict().items() if key != "folder"}
+    ends: dict[str, dict[str, Any]] = {
+        "done": {
+            "headline": answer["headline"],
+            "statement": answer["statement"],
+            "result": answer,
+            "artifacts": files,
+        },
+        "nothing_fits": {"headline": "Nothing fits.", "problem": PROBLEM | {"message": "Nothing fits."}},
+        "failed": {"headline": PROBLEM["message"], "problem": PROBLEM, "artifacts": {"trial-0.log": b"Traceback"}},
+        "cancelled": {"headline": "The search was cancelled."},
+    }
+
+    def begun(events: list[dict[str, Any]]) -> Search:
+        store.submit(owner, name, WANTED | {"model": study.workload.name})
+        search = store.claim(["cpu"], 1000)
+        assert search is not None
+        store.add_events(search.id, search.attempt, events)
+        return search
+
+    for state, end in ends.items():
+        search = begun(sent(study, None if state == "done" else 3))
+        assert store.end(search.id, search.attempt, state, **end)
+        ids[state] = search.id
+    ids["running"], ids["fresh"] = begun(sent(study, 4)).id, begun(sent(study, 0)[:1]).id
+    ids["queued"] = store.submit(owner, name, WANTED | {"fix": {"precision": "bf16"}, "n_trials": 30})[0].id
+    return ids

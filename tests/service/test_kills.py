@@ -1,0 +1,65 @@
+"""A service whose parts are killed at random moments loses nothing, does nothing twice, hangs nowhere and leaves nothing."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, delete
+
+from autotune.service.store import DONE, Store
+from autotune.service.tables import artifacts, events, writing
+from tests.service.conftest import _program
+from tests.service.dispatching import dispatcher_of, dispatching, ended, faults
+from tests.service.kills import Counts, kill_service, table
+from tests.service.searches import REQUEST, Replaying
+
+needs_postgres = pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_at_any_moment_ends_everything_once(tmp_path: Path) -> None:
+    counts = kill_service(3, "sqlite", tmp_path, seed=1, victims={"server": 1})
+    assert counts.kills["server"] >= 3
+    assert counts.faults == []
+    assert counts.searches >= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [20])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+def test_whatever_is_killed_nothing_is_lost_doubled_stuck_or_left(count: int, database: str, tmp_path: Path) -> None:
+    counts = kill_service(count, database, tmp_path)
+    assert counts.kills.total() >= count
+    assert counts.faults == []
+    assert counts.repeated <= counts.kills.total()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_is_lost_or_doubled_is_found(engine: Engine, tmp_path: Path) -> None:
+    store, state, replaying = Store(engine), tmp_path / "state", Replaying(tmp_path / "replaying")
+    search_id = store.submit("anna", "a search", {**REQUEST, "n_trials": 2})[0].id
+    with dispatching(dispatcher_of(store, state, replaying)):
+        search = ended(store, search_id)
+    study = state / "searches" / search_id / "study"
+    assert search.state == DONE
+    assert faults(store, state, search) == []
+
+    (study / "summary.md").write_text("another one")
+    assert faults(store, state, search) == ["lost: content of ['summary.md']"]
+    (study / "summary.md").write_bytes((store.artifact(search_id, "summary.md") or (None, b""))[1])
+    with writing(engine) as connection:
+        connection.execute(delete(artifacts).where(artifacts.c.name == "report.html"))
+    assert [fault.partition(" of ")[0] for fault in faults(store, state, search)] == ["lost: files"]
+    with writing(engine) as connection:
+        connection.execute(delete(events).where(events.c.key == "trial:1"))
+    found = [fault.partition(" of ")[0] for fault in faults(store, state, search)]
+    assert found == ["lost: events have gaps", "lost: events ['trial:1']", "lost: files"]
+    (study / "probes" / "0000" / "measurement.json").unlink()
+    assert "lost: trials have gaps" in faults(store, state, search)
+
+
+def test_the_table_counts_kills_and_what_came_of_them() -> None:
+    counts = Counts(Counter({"server": 2, "child": 1}), {"server": 2.5}, searches=4, measured=40, repeated=1)
+    assert table(counts)[2:5] == ["| child | 1 | 0.00 |", "| server | 2 | 2.50 |", "| all | 3 | 2.50 |"]
+    assert table(counts)[-1] == "| 4 | 40 | 0 | 0 | 0 | 0 | 1 |"
+    assert counts.faults == []

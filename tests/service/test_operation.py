@@ -1,0 +1,199 @@
+"""Operation: health, metrics, request ids, and a log without secrets."""
+
+import json
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import sqlalchemy as sa
+import structlog
+from starlette.testclient import TestClient
+
+from autotune.core.errors import AutotuneError
+from autotune.service import operation
+from autotune.service.server import Settings, create_app
+from autotune.service.tables import writing
+from tests.service.searches import REQUEST, Replaying
+from tests.service.servers import serving
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    """A server in this process, as an anonymous caller sees it."""
+    app = create_app(Settings(state=tmp_path / "state", devices=("cpu",)))
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+
+
+def token(client: TestClient, role: str) -> dict[str, str]:
+    """A header with a new token of this role."""
+    _, secret = client.app.state.accounts.create("anna", role, None, "a test")  # type: ignore[attr-defined]
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def state(client: TestClient) -> Any:
+    return client.app.state  # type: ignore[attr-defined]
+
+
+# Health -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_runs_is_alive_and_ready_and_shows_details_to_who_has_a_token(client: TestClient) -> None:
+    assert client.get("/livez").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"ready": True}
+    checks = dict.fromkeys(("database", "dispatcher", "state folder", "devices"), "ok")
+    assert client.get("/readyz", headers=token(client, "viewer")).json() == {"ready": True, "checks": checks}
+    wrong = {"Authorization": "Bearer hfat_00000000_0"}
+    assert client.get("/readyz", headers=wrong).json() == {"ready": True}
+
+
+def unready(client: TestClient) -> dict[str, str]:
+    """What is wrong, by the name of its check."""
+    answer = client.get("/readyz", headers=token(client, "viewer"))
+    assert (answer.status_code, client.get("/readyz").json()) == (503, {"ready": False})
+    return {name: text for name, text in answer.json()["checks"].items() if text != "ok"}
+
+
+def test_a_dispatcher_that_hangs_is_not_ready(client: TestClient) -> None:
+    state(client).dispatcher.ticked_at -= 60
+    assert unready(client).keys() == {"dispatcher"}
+
+
+def test_a_full_disk_is_not_ready(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "LEAST_FREE_BYTES", 2**80)
+    assert re.fullmatch(r"has .*iB left", unready(client)["state folder"])
+
+
+def test_a_state_folder_that_is_gone_and_no_devices_are_not_ready(client: TestClient, tmp_path: Path) -> None:
+    state(client).devices.names = ()
+    state(client).settings = Settings(state=tmp_path / "gone")
+    assert unready(client).keys() == {"state folder", "devices"}
+
+
+def test_a_database_that_a_newer_version_migrated_is_not_ready(client: TestClient) -> None:
+    with writing(state(client).engine) as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    assert "was migrated to 9999" in unready(client)["database"]
+
+
+def test_a_database_that_refuses_is_not_ready_and_counted(client: TestClient) -> None:
+    before = client.get("/metrics", headers=token(client, "metrics")).text
+    assert "autotune_database_errors_total 0.0" in before
+    scraper = token(client, "metrics")
+    with writing(state(client).engine) as connection:
+        connection.execute(sa.text("ALTER TABLE sessions RENAME TO gone"))
+    with pytest.raises(AutotuneError):
+        state(client).accounts.session("x")
+    assert "autotune_database_errors_total 1.0" in client.get("/metrics", headers=scraper).text
+
+
+# Metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_want_their_role(client: TestClient) -> None:
+    assert client.get("/metrics").status_code == 401
+    assert client.get("/metrics", headers=token(client, "submitter")).status_code == 403
+    assert client.get("/metrics", headers=token(client, "metrics")).status_code == 200
+
+
+def test_each_application_counts_by_itself(client: TestClient, tmp_path: Path) -> None:
+    for method in ("GET", "MAKE", "UP"):
+        client.request(method, "/api/v1/me")
+    numbers = samples(client.get("/metrics", headers=token(client, "metrics")).text)
+    assert numbers["autotune_auth_failures_total"] == 1
+    assert numbers['autotune_http_seconds_count{method="other",route="/api/v1/me",status="405"}'] == 2
+    other = create_app(Settings(state=tmp_path / "other", devices=("cpu",)))
+    with TestClient(other, base_url="http://localhost") as fresh:
+        text = fresh.get("/metrics", headers=token(fresh, "metrics")).text
+    assert samples(text)["autotune_auth_failures_total"] == 0
+
+
+def samples(text: str) -> dict[str, float]:
+    """Name and labels -> value."""
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_a_search_is_counted_once_and_nothing_names_it(tmp_path: Path) -> None:
+    replaying = Replaying(tmp_path / "replaying")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serving(tmp_path, "--metrics-port", f"{port}", variables=replaying.environment) as server:
+        search_id = server.submit(REQUEST)
+        server.when(search_id)
+        for _ in range(2):
+            text = server.http.get(f"{server.url}/metrics").text
+        assert samples(httpx2.get(f"http://127.0.0.1:{port}/metrics").text).items() >= {
+            ('autotune_searches_ended_total{end="done"}', 1.0)
+        }
+    numbers = samples(text)
+    assert numbers['autotune_searches{state="done"}'] == 1
+    assert numbers['autotune_searches_ended_total{end="done"}'] == 1
+    assert numbers["autotune_search_seconds_count"] == numbers["autotune_queue_wait_seconds_count"] == 1
+    assert sum(value for name, value in numbers.items() if name.startswith("autotune_probes_total")) == 4
+    assert (numbers["autotune_devices"], numbers["autotune_devices_lent"]) == (1, 0)
+    assert numbers['autotune_http_seconds_count{method="POST",route="/api/v1/searches",status="201"}'] == 1
+    assert not [word for word in (search_id, "bert-mini", "admin") if word in text]
+
+
+# The log ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_keeps_its_id_or_gets_one(client: TestClient) -> None:
+    assert client.get("/livez", headers={"X-Request-ID": "from-a-proxy.1"}).headers["X-Request-ID"] == "from-a-proxy.1"
+    for wrong in ("", "a b", "x" * 65, "ü"):
+        made = client.get("/livez", headers={"X-Request-ID": wrong.encode()}).headers["X-Request-ID"]
+        assert re.fullmatch("[0-9a-f]{32}", made)
+
+
+def test_an_error_s_problem_names_the_request(client: TestClient) -> None:
+    answer = client.get("/api/v1/me", headers={"X-Request-ID": "mine"})
+    assert answer.json()["instance"].endswith("mine")
+
+
+def test_the_log_tells_who_requested_what_and_holds_no_token_body_or_query(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        body = {"model": "bert-mini", "global_batch_size": 16, "name": "a secret name"}
+        server.http.post("/searches", params={"dry_run": "true"}, json=body, headers={"X-Request-ID": "mine"})
+        server.http.get(f"{server.url}/livez")
+        server.http.get("/me", params={"token": server.token})
+    (entry,) = [entry for entry in server.log if entry.get("request_id") == "mine"]
+    assert entry.keys() >= {"timestamp", "level", "seconds", "remote"}
+    assert (entry["event"], entry["method"], entry["path"]) == ("request", "POST", "/api/v1/searches")
+    assert (entry["status"], entry["user"]) == (200, "admin")
+    text = server.stderr.read_text()
+    assert not [word for word in (server.token, "secret name", "bert-mini", "/livez", "dry_run") if word in text]
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Logging of the test's process is as it was afterwards."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:], logging.root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_libraries_log_in_the_same_format_and_with_their_tracebacks(
+    log_format: str, own_logging: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operation.log_to_stderr(log_format)
+    secret = "hfat_" + "0" * 8  # made here, so that the traceback's line does not hold it
+    try:
+        raise ValueError("out of order")
+    except ValueError:
+        logging.getLogger("some.library").exception("it failed")
+    text = capsys.readouterr().err
+    assert "out of order" in text
+    assert secret not in text
+    if log_format == "json":
+        entry = json.loads(text)
+        assert (entry["event"], entry["logger"], entry["level"]) == ("it failed", "some.library", "error")
+    else:
+        assert "it failed" in text.splitlines()[0]
