@@ -25,6 +25,7 @@ ROOT = "/api/v1"
 CSV = "text/csv"
 MOST_EVENTS = 500
 """In one answer."""
+MOST_COMPARED = 8
 COMPARED_S = 120.0
 """Deadline of a comparison."""
 

@@ -267,7 +267,7 @@ _alone = CapacityLimiter(1)
 
 @router.get("/comparisons", responses={200: {"content": {answers.CSV: {"schema": {"type": "string"}}}}})
 async def comparisons(
-    request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=8)]
+    request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=answers.MOST_COMPARED)]
 ) -> list[dict[str, Any]]:
     """Ended searches side by side: a row each, as `autotune compare` has them."""
     kind = answers.accepted(request, JSON, answers.CSV)

@@ -27,7 +27,7 @@ from autotune.core.options import ARGUMENTS
 from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_interval, format_seconds, parse_price, three_digits
 from autotune.report.templates import text_of
-from autotune.service import api
+from autotune.service import answers, api
 from autotune.service.access import COOKIE, needs, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.body import SearchBody, parse_body
@@ -52,7 +52,7 @@ PLOT_WIDTH = 200.0
 MOST_EVENTS = 100_000
 
 Record = Mapping[str, Any]
-"""A search as `api.shown` has it, its result, a trial of that, or the body of an event."""
+"""A search as `answers.shown` has it, its result, a trial of that, or the body of an event."""
 
 Interval = Sequence[float | None]
 """A mean and the ends of its 95 % interval; an upper end of None has no bound."""
@@ -194,7 +194,7 @@ def command_line(wanted: Record, server: str) -> str:
 def curl(wanted: Record, server: str) -> str:
     """The same search as a call of the API."""
     token, body = '-H "Authorization: Bearer $AUTOTUNE_TOKEN"', shlex.quote(json.dumps(wanted))
-    return f"curl {token} \\\n    --json {body} \\\n    {server}{api.ROOT}/searches"
+    return f"curl {token} \\\n    --json {body} \\\n    {server}{answers.ROOT}/searches"
 
 
 # Answers ----------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def searches(
     return shown(
         request,
         "searches",
-        searches=[api.shown(search, places.get(search.id)) for search in page],
+        searches=[answers.shown(search, places.get(search.id)) for search in page],
         filters=filters,
         counts=counts,
         more=following and urlencode(filters | {"cursor": following}),
@@ -397,7 +397,7 @@ def _search(request: Request, search_id: str) -> dict[str, Any]:
     store: Store = request.app.state.store
     if (search := store.read(search_id)) is None:
         raise Problem(404, "There is no such search.", "It may have been deleted.")
-    return api.shown(search, store.place(search))
+    return answers.shown(search, store.place(search))
 
 
 @router.get("/searches/{search_id}")
@@ -429,7 +429,7 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
 @router.post("/searches/{search_id}/cancel")
 def cancel(request: Request, caller: Submitter, search_id: SearchId, now: Field = "") -> Response:
     """End a search, after its running probe or now."""
-    api.cancel(request, Response(), caller, search_id, api.Cancel(now=bool(now)))
+    api.cancel(request, Response(), caller, search_id, answers.Cancel(now=bool(now)))
     return to(f"/searches/{search_id}")
 
 
@@ -444,7 +444,7 @@ def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response
 def compare(
     request: Request,
     _caller: Viewer,
-    search: Annotated[list[SearchId], Query(min_length=1, max_length=api.MOST_COMPARED)],
+    search: Annotated[list[SearchId], Query(min_length=1, max_length=answers.MOST_COMPARED)],
     price: str = "",
 ) -> Response:
     """Answers of several searches side by side, and their costs at a price of an hour."""
@@ -480,7 +480,7 @@ def tokens(request: Request, caller: Admin) -> Response:
 @router.post("/tokens")
 def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Annotated[float, Form()]) -> Response:
     """A new token; its secret is in this answer alone."""
-    made = api.create_token(request, caller, api.NewToken(user=user, role=role, days=days))
+    made = api.create_token(request, caller, answers.NewToken(user=user, role=role, days=days))
     return shown(request, "tokens", 201, tokens=api.tokens(request, caller), roles=[*RIGHTS], made=made)
 
 
