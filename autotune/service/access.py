@@ -13,7 +13,7 @@ from fastapi.security import APIKeyCookie, HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from autotune.service.accounts import Caller, Session
+from autotune.service.accounts import Accounts, Caller, Session
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
@@ -62,9 +62,10 @@ def caller(request: Request) -> Caller:
 
     A session that is to change something counts only from the page's own origin.
     """
-    accounts, state = request.app.state.accounts, request.state
+    state, found = request.state, None
+    accounts: Accounts = request.app.state.accounts
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    found, state.session = None, None
+    state.session = None
     if scheme.lower() == "bearer":
         failures, address = request.app.state.failures, address_of(request)
         failures.check(address)
@@ -90,7 +91,8 @@ def caller(request: Request) -> Caller:
 
 def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     """A new session for the owner of this token, to be kept in the cookie; None for a wrong one. Raises Problem 429."""
-    accounts, failures, address = request.app.state.accounts, request.app.state.failures, address_of(request)
+    accounts: Accounts = request.app.state.accounts
+    failures, address = request.app.state.failures, address_of(request)
     failures.check(address)
     signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
     if signed is None:

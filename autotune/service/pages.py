@@ -57,7 +57,9 @@ from autotune.workload.model.builtin import BUILT_IN
 # Answers ----------------------------------------------------------------------------------------------------------
 
 _here = resources.files("autotune.service") / "static"
-_STATIC = {"palette.css": text_of("palette.css")} | {name: (_here / name).read_text() for name in ("page.css", "live.js")}
+_STATIC = {"palette.css": text_of("palette.css")} | {
+    name: (_here / name).read_text() for name in ("page.css", "live.js")
+}
 _templates = Environment(
     loader=PackageLoader("autotune.service"),
     autoescape=True,

@@ -4,25 +4,21 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from autotune.service import access, api, problems
-from autotune.service.accounts import Accounts
 from autotune.service.body import Roots
-from autotune.service.devices import Devices
-from autotune.service.store import RUNNING, Search, Store
-from autotune.service.stream import Hub
+from autotune.service.server import Settings, create_app
+from autotune.service.store import RUNNING, Search
 
 URL = "http://127.0.0.1:8321"
 SMALL = {"model": "bert-mini", "global_batch_size": 8, "device": "cpu"}
@@ -63,17 +59,11 @@ class Service:
         return self.store.read(search.id)
 
 
-def make_app(folder: Path, engine: Engine, roots: Roots) -> FastAPI:
-    """The application as `server.create_app` makes it, but for its page, its metrics and its dispatcher."""
-    app = FastAPI(openapi_url=None)
-    state = app.state
-    state.settings = SimpleNamespace(host="127.0.0.1", allowed_hosts=("tune.example",), state=folder)
-    state.engine, state.hub = engine, Hub()
-    state.store, state.accounts = Store(engine, state.hub.wake), Accounts(engine)
-    state.devices, state.roots = Devices(["cpu"]), roots
-    problems.install(app)
-    access.install(app)
-    app.include_router(api.router)
+def make_app(folder: Path, url: str, roots: Roots) -> FastAPI:
+    """The application of a server whose dispatcher never starts; its database is closed with it."""
+    hosts, places = ("tune.example",), {"models": roots.models, "data": roots.data}
+    app = create_app(Settings(state=folder, database=url, devices=("cpu",), allowed_hosts=hosts, **places))
+    weakref.finalize(app, app.state.closing.close)
     return app
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
-from autotune.service import pages
 from autotune.service.body import Roots
 from autotune.service.runner import Events
 from autotune.service.store import Search
@@ -27,9 +26,7 @@ PROBLEM = {"type": "SearchFailed", "message": "The baseline crashed: mat1 and ma
 
 def page_service(folder: Path) -> Service:
     """The API and the page, without a dispatcher."""
-    app = make_app(folder, f"sqlite:///{folder / 'service.db'}", Roots())
-    app.include_router(pages.router)
-    return Service(app)
+    return Service(make_app(folder, f"sqlite:///{folder / 'service.db'}", Roots()))
 
 
 def sent(study: TuningResult, trials: int | None = None) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, Request
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from autotune.service import access, api
-from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES, MOST_FAILURES, needs, sign_in
+from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES, MOST_FAILURES, needs
 from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS
 from autotune.service.tables import metadata
@@ -26,8 +26,8 @@ ADMINS = {("GET", "/api/v1/tokens"), ("POST", "/api/v1/tokens"), ("DELETE", "/ap
 
 
 @pytest.fixture
-def service(tmp_path: Path, engine: Engine) -> Service:
-    return Service(make_app(tmp_path, engine, Roots()))
+def service(tmp_path: Path, database_url: str) -> Service:
+    return Service(make_app(tmp_path, database_url, Roots()))
 
 
 def contents(service: Service) -> dict[str, list[Any]]:
@@ -146,10 +146,6 @@ def page(service: Service) -> Service:
     async def form(request: Request) -> dict[str, str]:
         return {name: str(value) for name, value in (await request.form()).items()}
 
-    @service.app.post("/login")
-    def login(request: Request, secret: str) -> bool:
-        return sign_in(request, secret) is not None
-
     return service
 
 
@@ -214,12 +210,11 @@ def test_a_session_ends_with_its_token(page: Service) -> None:
     assert client.get("/api/v1/me").status_code == 401
 
 
-def test_wrong_tokens_at_the_login_are_limited_too(page: Service) -> None:
-    client = page.client()
-    assert [client.post("/login", params={"secret": "x"}).json() for _ in range(MOST_FAILURES)] == [
-        False
-    ] * MOST_FAILURES
-    assert client.post("/login", params={"secret": page.token("anna")}).status_code == 429
+def test_wrong_tokens_at_the_login_are_limited_too(service: Service) -> None:
+    client, good = service.client(), service.token("anna")
+    assert {client.post("/login", data={"token": "x"}).status_code for _ in range(MOST_FAILURES)} == {401}
+    assert client.post("/login", data={"token": good}).status_code == 429
+    assert COOKIE not in client.cookies
 
 
 # Names, bodies, headers -------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from autotune.service import api
 from autotune.service.body import Roots
@@ -22,11 +21,11 @@ PLACE = "/api/v1/searches"
 
 
 @pytest.fixture
-def service(tmp_path: Path, engine: Engine) -> Service:
+def service(tmp_path: Path, database_url: str) -> Service:
     (tmp_path / "models" / "bert").mkdir(parents=True)
     (tmp_path / "models" / "bert" / "config.json").write_text('{"model_type": "bert"}')
     roots = Roots({"team": tmp_path / "models"}, {})
-    return Service(make_app(tmp_path, engine, roots))
+    return Service(make_app(tmp_path, database_url, roots))
 
 
 def problem(answer: Any, status: int, kind: str) -> dict[str, Any]:

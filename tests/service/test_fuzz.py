@@ -12,11 +12,9 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import ignored_auth, response_schema_conformance, status_code_conformance
-from sqlalchemy import Engine
 
 from autotune.service import access, api
 from autotune.service.body import Roots, SearchBody
-from autotune.service.tables import open_database
 from autotune.space.settings import SETTINGS
 from tests.service.application import SMALL, Service, make_app, serving, touched
 from tests.service.test_body import CONFIG, spellings
@@ -29,15 +27,13 @@ DOCUMENT = schemathesis.openapi.from_dict(api.document())
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Address of a server that has a search in each state, and the secret of an admin; any number of wrong tokens is counted."""
     folder = tmp_path_factory.mktemp("fuzz")
-    engine = open_database(f"sqlite:///{folder / 'service.db'}")
-    service = Service(make_app(folder, engine, Roots()))
+    service = Service(make_app(folder, f"sqlite:///{folder / 'service.db'}", Roots()))
     service.queued()
     service.running()
     service.ended(result={"headline": "x"}, artifacts={"report.html": b"x", "trial-1.log": b"x"})
     with pytest.MonkeyPatch.context() as patch, serving(service.app) as url:
         patch.setattr(access, "MOST_FAILURES", 1_000_000)
         yield url, service.token("root", "admin")
-    engine.dispose()
 
 
 @DOCUMENT.parametrize()
@@ -110,14 +106,14 @@ def hostile(random: Random, texts: list[str]) -> bytes:
 
 @pytest.mark.parametrize("number", [200, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_no_body_fails_the_server_or_reaches_another_file(
-    number: int, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    number: int, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "models" / "bert").mkdir(parents=True)
     (tmp_path / "models" / "bert" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "config.json").write_text(json.dumps(CONFIG | {"name": "canary"}))
     roots = Roots({"team": tmp_path / "models"}, {"team": tmp_path / "models"})
-    service = Service(make_app(tmp_path / "state", engine, roots))
+    service = Service(make_app(tmp_path / "state", database_url, roots))
     texts, random, statuses = spellings(tmp_path / "outside"), Random(number), set()
     client, headers = service.client("root", "admin"), {"Content-Type": "application/json"}
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if "state" not in path.parts}

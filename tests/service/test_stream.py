@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from sqlalchemy import Engine
 
 from autotune.service import stream
 from autotune.service.body import Roots
@@ -22,8 +21,8 @@ Item = tuple[str, str, dict[str, Any]]
 
 
 @pytest.fixture
-def service(tmp_path: Path, engine: Engine) -> Service:
-    return Service(make_app(tmp_path, engine, Roots()))
+def service(tmp_path: Path, database_url: str) -> Service:
+    return Service(make_app(tmp_path, database_url, Roots()))
 
 
 @pytest.fixture
