@@ -187,7 +187,7 @@ def _warnings(result: SearchResult, claim: Claim) -> list[Check]:
         action = "Measure again on a quiet machine; that helps more than more trials."
         found.append(Check("warn", "The machine was disturbed.", " ".join(map(sentence, disturbed)), action))
     if wide and claim.gain is None:
-        action = "More rounds (`--confirmation-rounds 6`) or a quiet machine make it surer."
+        action = "A quiet machine makes it surer, and so does `--confirmation-rounds 6`."
         texts = [re.sub("interval (.*) wide", r"the 95% interval is \1 wide", text) for text in wide]
         found.append(Check("warn", "The speed is rough.", " ".join(map(sentence, texts)), action))
     rest = [text for text in others if text not in disturbed and text not in wide]

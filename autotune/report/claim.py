@@ -110,20 +110,23 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     memory = _memory_text(best, baseline)
     as_fast = _times_text(gain, sure)
     if sure is Verdict.NOISY:
-        text = "Too noisy to tell whether this is faster than your settings"
+        text = "Too noisy to tell whether this is faster"
     elif result.request.objective == "memory":
         text = f"{memory or 'As much memory'} as your settings, {as_fast}".replace("less memory as", "less memory than")
     elif gain.low <= 1:
-        text = f"As fast as your settings{f', with {memory}' if memory else ''}"
+        text = f"As fast as your settings, with {memory}" if memory else "As good as your settings"
     else:
         text = f"{as_fast} as your settings{f', with {memory}' if memory else ''}"
     rounds = f"Measured in {counted(len(best.confirmations), 'round')} alternating with your settings"
     measured = f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."
     return Claim(
-        State.NOISY if sure is Verdict.NOISY else State.IMPROVED,
+        State.NOISY if sure is Verdict.NOISY else State.KEPT if text == "As good as your settings" else State.IMPROVED,
         text[:1].upper() + text[1:],
         (*_time_texts(best, baseline, gain, sure), measured),
-        (as_fast.partition(" as ")[0].capitalize(), *([memory.partition(" memory")[0]] if "less" in memory else [])),
+        (
+            *([as_fast.partition(" as ")[0].capitalize()] if gain.low > 1 else []),
+            *([memory.partition(" memory")[0]] if "less" in memory else []),
+        ),
         gain,
         sure,
         reason,
@@ -146,7 +149,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     differs = any(trial.disqualified_reason for trial, _ in unused)
     if gain > 1 and is_open(gain) and not differs and result.request.objective != "memory":
         details = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
-        text = "Too noisy to tell whether anything is faster than your settings"
+        text = "Too noisy to tell whether anything is faster"
         told = verdict(gain, confirmed=True)[1]
         noisy = Verdict.NOISY, told, _what_would_tell(result), _firmer_command(result)
         return Claim(State.NOISY, text, details, (), None, *noisy)
@@ -159,7 +162,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     confirmed = baseline.confirmed and next_best.confirmed
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
-    details = (own, f"Next best: {name}, {interval_text(gain)}.")
+    details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
     return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
 
 

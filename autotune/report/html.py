@@ -48,7 +48,9 @@ def page(result: SearchResult) -> str:
         "page.html",
         result=result,
         claim=claim,
-        headline=_emphasised(claim.headline.replace(" as your settings", ""), claim.figures),
+        headline=_emphasised(re.sub("(?<=x as fast) as your settings", "", claim.headline), claim.figures),
+        advice=_coded(claim.advice),
+        times=lambda text: _with_times(str(escape(text))),
         details=[_emphasised(detail, claim.figures) for detail in claim.details],
         about=_about(result),
         date=_date(result.date),
@@ -138,8 +140,9 @@ def _emphasised(text: str, parts: Iterable[str]) -> Markup:
 
 
 def _coded(text: str) -> Markup:
-    """The text with what is in backticks as code."""
-    return _with_times(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+    """The text with options, and what is in backticks, as code."""
+    marked = re.sub(r"(?<![\w`-])--[a-z][a-z-]+(?: \d\w*)?(?![^`]*`[^`]*$)", r"`\g<0>`", text)
+    return _with_times(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(marked))))
 
 
 def _with_times(escaped: str) -> Markup:
