@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import metadata
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
@@ -19,6 +19,8 @@ from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.core.errors import AutotuneError
 from autotune.study.store import study_folder
+
+DISTRIBUTION = "hf-autotune"
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
@@ -62,7 +64,7 @@ def start(
 ) -> None:
     """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
     if version:
-        print(f"autotune {__version__}")
+        print(f"autotune {metadata.version(DISTRIBUTION)}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(START)
