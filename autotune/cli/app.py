@@ -2,8 +2,8 @@
 
 import json
 import sys
-from importlib import metadata
 from functools import partial
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
