@@ -9,7 +9,7 @@ import pytest
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.measurement import pooled
 from autotune.probe.replay import ReplayProbe
-from autotune.report.summary import compiling_text
+from autotune.report.checks import compiling_text
 from autotune.report.table import frame
 from autotune.sampler.observation import observed
 from autotune.sampler.physics import WarmStart

@@ -3,13 +3,13 @@
 import json
 import sys
 from functools import partial
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
@@ -20,6 +20,8 @@ from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
 from autotune.core.errors import AutotuneError
 from autotune.study.store import study_folder
+
+DISTRIBUTION = "hf-autotune"
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
@@ -63,7 +65,7 @@ def start(
 ) -> None:
     """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
     if version:
-        print(f"autotune {__version__}")
+        print(f"autotune {metadata.version(DISTRIBUTION)}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(START)

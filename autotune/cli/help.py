@@ -49,13 +49,13 @@ autotune guide bert-mini --device cpu
 
 START = """autotune finds the fastest TrainingArguments for your model on your hardware.
 
-  autotune search gpt2-mini -b 16 --device cpu --n-trials 4   a first search
-  autotune search MODEL -b 32 --dataset train.jsonl           your model and data
-  autotune estimate MODEL -b 32 --gpu 4090                    does it fit that GPU?
-  autotune doctor                                             what works here
-  autotune studies                                            your results
+  autotune search gpt2-mini -b 16 --device cpu --n-trials 4  a first search
+  autotune search MODEL -b 32 --dataset train.jsonl          your own data
+  autotune estimate MODEL -b 32 --gpu 4090                   will it fit?
+  autotune doctor                                            what works here
+  autotune studies                                           your results
 
-All commands: autotune --help       Options of a command: autotune search --help"""
+All commands: autotune --help     Options of a command: autotune search --help"""
 """What `autotune` alone prints."""
 
 

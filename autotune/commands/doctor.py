@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from autotune.core.environment import Environment
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
 from autotune.report.device import device_parts
 from autotune.report.markdown import wrapped
 
@@ -27,7 +27,7 @@ def doctor_lines(environment: Environment, everything: bool = False) -> list[str
     ]
     reasons = [reason for table in tables.values() for reason in table.values()]
     failing = sum(reason is not None for reason in reasons)
-    ready = f"Ready: {environment.device} ({environment.device_name}), {environment.cpu_count} cores"
+    ready = f"Ready: {environment.device} ({environment.device_name}), {counted(environment.cpu_count, 'core')}"
     lines = [*wrapped(f"{ready}, {format_bytes(environment.free_memory_bytes)} free."), ""]
     lines += [line for label, text in parts for line in wrapped(text, f"{label:11} ", " " * 12)]
     if failing and not everything:

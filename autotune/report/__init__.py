@@ -16,9 +16,11 @@ FILES = (
     "summary.md",
     "report.html",
     "speed_against_memory.svg",
-    "loss_curves.svg",
     "verification.json",
     "explanation.json",
     "explanation.md",
 )
 """What a report folder holds next to request.json, study.db and probes/."""
+
+FORMER_FILES = ("loss_curves.svg",)
+"""What earlier versions wrote besides."""

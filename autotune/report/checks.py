@@ -100,7 +100,7 @@ def loss_values(numerics: Numerics, trial: Trial) -> str:
     difference = numerics.difference(trial.number)
     if difference is None:
         return ""
-    own, reference = f"{difference.level + difference.loss:.4g}", f"{difference.level:.4g}"
+    own, reference = f"{difference.level + difference.loss:#.4g}", f"{difference.level:#.4g}"
     steps = f"the last {difference.steps // 2} of {difference.steps} steps, in {counted(difference.rounds, 'round')}"
     return f"{own} against {numerics.reference}'s {reference} over {steps} ({numerics.weights})"
 

@@ -48,6 +48,12 @@ def is_same(trial: Trial, other: Trial | None) -> bool:
     return other is not None and trial.number == other.number
 
 
+def sizes_and_settings(trial: Trial) -> dict[str, Value]:
+    """A trial's sizes and settings by name."""
+    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
+    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)
+
+
 def short_words(configuration: Configuration, baseline: Configuration | None) -> list[str]:
     """`["4x8", "bf16", "2 workers"]`: sizes, precision, and what else differs from the baseline."""
     sizes = [configuration.micro_batch_size, configuration.gradient_accumulation_steps]

@@ -96,16 +96,18 @@ def seconds_to_go(
     """How long the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes and rounds that are left; else the sanity check alone. racing: the trials of the round that
-    runs, which end the search with the rounds that they still need. pace: seconds that measurements took on the clock, and
-    those of their probes alone: where the machine is disturbed they are repeated.
+    runs, of which few are expected to run those after it. pace: seconds that measurements took on the clock, and those of
+    their probes alone: where the machine is disturbed they are repeated.
     """
     if not trials:
         return plan.time.seconds_left() if plan.time.is_set else None
     seconds = finishing_seconds(trials, plan.objective)
     if racing:
         group = [trial for trial in trials if trial.number in racing]
-        latest = max(len(trial.confirmations) for trial in group)
-        seconds += rounds_seconds(group, max(plan.confirmation_rounds, latest))
+        this_round = min(len(trial.confirmations) for trial in group) + 1
+        few = group[: LEAST_RIVALS + 1]  # the others are expected to drop out
+        further_s = rounds_seconds(few, plan.confirmation_rounds) - rounds_seconds(few, this_round)
+        seconds += rounds_seconds(group, this_round) + max(0.0, further_s)
     elif searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         seconds += max(0, plan.n_trials - len(trials)) * fmean(others)

@@ -72,7 +72,9 @@ def help_of(*words: str) -> str:
 
 def test_the_help_is_as_before(golden: Callable[[str, str], None]) -> None:
     for words in ((), ("--help",), ("search", "--help"), ("report", "--help")):
-        golden(f"help/{'_'.join(words) or 'autotune'}.txt".replace("--", ""), help_of(*words))
+        text = help_of(*words)
+        assert max(map(len, text.splitlines())) <= 80
+        golden(f"help/{'_'.join(words) or 'autotune'}.txt".replace("--", ""), text)
 
 
 def test_the_version_is_the_package_s() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import StorageFailed
-from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report import FILES
@@ -16,7 +15,7 @@ from tests.makers import configuration, out_of_memory, result, workload
 
 def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
     folder = result().save(tmp_path / "a" / "study")
-    when_made = {"loss_curves.svg", "verification.json", "ds_config.json", "explanation.json", "explanation.md"}
+    when_made = {"verification.json", "ds_config.json", "explanation.json", "explanation.md"}
     assert {path.name for path in folder.iterdir()} == {"request.json", "probes", *FILES} - when_made
     assert {str(path.relative_to(folder / "probes")) for path in (folder / "probes").rglob("*.json")} == {
         f"{place}/{name}"
@@ -42,11 +41,10 @@ def test_a_report_can_be_written_again_and_its_json_is_plain(tmp_path: Path) -> 
 
 
 def test_an_answer_and_a_picture_that_are_none_any_more_are_removed(tmp_path: Path) -> None:
-    falling = {1: Curve((9.0, 8.0, 7.0, 6.0))}
-    numerics = Numerics(falling, {0: falling})
-    names = ("best_training_arguments.json", "best_model_arguments.json", "loss_curves.svg")
-    result(numerics=numerics).save(tmp_path)
-    assert all((tmp_path / name).exists() for name in names)
+    names = ("best_training_arguments.json", "best_model_arguments.json", "speed_against_memory.svg", "loss_curves.svg")
+    (tmp_path / "loss_curves.svg").write_text("of an earlier version")
+    result().save(tmp_path)
+    assert [(tmp_path / name).exists() for name in names] == [True, True, True, False]
     result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
     assert not [name for name in (*names, *EXPORTS) if (tmp_path / name).exists()]
 

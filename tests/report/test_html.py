@@ -25,7 +25,7 @@ from tests.report.reading import Read
 from tests.report.studies import HOSTILE
 
 FIGURE = Picture(
-    "first", "A <title>", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--p1)"/></svg>'
+    "first", "A <title>", "A hint", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--p1)"/></svg>'
 )
 
 

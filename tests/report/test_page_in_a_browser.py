@@ -186,7 +186,9 @@ def test_dark_and_light_follow_the_system_until_the_reader_chooses(opened: WebDr
 def test_on_a_phone_the_page_does_not_scroll_sideways(
     browser: WebDriver, tmp_path: Path, large_facts: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = Picture("wide", "Wide", "A caption", '<svg viewBox="0 0 900 300"><rect width="900" height="300"/></svg>')
+    wide = Picture(
+        "wide", "Wide", "A hint", "A caption", '<svg viewBox="0 0 900 300"><rect width="900" height="300"/></svg>'
+    )
     monkeypatch.setattr(html, "pictures", lambda facts: [wide])
     path = tmp_path / "page.html"
     path.write_text(page(large_facts), encoding="utf-8")

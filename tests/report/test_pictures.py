@@ -13,15 +13,7 @@ from autotune.report.pictures import FILES, Picture, picture_files, pictures
 from tests.makers import completed, configuration, out_of_memory, result, trial
 from tests.report.figures.studies import many, texts
 
-NAMES = [
-    "speed-against-memory",
-    "memory-and-speed",
-    "speed-by-setting",
-    "step-time",
-    "memory-parts",
-    "search-progress",
-    "loss-curves",
-]
+NAMES = ["speed-against-memory", "search-progress", "loss-curves"]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +42,18 @@ def test_no_two_figures_share_an_id_and_each_reference_has_its_own(large: list[P
     assert len(ids) == len(set(ids))
     for picture in large:
         own = set(re.findall(r'\bid="([^"]*)"', picture.svg))
-        assert set(re.findall(r'#([\w-]+)[")]', picture.svg)) == own
+        links = set(re.findall(r'href="#(trial-\d+)"', picture.svg))
+        assert set(re.findall(r'#([\w-]+)[")]', picture.svg)) - links == own
+
+
+def test_each_mark_of_a_trial_says_what_it_is_and_leads_to_its_row(large: list[Picture]) -> None:
+    root = ElementTree.fromstring(large[0].svg)
+    links = [element for element in root.iter() if element.tag.endswith("}a")]
+    fitting = [trial for trial in many(500).trials if trial.feasible]
+    assert {link.get("href") for link in links} == {f"#trial-{trial.number}" for trial in fitting}
+    titles = {link.get("href"): link[-1].text or "" for link in links if link[-1].tag.endswith("}title")}
+    assert titles["#trial-0"].startswith("0: 8x12, fp32, ")
+    assert len(titles) == len(links)
 
 
 def test_the_same_study_makes_the_same_figures_whatever_the_user_s_matplotlib_settings(large: list[Picture]) -> None:
@@ -74,17 +77,15 @@ def test_names_full_of_markup_and_mathematics_stay_text() -> None:
     study = replace(study, trials=[strange(trial) for trial in study.trials], request=request)
     figures = pictures(study)
     assert [picture.name for picture in figures] == NAMES
-    shown = " ".join(text for picture in figures for text in texts(picture.svg))
-    assert "$a_b$" in shown
-    assert "<script>alert(" in shown
-    file = picture_files(study)["speed_against_memory.svg"] or ""
-    assert odd in texts(file)
-    assert "<script" not in file + "".join(picture.svg for picture in figures)
+    titles = [element.text or "" for picture in figures for element in ElementTree.fromstring(picture.svg).iter()]
+    assert any("$y^2$" in title for title in titles)
+    assert any("<script>alert(" in title for title in titles)
+    assert "<script" not in "".join(picture.svg for picture in figures)
 
 
 def test_what_is_unknown_has_no_figure() -> None:
     study = result()
-    assert [picture.name for picture in pictures(study)] == [*NAMES[:3], "search-progress"]
+    assert [picture.name for picture in pictures(study)] == NAMES[:2]
     assert not pictures(replace(study, trials=[]))
 
 
@@ -107,14 +108,14 @@ def test_no_trials_are_too_strange_to_draw(trials: list[Trial]) -> None:
             ElementTree.fromstring(picture.svg)
 
 
-def test_files_of_their_own_have_real_colours_and_the_study_s_name() -> None:
-    study = many(20)
-    files = picture_files(study)
+def test_files_of_their_own_have_real_colours_their_claim_and_no_links() -> None:
+    files = picture_files(many(20))
     assert set(files) == set(FILES)
     for text in files.values():
         assert text
         assert "var(" not in text
-        assert any(colour in text for colour in (ROLES["p3"], ROLES["p1"]))
-        assert study.name in texts(text)
+        assert ROLES["best"] in text
+        assert any(" instead of " in shown for shown in texts(text))
+        assert 'href="#trial' not in text
         assert ElementTree.fromstring(text).get("width", "").endswith("pt")
-    assert picture_files(replace(study, numerics=None))["loss_curves.svg"] is None
+    assert picture_files(replace(many(20), trials=[]))["speed_against_memory.svg"] is None

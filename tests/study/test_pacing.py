@@ -58,4 +58,10 @@ def test_rounds_that_were_run_are_not_to_go() -> None:
     trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=fast, confirmed=20.0)]
     left = seconds_to_go(plan, trials, True, racing=[0, 1])
     assert left == pytest.approx(rounds_seconds(trials, 3) + finishing_seconds(trials, plan.objective))
+    others = [trial(number, 20.0, of=fast, confirmed=20.0) for number in range(2, 6)]
+    many = seconds_to_go(plan, [*trials, *others], True, racing=range(6))
+    assert many == pytest.approx(rounds_seconds([*trials, *others], 3) + finishing_seconds(trials, plan.objective))
+    first = [replace(each, confirmations=()) for each in (*trials, *others)]
+    expected = rounds_seconds(first, 1) + rounds_seconds(first[:3], 2) + finishing_seconds(first, plan.objective)
+    assert seconds_to_go(plan, first, True, racing=range(6)) == pytest.approx(expected)
     assert left < (seconds_to_go(plan, [replace(t, confirmations=()) for t in trials], True) or 0.0)

@@ -5,44 +5,55 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from autotune.core.loss_curves import Curve
+from autotune.core.trial import Trial
 from autotune.core.units import counted
 from autotune.report.figures.canvas import BASELINE, BEST, Drawing, new_figure
+from autotune.report.trial_text import is_same
 from autotune.study.result import SearchResult
 
 
 def draw(result: SearchResult) -> Drawing | None:
-    """Loss over optimizer steps: the reference's lowest to highest over the rounds as a band, the answer's mean as a line.
+    """Loss over optimizer steps: the reference's lowest to highest over the rounds as a band, a trial's mean as a line.
 
-    None where the answer was not compared. Both are of the same rounds; the line ends where a loss is not finite.
+    The trial is the answer, or where the user's own settings or nothing won the fastest that learns differently. None where it
+    was not compared. The line ends where a loss is not finite, and leaves the picture where it is far from the band.
     """
-    numerics, best = result.numerics, result.best_trial
-    if numerics is None or best is None or numerics.difference(best.number) is None:
+    numerics, trial = result.numerics, _subject(result)
+    if numerics is None or trial is None or numerics.difference(trial.number) is None:
         return None
-    shared = [number for number in numerics.curves[best.number] if number in numerics.references]
+    shared = [number for number in numerics.curves[trial.number] if number in numerics.references]
     reference = _columns([numerics.references[number] for number in shared])
-    own = [fmean(losses) for losses in _columns([numerics.curves[best.number][number] for number in shared])]
-    steps = range(1, len(reference) + 1)
+    own = [fmean(losses) for losses in _columns([numerics.curves[trial.number][number] for number in shared])]
+    low, high = [min(losses) for losses in reference], [max(losses) for losses in reference]
+    span = max(high) - min(low) or 1.0
+    near = [loss for loss in own if min(low) - span <= loss <= max(high) + span]
     figure = new_figure()
     axes = figure.add_subplot()
-    low, high = [min(losses) for losses in reference], [max(losses) for losses in reference]
-    axes.fill_between(steps, low, high, color=BASELINE, alpha=0.35, linewidth=2)
+    axes.fill_between(range(1, len(low) + 1), low, high, color=BASELINE, alpha=0.35, linewidth=2)
     axes.plot(range(1, len(own) + 1), own, color=BEST, linewidth=1.8)
-    for text, values, colour, place in (
-        ("answer", own, BEST, 1),
-        (f"{numerics.reference}, by seed", high, BASELINE, 2),
-    ):
+    name = "answer" if is_same(trial, result.best_trial) else f"trial {trial.number}"
+    for text, values, colour, place in ((name, own, BEST, 1), (f"{numerics.reference}, by seed", high, BASELINE, 2)):
         step = place * (len(values) - 1) // 3
-        axes.annotate(text, (step + 1, values[step]), (8, 6), textcoords="offset points", color=colour)
+        value = min(max(values[step], min(low)), max(high))
+        axes.annotate(text, (step + 1, value), (8, 6), textcoords="offset points", color=colour)
     axes.set(xlabel="optimizer step", ylabel="loss")
-    axes.margins(x=0.12)
+    axes.set_ylim(min([*low, *near]) - 0.08 * span, max([*high, *near]) + 0.12 * span)
     axes.grid()
-    inside = all(
-        a <= loss <= b or math.isclose(loss, a, rel_tol=0.01) for a, loss, b in zip(low, own, high, strict=False)
-    )
-    where = "stays in" if inside else "leaves"
+    ends = zip(low, own, high, strict=False)
+    inside = all(a <= loss <= b or math.isclose(loss, (a + b) / 2, rel_tol=0.01) for a, loss, b in ends)
+    where = "stays in" if inside and len(own) == len(low) else "leaves"
     seeds = counted(len(shared), "seed")
-    caption = f"The answer's line {where} the band of {numerics.reference} over {seeds} ({numerics.weights})."
-    return Drawing("loss-curves", "Losses", caption, figure)
+    caption = f"The line of {name} {where} the band of {numerics.reference} over {seeds} ({numerics.weights})."
+    return Drawing("loss-curves", "Losses", caption.replace("of answer", "of the answer"), figure)
+
+
+def _subject(result: SearchResult) -> Trial | None:
+    """The trial whose losses are in question."""
+    best = result.best_trial
+    if best is None or is_same(best, result.baseline_trial):
+        rivals = [trial for trial, _ in result.disqualified if trial.disqualified_reason]
+        return rivals[0] if rivals else best
+    return best
 
 
 def _columns(curves: Sequence[Curve]) -> list[list[float]]:

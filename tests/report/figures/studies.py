@@ -89,15 +89,10 @@ def drawn_texts(draw: Callable[[SearchResult], Drawing | None], study: SearchRes
         return texts(page_svg(drawing)) if drawing else []
 
 
-def drawn_points(figure: Any) -> dict[str, list[tuple[float, float]]]:
-    """Label of each mark -> the points that are drawn with it, of the figure's first axes."""
-    axes = figure.axes[0]
-    marks = {
-        collection.get_label(): [(float(x), float(y)) for x, y in collection.get_offsets()]
-        for collection in axes.collections
-    }
-    lines = {line.get_label(): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.lines}
-    return marks | lines
+def drawn_places(figure: Any) -> list[tuple[float, float]]:
+    """Where the marks are, each of a trial, in the figure's first axes."""
+    marks = figure.axes[0].collections
+    return [(float(x), float(y)) for mark in marks for x, y in mark.get_offsets()]
 
 
 def texts(svg: str) -> list[str]:

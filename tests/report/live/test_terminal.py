@@ -111,10 +111,12 @@ def test_a_running_search_is_drawn_as_before(
     events = [
         Progress("preparing", (), message="reading device, model and data"),
         progress(trials[:1], number=0, configuration=trials[0].configuration),
+        replace(progress(trials, **best), kind="trial"),
         progress(trials, configuration=next_one, **best),
         replace(progress(trials, **best), kind="confirming", message="round 2 of 3, 1 of 4", configuration=next_one),
         Progress("stopping", (), message="stopping after the running probe; press Ctrl-C again to stop at once"),
         replace(progress(trials, **best), kind="finishing", message="one evaluation batch", configuration=None),
+        replace(progress(trials, **best), kind="done", message="the budget is used"),
     ]
     out = console(width, 40)
     view = LiveTable(out)

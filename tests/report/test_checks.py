@@ -1,0 +1,118 @@
+"""What to know before relying on an answer, each with what to do about it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.core import Outcome
+from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.measurement import Measurement
+from autotune.core.prospect import OptimalityGap
+from autotune.core.sanity import Problem, SanityCheck
+from autotune.report.checks import Check, checks, data_text
+from autotune.study.result import SearchResult
+from tests.makers import completed, configuration, gpu, result, trial
+from tests.report.figures.studies import divided
+
+SLOW, FAST = configuration(8), configuration(16)
+FALLING = {number: Curve(tuple(9.0 - step / 10 for step in range(14))) for number in (1, 2, 3)}
+FLAT = {number: Curve((9.0,) * 14) for number in (1, 2, 3)}
+SANITY = SanityCheck(8, (8,), 0.1, 54 * 2**20, 0.2, peak_bytes={"evaluation": 210 * 2**20})
+
+
+def named(study: SearchResult) -> dict[str, Check]:
+    """Title -> check."""
+    return {check.title: check for check in checks(study)}
+
+
+def disturbed(*warnings: str) -> SearchResult:
+    """A study whose answer was measured with these warnings."""
+    trials = [
+        trial(0, 10.0, of=SLOW, confirmed=10.0),
+        trial(1, 20.0, of=FAST, confirmed=20.0, observed_warnings=warnings),
+    ]
+    return result(trials)
+
+
+@pytest.mark.parametrize(
+    ("study", "kind", "title", "words"),
+    [
+        (result(numerics=Numerics(FALLING, {1: FALLING})), "ok", "Losses match fp32's.", "8.000 against fp32's 8.000"),
+        (result(numerics=Numerics(FALLING, {1: FLAT})), "warn", "Losses differ from fp32's.", "above fp32's"),
+        (result(numerics=Numerics(FLAT, {1: FLAT})), "warn", "Too few steps to compare losses.", "fell too little"),
+        (result(left_out=("losses",)), "warn", "Losses were not compared with fp32's.", "Run the same command again"),
+        (result(rehearsal=SANITY), "ok", "It evaluates and saves.", "A checkpoint of 54 MiB takes 0.2 s."),
+        (
+            result(rehearsal=replace(SANITY, eval_batch_size=4, eval_batches_tried=(8, 4))),
+            *("warn", "Evaluation needs a smaller batch.", "`per_device_eval_batch_size=4`"),
+        ),
+        (
+            result(rehearsal=replace(SANITY, problems=(Problem("saving", Outcome.CRASHED, "no space"),))),
+            *("warn", "Evaluating or saving fails.", "no space"),
+        ),
+        (result(verification={"sentence": "Held", "held": True}), "ok", "Verified by a real training.", "Held."),
+        (
+            result(verification={"sentence": "Not held", "held": False}),
+            "warn",
+            "Verified by a real training.",
+            "Not held.",
+        ),
+        (
+            result(),
+            "note",
+            "Precision changed.",
+            "From fp32 to bf16. To keep yours, search again with `--keep-numerics`.",
+        ),
+        (disturbed("other processes used 1.6 cores meanwhile"), "warn", "The machine was disturbed.", "quiet machine"),
+        (disturbed("something else"), "warn", "Warning.", "Something else."),
+        (result(left_out=("evaluation and checkpoint",)), "note", "Not everything was done.", "the same command again"),
+        (
+            result(prospects={2: OptimalityGap(0.23, 0.3, 268)}),
+            *(
+                "note",
+                "There may be more to gain.",
+                "Up to 23%, with 95% confidence. 3 of 271 configurations were tried.",
+            ),
+        ),
+        (result(environment=gpu(device_count=4)), "warn", "Other GPUs are visible.", "CUDA_VISIBLE_DEVICES="),
+    ],
+)
+def test_each_fact_has_its_kind_and_what_to_do(study: SearchResult, kind: str, title: str, words: str) -> None:
+    check = named(study)[title]
+    assert check.kind == kind
+    assert words in f"{check.text} {check.action}"
+
+
+def test_what_is_well_comes_first_and_mere_notes_last() -> None:
+    study = replace(disturbed("the machine swapped 1 MiB meanwhile"), rehearsal=SANITY, left_out=("the rest",))
+    kinds = [check.kind for check in checks(study)]
+    assert kinds == sorted(kinds, key=("ok", "warn", "note").index)
+    assert set(kinds) == {"ok", "warn", "note"}
+
+
+def test_a_wide_interval_is_said_once_and_with_a_cure() -> None:
+    rough = [
+        trial(n, 10.0 * (1 + n), of=of, confirmed=10.0 * (1 + n), spread=0.08) for n, of in enumerate((SLOW, FAST))
+    ]
+    (check,) = [check for check in checks(result(rough)) if "rough" in check.title]
+    assert check.title == "The speed-up is rough."
+    assert "`autotune verify gpt2-mini-causal-lm-gb48-cpu`" in check.action
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (0.35, 0.02, "Your settings waited for data 35% of the time; 2 workers reduced that to 2%."),
+        (0.35, 0.2, "A step waits for data 20% of its time."),
+        (0.05, 0.02, ""),
+    ],
+)
+def test_waiting_for_data_is_told_of_the_answer_or_else_of_the_baseline(before: float, after: float, text: str) -> None:
+    def waiting(number: int, share: float, **settings: Any) -> Any:
+        of = configuration(8, **settings)
+        measured: Measurement = divided(completed(of))
+        steps = [replace(step, data_wait_s=share * step.seconds) for step in measured.steps]
+        return replace(trial(number, of=of), measurement=replace(measured, steps=tuple(steps)))
+
+    assert data_text(waiting(1, after, workers=2), waiting(0, before)) == text

@@ -1,0 +1,123 @@
+"""What a report claims: no more than its numbers support, and in each state what to do next."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.core import Interval, Outcome, Trial
+from autotune.core.prospect import OptimalityGap
+from autotune.core.request import tuning_request
+from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
+from autotune.study.result import SearchResult
+from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
+
+SLOW, FAST = configuration(8), configuration(16)
+LOST = Trial(1, FAST, out_of_memory(FAST))
+
+
+def compared(gain: float, spread: float = 1e-4, before: int = 900, after: int = 500, **options: Any) -> SearchResult:
+    """A study whose second trial is so many times as fast as its baseline, with these peaks in MiB."""
+    return result(
+        [
+            trial(0, 10.0, before * MIB, of=SLOW, confirmed=10.0, spread=spread),
+            trial(1, 10.0 * gain, after * MIB, of=FAST, confirmed=10.0 * gain, spread=spread),
+        ],
+        request=tuning_request("m", 48, **options),
+    )
+
+
+@pytest.mark.parametrize(
+    ("study", "state", "text"),
+    [
+        (compared(4.0), State.IMPROVED, "4.00x as fast as your settings, with 44% less memory"),
+        (compared(1.08, after=900), State.IMPROVED, "1.08x as fast as your settings"),
+        (compared(1.25, after=1900), State.NO_BASELINE, "Your settings cannot be compared; this configuration runs"),
+        (compared(2.0, before=100, after=350), State.IMPROVED, "2.00x as fast as your settings, with 3.5x the memory"),
+        (compared(1.5, 0.05), State.IMPROVED, "About 1.5x as fast as your settings, with 44% less memory"),
+        (compared(1.01, 0.1), State.NOISY, "Too noisy to tell whether this is faster"),
+        (compared(1.002, after=890), State.KEPT, "As good as your settings"),
+        (compared(1.0), State.IMPROVED, "As fast as your settings, with 44% less memory"),
+        (compared(0.5), State.KEPT, "No faster settings found in 2 trials"),
+        (compared(1.2, objective="memory"), State.IMPROVED, "44% less memory than your settings, 1.20x as fast"),
+        (result([trial(0)]), State.ALONE, "Nothing to compare yet"),
+        (result([trial(0), LOST]), State.ALONE, "Only your own settings run here"),
+        (result([Trial(0, SLOW, out_of_memory(SLOW))]), State.NO_ANSWER, "Nothing fits into 1000 MiB"),
+        (result([Trial(0, SLOW, ended(Outcome.CRASHED))]), State.NO_ANSWER, "No configuration completed"),
+        (replace(result(), trials=[]), State.NO_ANSWER, "Nothing was measured"),
+    ],
+)
+def test_each_state_has_its_headline(study: SearchResult, state: State, text: str) -> None:
+    if state is State.NO_BASELINE:
+        study = replace(study, trials=[Trial(0, SLOW, out_of_memory(SLOW)), study.trials[1]])
+    claim = claim_of(study)
+    assert (claim.state, claim.headline) == (state, text)
+    assert headline(study).startswith(text)
+    assert headline(study).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("gain", "confirmed", "sure"),
+    [
+        (Interval(1.58, 1.50, 1.66), True, Verdict.SOLID),
+        (Interval(1.58, 1.50, 1.66), False, Verdict.ROUGH),
+        (Interval(1.46, 1.26, 1.70), True, Verdict.ROUGH),
+        (Interval(1.01, 0.98, 1.04), True, Verdict.SOLID),
+        (Interval(1.33, 0.98, 1.68), True, Verdict.NOISY),
+        (Interval(1.33, 0.98, 1.68), False, Verdict.NOISY),
+    ],
+)
+def test_the_verdict_follows_its_rules(gain: Interval, confirmed: bool, sure: Verdict) -> None:
+    assert verdict(gain, confirmed)[0] is sure
+
+
+def test_the_time_saved_and_the_interval_are_below_the_headline() -> None:
+    time, measured = claim_of(compared(4.0)).details
+    assert re.fullmatch(r"A step takes 1\.20 s instead of 4\.80 s: every hour of training becomes 15 minutes\.", time)
+    assert measured.startswith("Measured in 2 rounds alternating with your settings; 95% interval ")
+
+
+def test_nothing_is_claimed_of_one_trial_and_the_search_goes_on_with_more_time() -> None:
+    request = tuning_request("gpt2-mini", 48, device="cpu", timeout="30s")
+    claim = claim_of(result([trial(0)], request=request, stop_reason="the time limit of 30 s is reached"))
+    assert (claim.gain, claim.verdict) == (None, Verdict.NONE)
+    assert claim.command == "autotune search gpt2-mini --global-batch-size 48 --device cpu --timeout 3m"
+    assert "%" not in headline(result([trial(0)]))
+
+
+def test_a_search_that_left_nothing_to_gain_asks_for_no_more() -> None:
+    finished = replace(compared(0.5), prospects={1: OptimalityGap(0.005, 0.01, 20)})
+    assert claim_of(finished).command == ""
+    assert claim_of(replace(finished, prospects={1: OptimalityGap(0.3, 0.3, 20)})).command
+
+
+def test_too_noisy_says_how_many_rounds_would_tell() -> None:
+    rival = trial(1, 12.0, of=configuration(16, precision="bf16"), confirmed=12.0, spread=0.1)
+    claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0, spread=0.1), rival]))
+    assert (claim.state, claim.verdict) == (State.NOISY, Verdict.NOISY)
+    assert re.search(r" --confirmation-rounds \d+$", claim.command)
+
+
+@pytest.mark.parametrize("reason", ["interrupted by the user", "ended by SIGTERM", "the search was interrupted"])
+@pytest.mark.parametrize(
+    ("study", "text"),
+    [
+        (compared(4.0), "Interrupted after 2 trials: 4.00x as fast as your settings, with 44% less memory so far"),
+        (compared(0.5), "Interrupted after 2 trials: no faster settings found so far"),
+        (result([trial(0)]), "Interrupted after 1 trial: nothing to compare yet"),
+        (replace(result(), trials=[]), "Interrupted: nothing was measured"),
+    ],
+)
+def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult, text: str, reason: str) -> None:
+    claim: Claim = claim_of(replace(study, complete=False, stop_reason=reason))
+    assert claim.headline == text
+    assert claim.advice == "The same command goes on where it stopped."
+    assert claim.command.startswith("autotune search ")
+
+
+def test_what_is_faster_and_learns_differently_does_not_win() -> None:
+    rival = replace(trial(1, 40.0, of=FAST, confirmed=40.0), disqualified_reason="its loss differs")
+    claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0), rival]))
+    assert claim.headline == "Your settings are kept: what is faster does not learn as fp32 does"
+    assert claim.verdict is Verdict.SOLID
