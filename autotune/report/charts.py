@@ -125,10 +125,10 @@ def figures(result: SearchResult) -> list[Figure]:
     sides = [best, *([baseline] if baseline is not None and baseline.feasible else [])]
     roles = ["best", "baseline"]
     speeds = [float(speed(trial.final, result.request.objective) or 0.0) for trial in sides]
-    peaks = [trial.peak_bytes or 0 for trial in sides]
+    peaks = [float(trial.peak_bytes or 0) for trial in sides]
     # A limit far above both would make two lines of nothing.
     whole = result.allowed_bytes if result.allowed_bytes < 3 * max(peaks) else max(*peaks, 1)
-    texts = [[three_digits(value) for value in speeds], list(map(format_bytes, peaks))]
+    texts = [[three_digits(value) for value in speeds], [format_bytes(trial.peak_bytes) for trial in sides]]
     labels = (f"Speed, {unit_of(result)}", f"Peak memory, of {format_bytes(result.allowed_bytes)} allowed")
     return [
         Figure(
@@ -275,7 +275,10 @@ def dot_plot(result: SearchResult) -> DotPlot | None:
     high = min(max(speeds[number].high for number in numbers), 1.4 * fastest)
     step = _nice((high - low) / TICKS)
     start, end = max(0.0, math.floor(low / step) * step), math.ceil(high / step) * step
-    place = lambda value: 100 * (min(max(value, start), end) - start) / (end - start)  # noqa: E731
+
+    def place(value: float) -> float:
+        return 100 * (min(max(value, start), end) - start) / (end - start)
+
     memory = max(trial.peak_bytes or 0 for trial in shown) or 1
     count = round((end - start) / step)
     yours = speeds.get(result.baseline_trial.number) if result.baseline_trial else None

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
@@ -148,11 +149,11 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     name = f"trial {next_best.number} ({', '.join(short_words(next_best.configuration, baseline.configuration))})"
     differs = any(trial.disqualified_reason for trial, _ in unused)
     if gain > 1 and is_open(gain) and not differs and result.request.objective != "memory":
-        details = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
+        noise = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
         text = "Too noisy to tell whether anything is faster"
         told = verdict(gain, confirmed=True)[1]
         noisy = Verdict.NOISY, told, _what_would_tell(result), _firmer_command(result)
-        return Claim(State.NOISY, text, details, (), None, *noisy)
+        return Claim(State.NOISY, text, noise, (), None, *noisy)
     if unused:
         text = "Your settings are kept: what is faster does not learn as fp32 does"
     elif result.request.objective == "memory":
@@ -162,14 +163,14 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     confirmed = baseline.confirmed and next_best.confirmed
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
-    details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
+    details: tuple[str, ...] = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
     return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
 
 
 def _alone(result: SearchResult, measured: str, others: list[Trial]) -> Claim:
     if not others:
-        details = (f"Only your own settings were measured: {measured}.",)
-        return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
+        alone = (f"Only your own settings were measured: {measured}.",)
+        return Claim(State.ALONE, "Nothing to compare yet", alone, **_going_on(result))
     kinds = [trial.final.outcome.value.replace("_", " ") for trial in others]
     ended = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     details = (f"Your settings: {measured}.", f"{counted(len(others), 'other configuration')}: {ended}.")
@@ -262,7 +263,7 @@ def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
     return (max(0.0, gap.max_gain), gap.untried) if gap.untried and gap.max_gain < 10 else None
 
 
-def _going_on(result: SearchResult) -> dict[str, str]:
+def _going_on(result: SearchResult) -> dict[str, Any]:
     """Advice and command for a search that left something to gain."""
     left = left_to_gain(result)
     if left is not None and left[0] <= result.request.margin:
