@@ -87,7 +87,8 @@ class Killer:
         self.state, self.temporary = self.folder / "state" / "autotune", self.folder / "tmp"
         self.temporary.mkdir()
         self.replaying = Replaying(self.folder / "replaying", probe_s=PROBE_S)
-        self.store = Store(open_database(url))
+        self._engine = open_database(url)
+        self.store = Store(self._engine)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.words = ["--port", f"{free.getsockname()[1]}", "--database", url]
         self.counts = Counts()
@@ -109,6 +110,7 @@ class Killer:
         self._ending.set()
         self._submitting.join()
         self._serving.close()
+        self._engine.dispose()
 
     # The service ------------------------------------------------------------------------------------------------
 
