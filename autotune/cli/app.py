@@ -21,8 +21,6 @@ from autotune.cli.serve import login, serve, token
 from autotune.core.errors import AutotuneError
 from autotune.study.store import study_folder
 
-DISTRIBUTION = "hf-autotune"
-
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
 
@@ -65,7 +63,7 @@ def start(
 ) -> None:
     """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
     if version:
-        print(f"autotune {metadata.version(DISTRIBUTION)}")
+        print(f"autotune {metadata.version('hf-autotune')}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(START)
