@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -140,9 +141,10 @@ def resume(request: Request, response: Response, who: Submitter, search_id: str)
 
 @router.delete("/searches/{search_id}", status_code=204)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
-    """Delete an ended search with its report."""
+    """Delete an ended search with its report and its folder."""
     search = owned_search(request, search_id, who)
     request.app.state.store.delete(search.id)
+    shutil.rmtree(request.app.state.dispatcher.folder(search.id), ignore_errors=True)
     note(request, who, "delete", search.id)
 
 

@@ -150,7 +150,7 @@ class Store:
         same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)
         ahead = (searches.c.priority > search.priority) | same
         rows = self._rows(select(func.count()).where(searches.c.state == QUEUED, ahead))
-        return rows[0][0] if search.state == QUEUED else None
+        return max(1, rows[0][0]) if search.state == QUEUED else None  # 0: it was claimed meanwhile
 
     def cancel(self, search_id: str, now: bool) -> Search:
         """Cancel a queued search at once, note the wish for a running one, leave an ended one as it is."""

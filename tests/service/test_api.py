@@ -217,7 +217,10 @@ def test_a_queued_search_is_cancelled_at_once_resumed_and_deleted(service: Servi
     problem(client.post(f"{url}/resume"), 409, "conflict")
     problem(client.delete(url), 409, "conflict")
     client.post(f"{url}/cancel", json={})
+    folder = client.app.state.dispatcher.folder(search.id)
+    (folder / "study").mkdir(parents=True)
     assert client.delete(url).status_code == 204
+    assert not folder.exists()
     problem(client.delete(url), 404, "not-found")
     assert service.store.read(search.id) is None
 
