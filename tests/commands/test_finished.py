@@ -21,6 +21,7 @@ from autotune.core.io import read_json, write_json
 from autotune.core.request import tuning_request
 from autotune.probe.recorded import RecordedHost
 from autotune.report import files
+from autotune.report.summary import answer_lines
 from tests.conftest import RECORDED
 
 ASKED: dict[str, Any] = {"sequence_length": 32, "device": "cpu", "n_trials": 3, "no_history": True}
