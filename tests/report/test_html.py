@@ -133,20 +133,21 @@ def test_parts_of_memory_add_up_to_the_measured_peak() -> None:
     peaks = {number: MemoryPeak(split, 200 * MIB, "optimizer step") for number in (0, 1)}
     chart = charts.memory_parts(result(estimated_peaks=peaks))
     assert chart
-    assert ("not modelled", "none", ["300 MiB", "300 MiB"]) in chart.rows
-    assert [sum(part.share for part in bar.parts) for bar in chart.bars] == pytest.approx([100, 100])
+    assert chart.parts["not modelled"] == [300 * MIB, 300 * MIB]
+    assert chart.most == 500 * MIB
     over = charts.memory_parts(result(estimated_peaks={1: replace(peaks[1], reserved_bytes=1000 * MIB)}))
     assert over
-    assert over.bars[0].mark == pytest.approx(50), "a line where less was measured than was estimated"
+    assert (over.most, over.marks) == (1000 * MIB, [500 * MIB]), "a line where less was measured than was estimated"
 
 
 def test_a_dot_plot_of_many_shows_the_fastest_and_both_special_ones() -> None:
-    slow = [trial(number, 10.0 + number, of=configuration(16)) for number in range(40)]
-    plot = charts.dot_plot(result(slow))
+    study = result([trial(number, 10.0 + number, of=configuration(16)) for number in range(40)])
+    plot = charts.dot_plot(study)
     assert plot
-    assert len(plot.dots) == charts.MOST_DOTS
-    assert (plot.dots[0].role, plot.dots[-1].role, plot.hidden) == ("best", "baseline", 20)
-    assert all(0 <= dot.low <= dot.at <= dot.high <= 100 for dot in plot.dots)
+    assert len(plot.rows) == charts.MOST_DOTS
+    assert [charts.role_of(plot.rows[at][0], study) for at in (0, -1)] == ["best", "baseline"]
+    assert plot.hidden == 20
+    assert [plot.place(at) for at in (plot.ticks[0] - 1, plot.ticks[0], plot.ticks[-1], 1e9)] == [0, 0, 100, 100]
 
 
 def test_every_form_and_every_other_tool_s_file_is_there_to_copy(tmp_path: Path) -> None:
