@@ -110,11 +110,12 @@ def loss_values(numerics: Numerics, trial: Trial) -> str:
 
 def _losses(result: SearchResult, best: Trial) -> list[Check]:
     numerics, reference = result.numerics, result.numerics.reference if result.numerics else "fp32"
-    again = "Run the same command again to do it." if "losses" in result.left_out else ""
+    left_out = "losses" in result.left_out
     if numerics is None or numerics.why_unchecked(best.number):
-        if best.number == 0 or (numerics is None and not result.complete):
+        if best.number == 0 or (numerics is None and best.confirmed and not left_out):
             return []
         why = sentence(numerics.why_unchecked(best.number)) if numerics else ""
+        again = "Run the same command again to do it." if left_out else "Compare the first losses of your run."
         return [Check("warn", f"Losses were not compared with {reference}'s.", why, again)]
     note = f" {sentence(numerics.note)}" if numerics.note else ""
     values = f"{loss_values(numerics, best)}.{note}"

@@ -9,7 +9,7 @@ from datetime import date
 from markupsafe import Markup, escape
 
 from autotune.core import Outcome, Trial
-from autotune.core.units import counted, format_seconds
+from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
 from autotune.report.checks import checks
 from autotune.report.claim import Claim, State, claim_of
@@ -56,12 +56,12 @@ def page(result: SearchResult) -> str:
         date=_date(result.date),
         share="\n".join(share_lines(result)),
         checks=[(check, _coded(check.text), _coded(check.action)) for check in checks(result, claim)],
-        figures=charts.figures(result),
+        cards=charts.cards(result),
         snippets=snippets(result) if is_other else [],
         exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE}
         if is_other
         else {},
-        steps=charts.steps(ladder(result)),
+        rungs=ladder(result),
         unit=charts.unit_of(result),
         step_time=charts.step_time(result) if claim.state is not State.ALONE else None,
         memory=charts.memory_parts(result),
@@ -72,12 +72,16 @@ def page(result: SearchResult) -> str:
         table=table_of(trials, result.utilizations),
         roles={trial.number: charts.role_of(trial, result) for trial in result.trials},
         framed=len(result.trials) > MOST_ROWS,
+        failed=charts.failures_text(result.trials),
         failures=[(trial, outcome_text(trial)) for trial in failed],
         logs=log_tails(failed[:MOST_LOGS], result.folder),
         more_logs={trial.number: f"probes/{trial.number:04d}/log.txt" for trial in failed[MOST_LOGS:]},
         outcomes=sorted({trial.final.outcome.value for trial in result.trials}),
         probing=format_seconds(sum(trial.probe_seconds for trial in result.trials)),
         counted=counted,
+        digits=three_digits,
+        interval=format_interval,
+        bytes=format_bytes,
         policy=_policy(script),
         style=Markup(text_of("palette.css") + text_of("page.css")),
         script=Markup(script),

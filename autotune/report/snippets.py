@@ -86,7 +86,7 @@ def snippets(result: SearchResult) -> list[Snippet]:
     was = was_arguments(result)
     own = {**result.request.training_args, **dict.fromkeys(ON_BY_DEFAULT)}
     shown = {name: value for name, value in arguments.items() if value or name in was or name in own}
-    shown = {name: shown[name] for name in sorted(shown, key=lambda name: (name not in was, name not in SIZES))}
+    shown = {name: shown[name] for name in sorted(shown, key=lambda name: (name not in was, _size_rank(name)))}
     all_of_them = (
         f"All {len(arguments)} arguments: best_training_arguments.json." if len(shown) < len(arguments) else ""
     )
@@ -123,8 +123,13 @@ def was_arguments(result: SearchResult) -> dict[str, Any]:
     before, after = baseline_setup(result).training_arguments, result.best_setup.training_arguments
     if not before:
         return {}
-    names = sorted(before.keys() | after.keys(), key=lambda name: (name not in SIZES, [*after, *before].index(name)))
+    names = sorted(before.keys() | after.keys(), key=lambda name: (_size_rank(name), [*after, *before].index(name)))
     return {name: before.get(name) for name in names if _differ(name, before.get(name), after.get(name))}
+
+
+def _size_rank(name: str) -> int:
+    """Sizes come first."""
+    return SIZES.index(name) if name in SIZES else len(SIZES)
 
 
 def _differ(name: str, before: Any, after: Any) -> bool:
@@ -137,7 +142,12 @@ def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
     before, after = (_flat(setup) for setup in (baseline_setup(result), result.best_setup))
     names = dict.fromkeys([*was_arguments(result), *after, *before])
     pairs = {name: (before.get(name), after.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if _differ(name, *pair)}
+    arguments = result.best_setup.training_arguments
+    return {
+        name: pair
+        for name, pair in pairs.items()
+        if (_differ(name, *pair) if name in arguments else pair[0] != pair[1])
+    }
 
 
 def _flat(setup: TrainingSetup) -> dict[str, Any]:

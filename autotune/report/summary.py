@@ -49,7 +49,9 @@ def answer_lines(result: SearchResult) -> list[str]:
     lines = [claim.headline + interval.rjust(room)] if interval and len(interval) + 2 <= room else []
     lines = lines or [*wrapped(claim.headline), *([f"  {interval}"] if interval else [])]
     rows = _rows(result)
-    lines += ["", *rows] if rows else [part for text in claim.details for part in wrapped(text, "  ")]
+    if not rows or claim.gain is None:
+        lines += [part for text in claim.details for part in wrapped(text, "  ")]
+    lines += ["", *rows] if rows else []
     if known := checks(result, claim):
         fine = " ".join(check.title for check in known if check.kind == "ok")
         lines += ["", *(wrapped(fine, "  ok    ", " " * 8) if fine else [])]

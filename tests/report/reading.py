@@ -26,6 +26,8 @@ class Read(HTMLParser):
     def handle_data(self, data: str) -> None:
         for place in self.open[-1:]:
             self.elements[place][2].append(data)
+            if self.elements[place][0] == "mark":  # a line of the code around it
+                self.elements[self.open[-2]][2].append(data)
 
     def named(self, *tags: str) -> list[tuple[dict[str, str], str]]:
         return [(attributes, "".join(text)) for tag, attributes, text in self.elements if tag in tags]

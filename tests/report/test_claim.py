@@ -11,7 +11,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
 from autotune.study.result import SearchResult
-from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial
 
 SLOW, FAST = configuration(8), configuration(16)
 LOST = Trial(1, FAST, out_of_memory(FAST))
@@ -28,6 +28,18 @@ def compared(gain: float, spread: float = 1e-4, before: int = 900, after: int = 
     )
 
 
+def tie(after: int) -> SearchResult:
+    """A study whose answer is as fast as its baseline within a percent, in three rounds."""
+    speeds = {SLOW: (10.0, 10.04, 10.02), FAST: (10.05, 10.02, 10.06)}
+    rounds = {
+        of: tuple(completed(of, rate, round=n) for n, rate in enumerate(rates, 1)) for of, rates in speeds.items()
+    }
+    peaks = {SLOW: 900, FAST: after}
+    return result(
+        [replace(trial(n, 10.0, peaks[of] * MIB, of=of), confirmations=rounds[of]) for n, of in enumerate((SLOW, FAST))]
+    )
+
+
 @pytest.mark.parametrize(
     ("study", "state", "text"),
     [
@@ -37,7 +49,7 @@ def compared(gain: float, spread: float = 1e-4, before: int = 900, after: int = 
         (compared(2.0, before=100, after=350), State.IMPROVED, "2.00x as fast as your settings, with 3.5x the memory"),
         (compared(1.5, 0.05), State.IMPROVED, "About 1.5x as fast as your settings, with 44% less memory"),
         (compared(1.01, 0.1), State.NOISY, "Too noisy to tell whether this is faster"),
-        (compared(1.002, after=890), State.KEPT, "As good as your settings"),
+        (tie(890), State.KEPT, "As good as your settings"),
         (compared(1.0), State.IMPROVED, "As fast as your settings, with 44% less memory"),
         (compared(0.5), State.KEPT, "No faster settings found in 2 trials"),
         (compared(1.2, objective="memory"), State.IMPROVED, "44% less memory than your settings, 1.20x as fast"),

@@ -14,16 +14,16 @@ import pytest
 
 from autotune.core import Outcome, Trial
 from autotune.core.request import tuning_request
-from autotune.core.units import format_bytes
-from autotune.report import html
+from autotune.memory.peak import MemoryPeak, MemorySplit
+from autotune.report import charts, html
 from autotune.report.html import page
 from autotune.report.pictures import Picture
-from autotune.report.trial_text import speed_text
 from autotune.study.result import SearchResult
-from tests.makers import configuration, ended, out_of_memory, result, trial
+from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
 from tests.report.reading import Read
 from tests.report.studies import HOSTILE
 
+FAILED = Trial(3, configuration(48), out_of_memory(configuration(48)))
 FIGURE = Picture(
     "first", "A <title>", "A hint", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--p1)"/></svg>'
 )
@@ -36,14 +36,14 @@ def table_of(read: Read) -> list[dict[str, str]]:
     rows: list[list[str]] = []
     for tag, attributes, text in read.elements[start:]:
         if tag == "th" and attributes["scope"] == "col":
-            names.append(attributes["title"])
+            names.append(attributes["data-name"])
         elif tag == "tr" and "data-outcome" in attributes:
             rows.append([])
         elif rows and (tag == "td" or (tag == "th" and attributes["scope"] == "row")):
             rows[-1].append(attributes.get("data-value", "".join(text).strip()))
         elif tag == "a" and rows and not rows[-1][-1]:
             rows[-1][-1] = "".join(text)  # a failed trial's number leads to its log
-        elif tag == "details":
+        elif tag == "p":
             break
     return [dict(zip(names, row, strict=True)) for row in rows]
 
@@ -59,38 +59,95 @@ def test_every_cell_of_the_table_is_that_of_trials_csv(tmp_path: Path) -> None:
     study = result([trial(0, confirmed=10.0), Trial(1, of, out_of_memory(of)), trial(2, 12.3456789), once])
     read, written = table_of(Read((study.save(tmp_path) / "report.html").read_text())), lines_of(tmp_path)
     assert len(read) == len(written) == 4
-    assert read == [{name: line[name] for name in read[0]} for line in written]
+    assert sorted(read, key=lambda row: row["number"]) == [{name: line[name] for name in read[0]} for line in written]
     assert set(read[0]) == set(written[0])
 
 
-def test_best_and_baseline_are_compared_by_speed_peak_and_what_differs() -> None:
-    study = result()
-    read = Read(page(study))
-    labels = [text for attributes, text in read.named("th") if attributes.get("scope") == "row"]
-    assert labels[:5] == ["samples/s", "peak memory", "outcome", "micro batch size", "gradient accumulation steps"]
-    assert "precision" in labels
-    assert "checkpointing" not in labels
-    assert "checkpointing none" in read.text
-    texts = [text for _, text in read.named("td")]
-    for shown in (study.best_trial, study.baseline_trial):
-        assert shown
-        assert speed_text(shown) in texts
-        assert format_bytes(shown.peak_bytes) in texts
+def test_the_answer_and_the_user_s_own_are_on_top_of_the_table_then_comes_speed() -> None:
+    study = result(
+        [trial(0, 10.0, confirmed=10.0), *(trial(n, 30.0 + n, of=configuration(16)) for n in (1, 2)), FAILED]
+    )
+    study = replace(study, trials=[*study.trials, trial(4, 90.0, of=configuration(24), confirmed=90.0)])
+    assert [row["number"] for row in table_of(Read(page(study)))] == ["4", "0", "2", "1", "3"]
 
 
-def test_the_order_is_the_reader_s_and_no_heading_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yours_and_tuned_are_next_to_each_other_in_figures_and_dots() -> None:
+    read = Read(page(result()))
+    texts = [text for _, text in read.named("b", "span")]
+    assert {"40.0", "was 10.0", "500 MiB", "was 500 MiB"} <= set(texts)
+    dots = [attributes.get("title", "") for attributes, _ in read.named("a")]
+    assert any(title.startswith("Trial 1: 16 x 3, ") and "by 2 rounds of confirmation" in title for title in dots)
+
+
+def test_the_order_is_the_reader_s_and_every_link_has_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE])
     read = Read(page(with_logs(result(), "the end")))
-    assert [text for _, text in read.named("h1", "h2")][1:] == [
-        *("What to paste", "Pictures", "How it was measured", "Warnings"),
-        *("Ruled out before the search", "Notes", "Where and what", "Trials"),
+    assert [text for _, text in read.named("h2")] == [
+        *("Before you rely on it", "What each change brought", "Every configuration, fastest first", "Details"),
     ]
+    assert [text for _, text in read.named("h1")] == [" as fast"]
+    assert next(text for _, text in read.named("em")) == "4.00×"
     levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    targets = {attributes["id"] for _, attributes, _ in read.elements if "id" in attributes}
+    targets = [attributes["id"] for _, attributes, _ in read.elements if "id" in attributes]
+    assert len(targets) == len(set(targets))
     links = [attributes["href"] for attributes, _ in read.named("a") if attributes["href"].startswith("#")]
-    assert {link[1:] for link in links} <= targets
+    assert {link[1:] for link in links} <= set(targets)
+
+
+def test_what_changed_is_marked_with_what_it_was() -> None:
+    read = Read(page(result()))
+    marked = [text.strip() for _, text in read.named("mark")]
+    assert [re.sub(r"  +", "  ", line) for line in marked[:3]] == [
+        "per_device_train_batch_size=16,  # was 8",
+        "gradient_accumulation_steps=3,  # was 6",
+        "bf16=True,  # was False",
+    ]
+    assert {"--bf16 True \\", "bf16: true"} <= set(marked)
+    assert not [line for line in marked if "optim" in line]
+
+
+ALONE = result([trial(0)])
+
+
+@pytest.mark.parametrize(
+    ("study", "absent", "present"),
+    [
+        (ALONE, ("paste", "ladder", "configurations", "step-time", "picture-search-progress"), ("next", "every-trial")),
+        (result([FAILED]), ("paste", "ladder", "configurations"), ("failures", "summary")),
+        (result(), ("next",), ("paste", "ladder", "configurations", "summary")),
+    ],
+    ids=["nothing else measured", "nothing fits", "improved"],
+)
+def test_a_section_without_a_result_is_not_there(
+    study: SearchResult, absent: tuple[str, ...], present: tuple[str, ...]
+) -> None:
+    targets = {attributes["id"] for _, attributes, _ in Read(page(study)).elements if "id" in attributes}
+    assert not targets & set(absent)
+    assert set(present) <= targets
+
+
+def test_parts_of_memory_add_up_to_the_measured_peak() -> None:
+    split = MemorySplit(*(40 * MIB,) * 5, 0)
+    peaks = {number: MemoryPeak(split, 200 * MIB, "optimizer step") for number in (0, 1)}
+    chart = charts.memory_parts(result(estimated_peaks=peaks))
+    assert chart
+    assert chart.parts["not modelled"] == [300 * MIB, 300 * MIB]
+    assert chart.most == 500 * MIB
+    over = charts.memory_parts(result(estimated_peaks={1: replace(peaks[1], reserved_bytes=1000 * MIB)}))
+    assert over
+    assert (over.most, over.marks) == (1000 * MIB, [500 * MIB]), "a line where less was measured than was estimated"
+
+
+def test_a_dot_plot_of_many_shows_the_fastest_and_both_special_ones() -> None:
+    study = result([trial(number, 10.0 + number, of=configuration(16)) for number in range(40)])
+    plot = charts.dot_plot(study)
+    assert plot
+    assert len(plot.rows) == charts.MOST_DOTS
+    assert [charts.role_of(plot.rows[at][0], study) for at in (0, -1)] == ["best", "baseline"]
+    assert plot.hidden == 20
+    assert [plot.place(at) for at in (plot.ticks[0] - 1, plot.ticks[0], plot.ticks[-1], 1e9)] == [0, 0, 100, 100]
 
 
 def test_every_form_and_every_other_tool_s_file_is_there_to_copy(tmp_path: Path) -> None:
@@ -111,8 +168,8 @@ def test_markup_in_names_reasons_and_logs_is_text(hostile_page: str) -> None:
     read = Read(hostile_page)
     assert len(read.named("script")) == 1
     assert not read.named("img")
-    assert "49" not in re.sub(r"\d\.\d+", "", read.text), "a template inside a name is not run"
-    for place in ("title", "dd", "li", "pre", "summary", "td", "p"):
+    assert not re.search(r"(?<![\d.])49(?!\d)", read.text), "a template inside a name is not run"
+    for place in ("title", "dd", "li", "pre", "summary", "td", "p", "span"):
         assert any(HOSTILE in text or HOSTILE[:100] in text for _, text in read.named(place)), place
     assert not any(name.startswith("on") for _, attributes, _ in read.elements for name in attributes)
 
@@ -154,7 +211,7 @@ def test_500_trials_with_long_logs_are_all_there_in_less_than_two_megabytes(larg
     assert len(table_of(Read(text))) == 500
     assert len(text.encode()) < 2_000_000
     failed = [trial for trial in large_facts.trials if trial.final.outcome is not Outcome.COMPLETED]
-    assert text.count('<details id="trial-') == len(failed)
+    assert text.count('<details id="log-') == len(failed)
     assert text.count("&lt;" * 3900) == html.MOST_LOGS
     assert text.count("/log.txt") == len(failed) - html.MOST_LOGS
 

@@ -43,8 +43,8 @@ def test_a_second_time_changes_nothing_and_another_answer_replaces_the_section_a
     assert study.model_card(first) == first
     second = slower.model_card(first)
     assert second == first.replace(study.model_card(), slower.model_card())
-    assert "2.0x faster" in second
-    assert "4.0x faster" not in second
+    assert "2.00x as fast" in second
+    assert "4.00x as fast" not in second
 
 
 def test_names_cannot_leave_their_place() -> None:

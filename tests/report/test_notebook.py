@@ -57,7 +57,7 @@ def test_of_many_trials_the_best_the_baseline_and_the_fastest_are_shown(monkeypa
     monkeypatch.setattr(notebook, "ROWS", 4)
     slow = [trial(number, 10.0 + number) for number in range(10)]
     page = Read(result([*slow, trial(10, 99.0, confirmed=99.0)])._repr_html_())
-    assert "7 more trial(s)" in page.text
+    assert "7 more trials" in page.text
     numbers = ("0 (baseline)", "1", "7", "8", "9", "10 (best)")
     cells = [text for _, text in page.named("td")]
     shown = [number for number in numbers if number in cells]

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.core import Outcome, Trial
-from autotune.report.page_table import LONGEST, Cell, Table, table_of
+from autotune.report.page_table import GROUPS, LONGEST, Cell, Table, table_of
 from autotune.report.table import frame
 from tests.makers import MIB, configuration, ended, out_of_memory, trial
 
@@ -24,10 +24,10 @@ def test_all_columns_of_the_frame_are_there_and_those_shown_at_first_say_somethi
     assert sorted(column.name for column in table.columns) == sorted(frame(TRIALS).columns)
     assert usual(table) == [
         *("number", "outcome", "micro_batch_size", "gradient_accumulation_steps", "precision"),
-        *("samples_per_second", "peak_bytes", "data_wait_share", "probe_seconds", "reason"),
+        *("samples_per_second", "peak_bytes", "probe_seconds", "reason"),
     ]
     assert "warnings" in usual(table_of([trial(0, observed_warnings=("throttled",))]))
-    assert "reason" not in usual(table_of([trial(0)]))
+    assert not {"outcome", "reason", "data_wait_share"} & set(usual(table_of([trial(0)]))), "nothing failed or waited"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,8 @@ def test_headings_have_no_unit_and_speeds_sort_from_the_fastest() -> None:
     columns = {column.name: column for column in table_of(TRIALS).columns}
     titles = [columns[name].title for name in ("number", "samples_per_second", "peak_bytes", "step_time_s")]
     assert titles == ["trial", "samples/s", "peak", "step time"]
+    groups = {columns[name].group for name in ("workers", "peak_bytes", "samples_per_second", "step_time_s", "reason")}
+    assert groups == set(GROUPS)
     assert columns["joules_per_sample"].title == "J/sample"
     numeric = [columns[name].numeric for name in ("workers", "peak_bytes", "precision")]
     assert numeric == [True, True, False]

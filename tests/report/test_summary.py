@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from autotune.core import Outcome, Trial
-from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
-from autotune.report.summary import answer_lines, headline, summary
+from autotune.report.summary import answer_lines, share_lines, summary
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
 from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memory, result, trial, workload
@@ -17,40 +17,70 @@ from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memor
 SLOW, FAST = configuration(8), configuration(16)
 
 
-@pytest.mark.parametrize(
-    ("gain", "spread", "text"),
-    [
-        (4.0, 1e-4, "4.0x faster"),
-        (1.08, 1e-4, "1.08x faster"),
-        (1.01, 0.1, "Cannot tell whether this is faster than your settings (1.01x"),
-        (0.5, 1e-4, "Your own settings are the best"),
-    ],
-)
-def test_the_headline_has_the_gain_with_the_digits_that_show_it(gain: float, spread: float, text: str) -> None:
-    trials = [
-        trial(0, 10.0, 900 * MIB, of=SLOW, confirmed=10.0, spread=spread),
-        trial(1, 10.0 * gain, of=FAST, confirmed=10.0 * gain, spread=spread),
-    ]
-    assert headline(result(trials)).startswith(text)
+REPORTS = {
+    "improved": result(),
+    "nothing else measured": result([trial(0)]),
+    "nothing fits": result([Trial(0, SLOW, out_of_memory(SLOW))]),
+    "long names": result(
+        [
+            trial(0, 10.0, of=SLOW, confirmed=10.0),
+            trial(1, 20.0, of=configuration(16, optimizer="o" * 90), confirmed=20.0),
+        ],
+        study_warnings=("w" * 60 + " other processes used 1.6 cores meanwhile " * 3,),
+    ),
+}
 
 
-def test_the_headline_of_a_baseline_that_does_not_run_has_its_reason() -> None:
+@pytest.mark.parametrize("state", REPORTS)
+def test_the_end_of_a_search_fits_80_columns_but_for_commands(state: str) -> None:
+    lines = answer_lines(REPORTS[state])
+    assert all(len(line) <= 80 or line.startswith("    autotune ") for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "(s)" not in text.replace("trial(s)", "")
+    assert text.endswith("Why it ended: the budget of 3 trials is used.")
+
+
+def test_yours_and_tuned_are_next_to_each_other_with_what_changes() -> None:
+    lines = answer_lines(result())
+    assert re.fullmatch(r"4\.00x as fast as your settings +\(95% 3\.82x to 4\.18x\)", lines[0])
+    rows = {line[2:34].strip(): line[34:].split("  ") for line in lines if len(line) > 50}
+    cells = {name: [cell.strip() for cell in cells if cell.strip()] for name, cells in rows.items()}
+    assert cells["samples/s"] == ["10.00 ± 0.31", "40.0 ± 1.3"]
+    assert cells["per_device_train_batch_size"] == ["8", "16"]
+    assert cells["bf16"] == ["False", "True"]
+
+
+def test_a_literal_is_not_broken_between_lines() -> None:
+    lines = answer_lines(replace(result(), prospects={2: OptimalityGap(0.23, 0.3, 268)}))
+    assert any("--keep-numerics" in line for line in lines)
+    assert any("--n-trials 40" in line for line in lines)
+    assert not any("`" in line for line in lines)
+
+
+def test_a_baseline_that_does_not_run_has_its_reason() -> None:
     trials = [Trial(0, SLOW, ended(Outcome.OUT_OF_MEMORY, reason="2 GiB refused")), trial(1, 10.0, of=FAST)]
-    assert "2 GiB refused" in headline(result(trials))
+    assert "2 GiB refused" in " ".join(answer_lines(result(trials)))
 
 
-def test_for_memory_both_peaks_are_in_the_headline() -> None:
-    trials = [trial(0, 10.0, 800 * MIB, of=SLOW, confirmed=10.0), trial(1, 12.0, 300 * MIB, of=FAST, confirmed=12.0)]
-    text = headline(result(trials, request=tuning_request("m", 48, objective="memory")))
-    assert text.startswith("300 MiB instead of 800 MiB, 1.20x the speed of your settings (95 % interval 1.15 to 1.25)")
-
-
-def test_a_single_timed_step_has_no_upper_bound() -> None:
+def test_no_interval_is_wider_than_its_number() -> None:
     once = completed(SLOW, steps=completed(SLOW).steps[:1])
     study = result([Trial(0, SLOW, once), Trial(1, FAST, replace(once, probe_seconds=1.0))])
-    assert "± inf" in speed_text(study.trials[0])
-    assert "only 1 timed step(s)" in summary(study)
-    assert any("not confirmed" in line for line in answer_lines(study))
+    assert speed_text(study.trials[0]) == "about 9.9"
+    assert "±" not in summary(study) + "\n".join(answer_lines(study))
+    assert "only 1 timed step" in summary(study)
+
+
+def test_three_lines_of_markdown_are_there_to_share() -> None:
+    claimed, changed, command = share_lines(result())
+    assert (
+        claimed == "**gpt2-mini: 4.00x as fast as your settings** (95% interval 3.82x to 4.18x), on a plain processor."
+    )
+    assert changed == (
+        "Change: `per_device_train_batch_size` 8 → 16, `gradient_accumulation_steps` 6 → 3, `bf16` False → True."
+    )
+    assert command == (
+        "`autotune search gpt2-mini --global-batch-size 48 --device cpu` · torch 2.13.0, transformers 5.23.0"
+    )
 
 
 def test_the_page_names_no_folder_of_this_machine(tmp_path: Path) -> None:
@@ -76,14 +106,6 @@ def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
     outside = "".join(re.split("^```.*$", summary(study), flags=re.MULTILINE)[::2])
     assert outside.count(r"a \*b\* &lt;img&gt; \[x\](y) \`c\` \| d # e \`\`\`") == 6
     assert "<img" not in outside
-
-
-def test_the_picture_of_losses_is_named_only_where_it_is_written(tmp_path: Path) -> None:
-    for number, losses in enumerate(((), (9.0, 8.5, 8.0, 7.9))):
-        numerics = Numerics({1: Curve(losses)}, {1: {1: Curve(losses)}})
-        folder = result(numerics=numerics).save(tmp_path / str(number))
-        assert ("loss_curves.svg" in (folder / "summary.md").read_text()) is bool(losses)
-        assert (folder / "loss_curves.svg").exists() is bool(losses)
 
 
 def test_outcomes_have_stage_and_reason() -> None:

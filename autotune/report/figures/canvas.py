@@ -29,7 +29,7 @@ ACCENT = PARTS[2]
 WIDTH, HEIGHT = 5.0, 3.4
 """Inches: on a phone's width the text has its nominal size."""
 
-TEXT = 11
+TEXT = 11.5
 """Points of all text."""
 
 _STYLE = {
@@ -142,7 +142,8 @@ def _svg(drawing: Drawing, colours: dict[str, str], titles: Mapping[str, str], i
             title.text = titles.get(href, "")
     if not is_file:
         del root.attrib["width"], root.attrib["height"]
-    root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "style": _FONT}
+    role = "img" if next(root.iter("a"), None) is None else "group"  # links in an image are not reachable
+    root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "role": role, "aria-label": drawing.title, "style": _FONT}
     title = ElementTree.Element("title")
     title.text = drawing.title
     root.insert(0, title)
