@@ -9,6 +9,7 @@ from datetime import date
 from markupsafe import Markup, escape
 
 from autotune.core import Outcome, Trial
+from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
 from autotune.report.checks import checks
@@ -115,7 +116,7 @@ def _about(result: SearchResult) -> str:
     workload, environment = result.workload, result.environment
     where = f"{environment.device_name}, {counted(environment.threads, 'thread')}"
     length = [f"{workload.sequence_length} tokens"] if workload.sequence_length else []
-    what = [result.request.model_name if workload.user_objects else workload.name, workload.task]
+    what = [result.request.model_name if workload.user_objects else named(workload.name), workload.task]
     return " · ".join([*what, f"global batch {result.request.global_batch_size}", *length, where])
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import textwrap
 
+from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
 from autotune.report.claim import State, claim_of, headline, time_texts
@@ -134,7 +135,7 @@ def _value(value: object) -> str:
 
 def share_lines(result: SearchResult) -> list[str]:
     """Three lines of Markdown for a pull request: the claim, what changed, and how it was found."""
-    claim, name = claim_of(result), markdown_text(result.workload.name)
+    claim, name = claim_of(result), markdown_text(named(result.workload.name))
     interval = f" (95% interval {range_text(claim.gain)})" if claim.gain is not None else ""
     claimed = markdown_text(claim.headline)
     lines = [f"**{name}: {claimed}**{interval}, on {markdown_text(result.environment.device_name)}."]

@@ -328,8 +328,6 @@ def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
 
 router.include_router(server_api.router)
 
-# All of it ---------------------------------------------------------------------------------------------------------
-
 
 def document() -> dict[str, Any]:
     """The OpenAPI document of these routes."""

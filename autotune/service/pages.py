@@ -54,8 +54,6 @@ from autotune.service.wording import (
 from autotune.space.file import read_yaml
 from autotune.workload.model.builtin import BUILT_IN
 
-# Answers ----------------------------------------------------------------------------------------------------------
-
 _here = resources.files("autotune.service") / "static"
 _STATIC = {"palette.css": text_of("palette.css")} | {
     name: (_here / name).read_text() for name in ("page.css", "live.js")

@@ -50,6 +50,6 @@ def test_every_option_of_a_function_s_command_is_known_and_flags_are_flags() -> 
         for text in param.opts
         if "--" in text
     }
-    alone = {"json", "quiet"}
+    alone = {"json", "quiet", "server", "detach"}
     assert set(options) - alone == set(OPTIONS)
     assert {name for name, option in options.items() if option.is_flag} - alone == set(FLAGS)

@@ -92,7 +92,7 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
         "window.spoken = []; window.same = document.querySelector('#live');"
         "new MutationObserver(() => spoken.push(voice.textContent)).observe(voice, { childList: true });"
     )
-    until(lambda: "probing 0" in text_of(browser, ".sub"))
+    until(lambda: "(yours)" in text_of(browser, ".sub"))
     browser.execute_script("document.getElementById('duplicate').focus()")
     browser.find_element(By.ID, "pause").send_keys(Keys.ENTER)  # nothing moves while it is paused
     browser.execute_script("document.getElementById('duplicate').focus()")
@@ -107,7 +107,7 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
 
     replaying.hold()
     second = submit(browser, server.url, "second")
-    until(lambda: "probing 0" in text_of(browser, ".sub"))
+    until(lambda: "(yours)" in text_of(browser, ".sub"))
     press(browser, "Stop now")
     until(lambda: "Cancelled" in text_of(browser, ".sub"))
     replaying.release()

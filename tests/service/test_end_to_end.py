@@ -155,7 +155,7 @@ def test_the_command_line_prints_and_keeps_what_a_search_here_does(server: Serve
     assert "\ntrial 3: " in out
     assert "Why it ended:" in out
     (folder,) = (tmp_path / "reports").iterdir()
-    assert f"Report: reports/{folder.name}/report.html" in out
+    assert f"reports/{folder.name}/report.html" in out
     as_json = command(server, tmp_path, "search", *WORDS, "--server", server.url, "--json", "--quiet")
     out, err = as_json.communicate(timeout=240)
     assert (as_json.returncode, json.loads(out)["trials"]) == (0, 4)
@@ -204,7 +204,7 @@ def test_ctrl_c_on_a_terminal_asks_what_to_do(
     words = ["search", *WORDS, "--server", server.url]
     try:
         with terminal(words, tmp_path, AUTOTUNE_TOKEN=server.token) as searching:
-            searching.wait_for("probing 0")
+            searching.wait_for("(yours)")
             (running,) = searches_when_running(server)
             searching.press("\x03")
             searching.wait_for("Cancel the search on the server?")
