@@ -117,9 +117,9 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
     assert "Cancelled" in text_of(browser, ".timeline")
 
     press(browser, "Open the report")
-    until(lambda: text_of(browser, "#every-trial h2") == "Trials")
+    until(lambda: text_of(browser, "#details h2") == "Details")
     assert browser.execute_script("return window.origin") == "null"
-    browser.find_element(By.CSS_SELECTOR, "#trials thead button").click()  # its script runs
+    browser.find_element(By.ID, "theme").click()  # its script runs
     browser.get(server.url)
     for box in browser.find_elements(By.CSS_SELECTOR, "input[name=search]"):
         box.click()

@@ -109,6 +109,7 @@ def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
     check_ended_once(store, state, search)
 
 
+@pytest.mark.nightly
 def test_a_search_that_is_interrupted_five_times_has_failed_and_can_be_resumed(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:
@@ -214,6 +215,7 @@ def test_one_device_runs_one_search_at_a_time_by_priority(
     assert states(store, other) == [QUEUED]  # there is no such device
 
 
+@pytest.mark.nightly
 def test_two_devices_run_two_searches_and_a_user_no_more_than_the_limit(
     store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
 ) -> None:
@@ -292,6 +294,7 @@ def test_a_process_that_has_the_number_of_a_dead_runner_is_left_alone(
         other.kill()
 
 
+@pytest.mark.nightly
 def test_the_database_may_go_away_for_a_while(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def check_search(server: Server, request: dict[str, Any]) -> None:
 REAL = {"model": "bert-mini", "global_batch_size": 8, "sequence_length": 64, "n_trials": 2, "device": "cpu"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_real_search_goes_from_a_request_to_its_report(tmp_path: Path, all_cores: None) -> None:
     with serving(tmp_path) as server:
@@ -196,6 +197,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_search_running(
     assert server.when(running)["state"] == "done"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("answer", "state"), [("y\r", "cancelled"), ("\r", "done")])
 def test_ctrl_c_on_a_terminal_asks_what_to_do(
     answer: str, state: str, server: Server, replaying: Replaying, tmp_path: Path
